@@ -1,0 +1,93 @@
+"""Every error that Trifold raises on purpose, as one small tree.
+
+    TrifoldError
+      InputError            what the person gave cannot be used
+        DocumentError       the file cannot be read as a book
+          PasswordNeeded    the document is encrypted and the password is missing or wrong
+          NoTextLayer       the pages are images
+        ContextTooSmall     the book and the question do not fit in the window
+        OptionError         a setting is unknown or out of range
+      ModelError            the model folder cannot be used
+        ModelNotFound       there is no such folder, or the hub cannot be reached
+        UnsupportedModel    the architecture is outside what the engine walks
+        VocabularyMismatch  draft and target do not share a vocabulary
+      ResourceError         this machine cannot do it: memory, disk, port
+      EngineError           the engine failed while working; the request is lost, the session is not
+        Busy                another question is being answered
+        Closed              the engine thread has been shut down
+
+A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses
+the program: they name files and numbers, never classes. Nothing here knows how an error is shown.
+"""
+
+from __future__ import annotations
+
+
+class TrifoldError(Exception):
+    """Base of all errors meant for a person.
+
+    Args:
+        cause: one sentence: what is wrong, with the names and numbers.
+        remedy: one sentence: what to do about it; may be empty.
+    """
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(f"{cause} {remedy}".strip())
+        self.cause = cause
+        self.remedy = remedy
+
+
+class InputError(TrifoldError):
+    """What the person gave cannot be used."""
+
+
+class DocumentError(InputError):
+    """The file cannot be read as a book."""
+
+
+class PasswordNeeded(DocumentError):
+    """The document is encrypted and the password is missing or wrong."""
+
+
+class NoTextLayer(DocumentError):
+    """The pages of the document are images without text."""
+
+
+class ContextTooSmall(InputError):
+    """The book and the question do not fit in the window."""
+
+
+class OptionError(InputError):
+    """A setting is unknown or out of range."""
+
+
+class ModelError(TrifoldError):
+    """The model folder cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """There is no such model folder, or the hub cannot be reached."""
+
+
+class UnsupportedModel(ModelError):
+    """The architecture is outside what the engine walks."""
+
+
+class VocabularyMismatch(ModelError):
+    """Draft and target do not share a vocabulary."""
+
+
+class ResourceError(TrifoldError):
+    """This machine cannot do it: memory, disk, a port."""
+
+
+class EngineError(TrifoldError):
+    """The engine failed while working; the request is lost, the session is not."""
+
+
+class Busy(EngineError):
+    """Another question is being answered."""
+
+
+class Closed(EngineError):
+    """The engine has been shut down."""
