@@ -1,0 +1,126 @@
+"""Settings of the engine and of one answer: read once, checked at the border, frozen afterwards.
+
+An unknown key or a value out of range raises ``OptionError`` that names the nearest key or the allowed range.
+Knows no model: values that depend on one (a window larger than the model's) are checked where the model is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+from engine.errors import OptionError
+
+Mode = Literal["hierarchical", "plain"]
+MODES: tuple[Mode, ...] = ("hierarchical", "plain")
+
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one answer is sampled. ``temperature`` 0 is greedy; ``top_k`` 0 keeps every token."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 512
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(0.0 <= self.temperature <= 5.0, "temperature", self.temperature, "between 0 and 5")
+        _check(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0 and at most 1")
+        _check(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
+        _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        _check(
+            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}"
+        )
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What is loaded and how it decodes. Lengths are in tokens.
+
+    Args:
+        model: folder or hub id of the target model.
+        draft: folder or hub id of the draft model; None decodes with the retrieval level alone.
+        context: window to reserve; None takes the model's own.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
+        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1).
+        num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head.
+        chunk_size: neighbouring tokens that are selected together.
+        refresh_every: verifications between two rebuilds of the retrieval selection.
+        num_sink_tokens, window_size: the draft's streaming cache.
+        prefill_block: tokens in one forward step of one layer.
+        prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
+            has been read can be used at each border.
+    """
+
+    model: str
+    draft: str | None = None
+    context: int | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    num_draft_tokens: int = 4
+    num_pending_tokens: int = 8
+    retrieval_budget: int = 1024
+    chunk_size: int = 8
+    refresh_every: int = 4
+    num_sink_tokens: int = 4
+    window_size: int = 252
+    prefill_block: int = 512
+    prefill_segment: int = 4096
+
+    def __post_init__(self) -> None:
+        _check(bool(self.model), "model", self.model, "a folder or a hub id")
+        _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
+        _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
+        _check(0 <= self.num_draft_tokens <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
+        _check(1 <= self.num_pending_tokens <= 256, "num_pending_tokens", self.num_pending_tokens, "1 to 256")
+        _check(1 <= self.chunk_size <= 256, "chunk_size", self.chunk_size, "1 to 256")
+        _check(
+            self.retrieval_budget >= self.chunk_size,
+            "retrieval_budget",
+            self.retrieval_budget,
+            f"at least one chunk ({self.chunk_size})",
+        )
+        _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
+        _check(self.num_sink_tokens >= 0, "num_sink_tokens", self.num_sink_tokens, "0 or more")
+        _check(self.window_size >= 8, "window_size", self.window_size, "at least 8")
+        _check(self.prefill_block >= 1, "prefill_block", self.prefill_block, "at least 1")
+        _check(self.prefill_segment >= 1, "prefill_segment", self.prefill_segment, "at least 1")
+
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+_Config = TypeVar("_Config", SamplingParams, EngineConfig)
+
+
+def from_mapping(kind: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """Build a settings record from a mapping, refusing unknown keys.
+
+    Raises:
+        OptionError: an unknown key (the nearest known one is named) or a value of the wrong kind or range.
+    """
+    known = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "Known: " + ", ".join(known) + "."
+            raise OptionError(f"There is no setting {key!r}.", hint)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise OptionError(f"A setting has a value of the wrong kind: {error}.") from error
+
+
+def _check(ok: bool, name: str, value: object, allowed: str) -> None:
+    if isinstance(value, float) and math.isnan(value):
+        ok = False
+    if not ok:
+        raise OptionError(f"The setting {name} is {value!r}.", f"It must be {allowed}.")

@@ -1,0 +1,178 @@
+"""What the engine tells the world while it works: frozen records, no tensors, no behaviour.
+
+Every figure that a page, a terminal or a client shows comes from these. Timestamps are taken in the engine thread
+(``time.perf_counter`` seconds), so a slow page cannot distort them. Derived figures (rates, percentiles) are computed
+once, in ``engine.metrics``; this module only names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Stage(str, Enum):
+    """Which level put a token into the answer."""
+
+    DRAFT = "draft"  # proposed by the draft model, accepted by both levels of the target
+    RETRIEVAL = "retrieval"  # produced by the target on the retrieval cache, accepted by the full cache
+    TARGET = "target"  # the target on its full cache: a residual, a bonus, or plain decoding
+
+
+class StopReason(str, Enum):
+    END = "end"  # the model ended its answer
+    LENGTH = "length"  # max_tokens reached
+    CONTEXT = "context"  # the window is full
+    CANCELLED = "cancelled"  # the person stopped it
+
+
+@dataclass(frozen=True)
+class KvBytes:
+    """Bytes of key-value cache by where they live."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.device + self.host + self.disk
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Milliseconds of one answer so far, by what they were spent on."""
+
+    draft: float = 0.0
+    middle: float = 0.0
+    verify: float = 0.0
+    transfer: float = 0.0
+    other: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.middle + self.verify + self.transfer + self.other
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Accepted over proposed tokens at one level; bonus tokens are in neither."""
+
+    accepted: int = 0
+    proposed: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        return self.accepted / self.proposed if self.proposed else None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The live figures of one answer, cumulative since its first token.
+
+    ``ms_per_token`` values are milliseconds; ``plain_ms`` is one plain step measured on this very context;
+    ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
+    """
+
+    mode: str
+    answer_tokens: int
+    rounds: int
+    ttft_s: float | None
+    ms_per_token_mean: float | None
+    ms_per_token_p50: float | None
+    ms_per_token_p95: float | None
+    tokens_per_s: float | None
+    middle: Acceptance
+    verify: Acceptance
+    mean_acceptance_length: float | None
+    plain_ms: float | None
+    speedup_vs_plain: float | None
+    time_split: TimeSplit
+    kv_bytes: KvBytes
+    prompt_tokens: int
+    prefilled_tokens: int  # tokens that this question really prefilled: the rest came from the cache
+    context_tokens: int  # tokens in the full cache now
+    context_limit: int
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A model is being loaded; ``what`` is a plain sentence."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class ReadingProgress:
+    """Prefill of the book. ``pages_done`` counts pages whose tokens are all in the cache, usable if stopped here."""
+
+    tokens_done: int
+    tokens_total: int
+    pages_done: int
+    pages_total: int
+    tokens_per_s: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class BookRead:
+    """The book is in the cache, or as much of it as was read before the person stopped."""
+
+    tokens: int
+    tokens_total: int
+    pages_read: int
+    pages_total: int
+    seconds: float
+    tokens_per_s: float
+    kv_bytes: KvBytes
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class AnswerStarted:
+    """The question is in the cache; the first token is next. ``prefilled_tokens`` is what this turn had to prefill."""
+
+    prompt_tokens: int
+    prefilled_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """Newly committed tokens. ``text`` may be shorter than the tokens while a character is incomplete."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class PagesScored:
+    """How strongly each page (index from 0) is being read right now; sums to 1 over the book, or is all zero."""
+
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AnswerDone:
+    """The whole answer with its final figures. The text is the join of all deltas."""
+
+    answer: str
+    token_ids: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    stop_reason: StopReason
+    figures: Figures
+    page_scores: tuple[float, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request ended with an error; the engine lives on. Both strings are for the person."""
+
+    cause: str
+    remedy: str
+    kind: str  # class name in engine.errors, for programs
+
+
+Event = Loading | ReadingProgress | BookRead | AnswerStarted | TextDelta | PagesScored | AnswerDone | Failed
