@@ -1,0 +1,1 @@
+"""What a person sees: the page, the terminal, the readers of files. Knows the engine by its public names only."""

@@ -1,0 +1,127 @@
+"""Where things live and what is used when nobody says otherwise: the data folder, the model pair, the port.
+
+Importing this costs milliseconds and touches nothing on disk. Knows no engine beyond the name of its settings
+record, and no page.
+
+Environment variables:
+    TRIFOLD_DATA: the data folder, instead of the platform's usual place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
+DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
+SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 7860
+
+NO_DRAFT = "none"
+"""What a person types to decode without a draft model."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one start of the program works with.
+
+    Args:
+        data: the folder of everything that the program keeps; made on first use.
+        model: folder or hub id of the target model.
+        draft: folder or hub id of the draft model, or None.
+        context: window in tokens; None takes the model's own.
+        port: where the page listens on this machine.
+        options: further settings of the engine, by their names in ``EngineConfig``.
+    """
+
+    data: Path
+    model: str
+    draft: str | None
+    context: int | None = None
+    port: int = DEFAULT_PORT
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def uploads(self) -> Path:
+        return self.data / "uploads"
+
+    @property
+    def books(self) -> Path:
+        return self.data / "books"
+
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
+    @property
+    def instance_file(self) -> Path:
+        """Names the process and the port of the running app, so that a second start finds it."""
+        return self.data / "instance.json"
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's settings.
+
+        Raises:
+            OptionError: an unknown name in ``options``, or a value out of range.
+        """
+        from engine.config import EngineConfig, from_mapping
+
+        named = {"model": self.model, "draft": self.draft, "context": self.context}
+        return from_mapping(EngineConfig, {**named, **self.options})
+
+
+def make_settings(
+    model: str | None = None,
+    draft: str | None = None,
+    context: int | None = None,
+    port: int = DEFAULT_PORT,
+    options: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Fill in what the person left out.
+
+    The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets
+    a draft model when one is named.
+    """
+    chosen = model or str(DEMO_MODEL)
+    if draft is None and is_same_folder(chosen, DEMO_MODEL):
+        draft = str(DEMO_DRAFT)
+    if draft is not None and draft.lower() == NO_DRAFT:
+        draft = None
+    return Settings(data_folder(environ), chosen, draft, context, port, dict(options or {}))
+
+
+def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """The folder for everything that the program keeps for this person, by the platform's convention."""
+    if environ.get("TRIFOLD_DATA"):
+        return Path(environ["TRIFOLD_DATA"]).expanduser().absolute()
+    home = Path.home()
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "Trifold"
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / "Trifold"
+    return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "trifold"
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a model is named by owner/name on the hub rather than by a folder of this machine."""
+    owner, slash, name = model.partition("/")
+    return bool(slash and owner and name) and not any(mark in name for mark in "/\\") and not _looks_local(model)
+
+
+def is_same_folder(model: str, folder: Path) -> bool:
+    return not is_hub_id(model) and Path(model).expanduser().absolute().resolve() == folder.resolve()
+
+
+def _looks_local(model: str) -> bool:
+    return model.startswith((".", "~", "/")) or Path(model).exists() or Path(model).is_absolute()
