@@ -1,0 +1,1 @@
+"""The program in the terminal: the commands of ``python launch.py``. Read ``main`` first."""

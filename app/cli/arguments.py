@@ -1,0 +1,238 @@
+"""The command line as data: which commands there are, what they take, and what is wrong with a line.
+
+Standard library and the engine's settings only, so that the launcher can show help and refuse a wrong line before
+anything is installed. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from app.settings import DEFAULT_PORT
+from engine.config import MODES, EngineConfig, SamplingParams
+from engine.errors import OptionError, TrifoldError
+
+PROGRAM = "python launch.py"
+APP = "app"
+
+COMMANDS = {
+    APP: "the app, opened in the browser; what happens when no command is given",
+    "ask": "one answer in the terminal, with figures",
+    "read": "what was found in a file: title, pages, tokens, warnings",
+    "doctor": "this machine, what fits, what is missing and how to get it",
+    "bench": "plain and hierarchical decoding side by side, one table",
+    "test": "the test suite: formatting, lint, types, tests",
+}
+
+# Names from the paper and the habit of the field, beside the engine's own.
+_SHORT_NAMES = {
+    "num_draft_tokens": "--gamma1",
+    "num_pending_tokens": "--gamma2",
+    "retrieval_budget": "--budget",
+}
+_SAMPLING_HELP = {
+    "max_tokens": "longest answer, in tokens",
+    "temperature": "0 always takes the likeliest token",
+    "top_p": "keep the likeliest tokens up to this share of probability",
+    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
+    "seed": "makes a sampled answer repeatable",
+}
+_MODEL_FIELDS = ("model", "draft", "context")
+_MAX_PORT = 65535
+
+
+class HelpAsked(Exception):
+    """The person asked for help; the message is the text."""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read a command line. ``command`` is always set; ``rest`` holds what a command passes on.
+
+    Raises:
+        OptionError: what is wrong, with the nearest right name.
+        HelpAsked: help was asked for.
+    """
+    command, rest = APP, list(arguments)
+    if rest and not rest[0].startswith("-"):
+        command = rest.pop(0)
+    if command not in COMMANDS:
+        raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
+    if command == "bench":
+        return argparse.Namespace(command=command, rest=rest)
+    parser = _PARSERS[command]()
+    if command == "test":
+        options, passed_on = parser.parse_known_args(rest)
+        return argparse.Namespace(command=command, rest=passed_on, **vars(options))
+    return parser.parse_args(rest, argparse.Namespace(command=command))
+
+
+def is_complete(arguments: Sequence[str]) -> bool:
+    """Whether a line can be run, as opposed to one that asks for help or is wrong."""
+    try:
+        parse(arguments)
+    except (TrifoldError, HelpAsked):
+        return False
+    return True
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The engine's settings that the person named, by their names in ``EngineConfig``."""
+    names = [field.name for field in _engine_fields()]
+    return {name: vars(options)[name] for name in names if vars(options).get(name) is not None}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises instead of printing and leaving, and names the nearest option."""
+
+    def __init__(self, command: str, takes: str = "", **more: Any) -> None:
+        name = PROGRAM if command == APP else f"{PROGRAM} {command}"
+        super().__init__(
+            prog=name,
+            usage=" ".join(part for part in (name, takes, "[options]") if part),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **more,
+        )
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        raise HelpAsked(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        unknown, _, names = message.partition("unrecognized arguments: ")
+        if names and not unknown:
+            name = names.split()[0].split("=")[0]
+            known = [text for action in self._actions for text in action.option_strings]
+            raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
+        raise OptionError(message[:1].upper() + message[1:] + ".", f"See: {self.prog} --help")
+
+
+def _app_parser() -> Parser:
+    commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
+    parser = Parser(
+        APP,
+        description="Talk with a whole book on this machine.\n\ncommands:\n" + commands,
+        epilog=f"{PROGRAM} COMMAND --help tells more about one. {PROGRAM} --repair makes the environment afresh.",
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"where the page listens ({DEFAULT_PORT})"
+    )
+    _add_model(parser)
+    return parser
+
+
+def _ask_parser() -> Parser:
+    parser = Parser(
+        "ask", "FILE QUESTION", description="Read a book and answer one question about it, here in the terminal."
+    )
+    parser.add_argument("file", metavar="FILE", help="the book")
+    parser.add_argument("question", metavar="QUESTION", nargs="+", help="the question; quotes are optional")
+    _add_document(parser)
+    parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read these pages only, such as 10-80")
+    parser.add_argument("--fit", action="store_true", help="of a book that is too long, read from its start what fits")
+    parser.add_argument(
+        "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"how to decode ({MODES[0]})"
+    )
+    usual = SamplingParams()
+    for name, meaning in _SAMPLING_HELP.items():
+        default = getattr(usual, name)
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            type=int if default is None else type(default),
+            default=default,
+            metavar="N",
+            help=f"{meaning} ({'random' if default is None else default})",
+        )
+    _add_model(parser)
+    return parser
+
+
+def _read_parser() -> Parser:
+    parser = Parser("read", "FILE", description="Show what is found in a file, before asking anything.")
+    parser.add_argument("file", metavar="FILE", help="the book")
+    _add_document(parser)
+    _add_model(parser)
+    return parser
+
+
+def _doctor_parser() -> Parser:
+    parser = Parser("doctor", description="Look at this machine: what fits, what is missing and how to get it.")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    _add_model(parser)
+    return parser
+
+
+def _test_parser() -> Parser:
+    return Parser(
+        "test",
+        "[pytest arguments]",
+        description="Check formatting, lint and types, then run the tests. Other arguments go to pytest.",
+    )
+
+
+_PARSERS = {
+    APP: _app_parser,
+    "ask": _ask_parser,
+    "read": _read_parser,
+    "doctor": _doctor_parser,
+    "test": _test_parser,
+}
+
+
+def _add_document(parser: Parser) -> None:
+    parser.add_argument("--password", metavar="WORD", help="of an encrypted document")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
+
+
+def _add_model(parser: Parser) -> None:
+    group = parser.add_argument_group("model and engine")
+    group.add_argument("--model", metavar="NAME", help="folder or hub id of the target model (the bundled one)")
+    group.add_argument("--draft", metavar="NAME", help="folder or hub id of the draft model, or none")
+    group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
+    meanings = _engine_meanings()
+    for field in _engine_fields():
+        names = ["--" + field.name.replace("_", "-")]
+        if field.name in _SHORT_NAMES:
+            names.append(_SHORT_NAMES[field.name])
+        kind = type(field.default)
+        meaning = f"{meanings.get(field.name, '')} ({field.default})".strip()
+        group.add_argument(*names, dest=field.name, type=kind, metavar="N" if kind is int else "NAME", help=meaning)
+
+
+def _engine_meanings() -> dict[str, str]:
+    """What each setting of the engine means, in the words of its own documentation."""
+    text = (EngineConfig.__doc__ or "").partition("Args:")[2]
+    meanings = {}
+    for entry in re.split(r"\n(?=        \w[\w, ]*: )", text):
+        names, _, meaning = entry.partition(": ")
+        for name in names.split(","):
+            meanings[name.strip()] = " ".join(meaning.split()).rstrip(".")
+    return meanings
+
+
+def _engine_fields() -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(EngineConfig) if field.name not in _MODEL_FIELDS]
+
+
+def _page_range(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    try:
+        return int(first), int(last if dash else first)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 10-80") from None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port between 1 and {_MAX_PORT}")
+    return int(text)
+
+
+def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{PROGRAM} --help") -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"See: {otherwise}"

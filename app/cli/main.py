@@ -1,0 +1,105 @@
+"""The edge of the program in the terminal: picks the command, and turns every error into words and an exit status.
+
+Exit status: 0 done, 1 an error of the program itself, 2 something the person can mend, 130 stopped with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from app.cli.arguments import HelpAsked, engine_options, parse
+from app.settings import Settings, data_folder, is_hub_id, make_settings
+from engine.errors import TrifoldError
+
+EXIT_DONE = 0
+EXIT_FAULT = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+LOG_NAME = "trifold.log"
+_LOG_BYTES = 2_000_000
+_LOG_FILES = 3
+
+# Each is a module of this folder with run(options, settings) -> exit status, imported when it is asked for.
+_MODULES = {"app": "serve", "ask": "ask", "read": "read", "doctor": "doctor", "bench": "bench", "test": "check"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line. Returns the exit status."""
+    try:
+        return _run(arguments)
+    except HelpAsked as help_text:
+        sys.stdout.write(str(help_text))
+        return EXIT_DONE
+    except TrifoldError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has gone, which is no fault; stop Python's own complaint
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"The package {error.name} is missing. Run: python launch.py --repair\n")
+        return EXIT_BAD_INPUT
+    except Exception as error:  # noqa: BLE001 - the last edge: nobody should see a traceback
+        sys.stderr.write(_fault_sentence(error))
+        return EXIT_FAULT
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    named = vars(options)
+    settings = make_settings(
+        model=named.get("model"),
+        draft=named.get("draft"),
+        context=named.get("context"),
+        options=engine_options(options),
+        **({"port": options.port} if "port" in named else {}),
+    )
+    settings.engine_config()  # refuses a value out of range before any work
+    prepare_libraries(settings)
+    command = importlib.import_module(f"app.cli.{_MODULES[options.command]}")
+    status: int = command.run(options, settings)
+    return status
+
+
+def prepare_libraries(settings: Settings) -> None:
+    """Keep the libraries quiet and off the network. They read these when they are imported, so this comes first."""
+    os.environ.update(
+        GRADIO_ANALYTICS_ENABLED="False",
+        HF_HUB_DISABLE_TELEMETRY="1",
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        TRANSFORMERS_VERBOSITY="error",
+        TOKENIZERS_PARALLELISM="false",
+    )
+    if not any(is_hub_id(name) for name in (settings.model, settings.draft) if name):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def log_to_file(folder: Path) -> Path:
+    """Send the program's log to a file that cannot grow without end. Returns the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOG_NAME
+    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    return path
+
+
+def _fault_sentence(error: Exception) -> str:
+    what = f"This should not have happened: {type(error).__name__}: {error}."
+    try:
+        path = log_to_file(data_folder() / "logs")
+        logging.getLogger(__name__).error("unexpected error", exc_info=error)
+    except OSError:
+        return f"{what}\n"
+    return f"{what} The details are in {path}\n"

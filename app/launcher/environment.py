@@ -1,0 +1,148 @@
+"""The program's own Python environment as it lies on disk: where it is, and whether it is whole.
+
+A stamp is written as the last act of an install and names what was installed: the hash of the requirements, the
+Python version, the build of torch and the packages. No stamp, or one that does not match, means that the install
+has to be done or mended. Reading it costs milliseconds and no network. Installs nothing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+FOLDER_NAME = ".venv"
+NOTES_NAME = ".trifold"  # beside the environment: the log of the install, and its lock
+
+
+class Part:
+    """One set of packages inside the environment, with its own requirements file and its own stamp."""
+
+    def __init__(self, name: str, requirements: Path) -> None:
+        self.name = name
+        self.requirements = requirements
+
+    def fingerprint(self) -> str:
+        """Hash of the requirements. Line ends do not count: git may change them."""
+        content = self.requirements.read_bytes().replace(b"\r\n", b"\n")
+        return hashlib.sha256(content).hexdigest()
+
+
+PROGRAM = Part("program", CHECKOUT / "requirements.txt")
+TESTS = Part("tests", CHECKOUT / "tests" / "requirements.txt")
+
+
+class Environment:
+    """The environment in ``home``/.venv; ``home`` also holds the notes about it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / FOLDER_NAME
+        self.notes = home / NOTES_NAME
+        self.log = self.notes / "install.log"
+        self.lock = self.notes / "install.lock"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    def is_running(self) -> bool:
+        """Whether this very process runs inside the environment."""
+        return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
+
+    def is_usable(self) -> bool:
+        """Whether an earlier install was finished and its Python still is what it was: packages may be added."""
+        stamp = self.read_stamp(PROGRAM)
+        return bool(stamp) and self.python.exists() and self._is_same_python(stamp)
+
+    def is_ready(self, part: Part) -> bool:
+        stamp = self.read_stamp(part)
+        return (
+            stamp.get("requirements") == part.fingerprint()
+            and self.python.exists()
+            and self._is_same_python(stamp)
+            and set(stamp.get("packages", ())) <= set(self.packages())
+        )
+
+    def read_stamp(self, part: Part) -> dict[str, Any]:
+        try:
+            stamp = json.loads(self.stamp_file(part).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return stamp if isinstance(stamp, dict) else {}
+
+    def write_stamp(self, part: Part, torch: str, python: str) -> None:
+        """Say that the install is whole. In one move, so that a stamp is there entirely or not at all."""
+        stamp = {
+            "requirements": part.fingerprint(),
+            "python": python,
+            "torch": torch,
+            "packages": self.packages(),
+        }
+        fresh = self.stamp_file(part).with_suffix(".new")
+        fresh.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
+        os.replace(fresh, self.stamp_file(part))
+
+    def remove_stamp(self, part: Part) -> None:
+        self.stamp_file(part).unlink(missing_ok=True)
+
+    def stamp_file(self, part: Part) -> Path:
+        return self.folder / f"trifold-{part.name}.json"
+
+    def packages(self) -> list[str]:
+        """Names of the packages and modules that are installed, without versions and leftovers."""
+        found = []
+        for site in self._site_folders():
+            for name in os.listdir(site):
+                if not name.startswith(("_", "~", ".")) and not name.endswith((".dist-info", ".pth", ".egg-info")):
+                    found.append(name)
+        return sorted(found)
+
+    def _site_folders(self) -> list[Path]:
+        if os.name == "nt":
+            candidates = [self.folder / "Lib" / "site-packages"]
+        else:
+            candidates = sorted((self.folder / "lib").glob("python3*/site-packages"))
+        return [path for path in candidates if path.is_dir()]
+
+    def _is_same_python(self, stamp: dict[str, Any]) -> bool:
+        """False when the Python under the environment was replaced by another version since the install."""
+        if os.path.realpath(self.python) != os.path.realpath(sys.executable) and not self.is_running():
+            return True  # made by another Python of this machine; it is good for as long as it is there
+        return stamp.get("python") == running_version()
+
+
+def running_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def find_environment() -> Environment:
+    """The environment of this checkout: beside it, or in the person's data folder when it cannot be written to.
+
+    ``TRIFOLD_HOME`` names another folder for it.
+    """
+    named = os.environ.get("TRIFOLD_HOME")
+    if named:
+        return Environment(Path(named).expanduser().absolute())
+    beside = Environment(CHECKOUT)
+    if beside.stamp_file(PROGRAM).exists() or _is_writable(CHECKOUT):
+        return beside
+    from app.settings import data_folder
+
+    mark = hashlib.sha256(str(CHECKOUT).encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return Environment(data_folder() / f"environment-{mark}")
+
+
+def _is_writable(folder: Path) -> bool:
+    """By trying: permission bits say little on Windows, on network drives and for the administrator."""
+    probe = folder / f".trifold-can-write-{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True

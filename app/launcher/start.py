@@ -1,0 +1,97 @@
+"""From a bare Python to the running command: environment whole, then the same file again inside it.
+
+An unchanged start reads two small files, lists one folder, and hands over; it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from app.launcher.environment import CHECKOUT, PROGRAM, TESTS, Environment, Part, find_environment
+
+REPAIR = "--repair"
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Run a command line. Returns its exit status, or does not return where the process can be replaced."""
+    repair = list(arguments[:1]) == [REPAIR]
+    if repair:
+        arguments = arguments[1:]
+    environment = find_environment()
+    parts = [PROGRAM, TESTS] if list(arguments[:1]) == ["test"] else [PROGRAM]
+    if not repair and all(environment.is_ready(part) for part in parts):
+        return run_command(arguments) if environment.is_running() else hand_over(environment, arguments)
+    return prepare(environment, parts, arguments, repair)
+
+
+def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence[str], repair: bool) -> int:
+    """Make the environment whole, then run the command inside it."""
+    if not repair and needs_no_packages(arguments):
+        return run_command(arguments)
+    if environment.is_running():  # it cannot rebuild the Python that it runs on
+        outside = getattr(sys, "_base_executable", sys.executable)
+        return replace_process([outside, *_own_command(arguments, repair or not environment.is_usable())])
+    from app.launcher import install
+    from app.launcher.speech import LaunchError, say
+
+    try:
+        if repair:
+            say(f"Removing the environment in {environment.folder} to make it afresh.")
+            install.remove(environment)
+        for part in parts:
+            install.ensure(environment, part)
+    except LaunchError as error:
+        say(str(error))
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        say("\nStopped. The next start goes on from here.")
+        return EXIT_INTERRUPTED
+    return hand_over(environment, arguments)
+
+
+def needs_no_packages(arguments: Sequence[str]) -> bool:
+    """Whether the command line only asks for help, or is wrong: nobody should wait for an install to hear that."""
+    from app.cli.arguments import is_complete
+
+    return not is_complete(arguments)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    from app.cli.main import main
+
+    return main(arguments)
+
+
+def hand_over(environment: Environment, arguments: Sequence[str]) -> int:
+    """Start this program again inside its environment."""
+    return replace_process([str(environment.python), *_own_command(arguments)])
+
+
+def replace_process(command: Sequence[str]) -> int:
+    """Become another command. Windows cannot do that, so there the command runs below this process."""
+    from app.launcher.variables import child_variables
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    variables = child_variables()
+    try:
+        if os.name != "nt":
+            os.execve(command[0], list(command), variables)
+        process = subprocess.Popen(command, env=variables)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} does not start: {error.strerror}. Start with {REPAIR} to make it afresh.\n")
+        return EXIT_BAD_INPUT
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the console has sent Ctrl-C to both; the command decides what follows
+            continue
+
+
+def _own_command(arguments: Sequence[str], repair: bool = False) -> list[str]:
+    return [str(CHECKOUT / "launch.py"), *([REPAIR] if repair else []), *arguments]

@@ -1,0 +1,95 @@
+"""Which build of torch fits this machine. Knows the builds of the pinned version; installs nothing.
+
+torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the
+CUDA support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or
+later (NVIDIA, "CUDA Compatibility", minor version compatibility).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+INDEX_URL = "https://download.pytorch.org/whl"
+PLAIN = "plain"  # whatever the package index of this machine has for the pinned version
+CPU = "cpu"
+CUDA_12 = "cu126"
+CUDA_13 = "cu130"
+
+MIN_DRIVER_CUDA_12 = 525
+MIN_DRIVER_CUDA_13 = 580
+MIN_CAPABILITY_CUDA_12 = 5.0
+MIN_CAPABILITY_CUDA_13 = 7.5
+MAX_CAPABILITY_CUDA_12 = 9.0
+
+_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
+_NVIDIA_SMI_TIMEOUT_S = 20
+
+
+class Gpu(NamedTuple):
+    """An NVIDIA GPU: its driver's major version and its compute capability, such as 8.9."""
+
+    name: str
+    driver: int
+    capability: float
+
+
+class TorchBuild(NamedTuple):
+    """``name`` is an index under ``INDEX_URL`` or ``PLAIN``; ``reason`` is a sentence for the person."""
+
+    name: str
+    reason: str
+
+    @property
+    def index_url(self) -> str | None:
+        return None if self.name == PLAIN else f"{INDEX_URL}/{self.name}"
+
+
+def choose_build(gpus: Sequence[Gpu], system: str) -> TorchBuild:
+    """Pick the build for the most capable GPU, since the engine runs on one.
+
+    Args:
+        gpus: what ``find_gpus`` found.
+        system: ``platform.system()``.
+    """
+    if not gpus:
+        if system == "Linux":  # there the usual wheel carries gigabytes of CUDA libraries
+            return TorchBuild(CPU, "No NVIDIA GPU answers here, so the build of torch for processors is enough.")
+        return TorchBuild(PLAIN, "No NVIDIA GPU answers here, so the usual build of torch is right.")
+    gpu = max(gpus, key=lambda each: each.capability)
+    what = f"{gpu.name} (compute capability {gpu.capability}) with driver {gpu.driver}"
+    if gpu.driver < MIN_DRIVER_CUDA_12 or gpu.capability < MIN_CAPABILITY_CUDA_12:
+        need = f"capability {MIN_CAPABILITY_CUDA_12} and driver {MIN_DRIVER_CUDA_12}"
+        return TorchBuild(PLAIN, f"{what} is too old for this torch, which needs {need}: the processor does the work.")
+    if gpu.capability >= MIN_CAPABILITY_CUDA_13 and gpu.driver >= MIN_DRIVER_CUDA_13:
+        return TorchBuild(CUDA_13, f"{what} runs the CUDA 13.0 build of torch.")
+    if gpu.capability <= MAX_CAPABILITY_CUDA_12:
+        return TorchBuild(CUDA_12, f"{what} runs the CUDA 12.6 build of torch.")
+    return TorchBuild(
+        PLAIN, f"{what}: this GPU needs driver {MIN_DRIVER_CUDA_13} or later. Update the driver, then run --repair."
+    )
+
+
+def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
+    """The NVIDIA GPUs of this machine, by asking ``nvidia-smi``; none where it is missing or fails."""
+    try:
+        answer = (run or _run)(_NVIDIA_SMI)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [gpu for gpu in map(_parse_gpu, answer.splitlines()) if gpu]
+
+
+def _parse_gpu(line: str) -> Gpu | None:
+    fields = [field.strip() for field in line.rsplit(",", 2)]
+    try:
+        name, driver, capability = fields
+        return Gpu(name, int(driver.split(".")[0]), float(capability))
+    except ValueError:
+        return None
+
+
+def _run(command: Sequence[str]) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", timeout=_NVIDIA_SMI_TIMEOUT_S, check=True
+    ).stdout

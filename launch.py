@@ -1,0 +1,60 @@
+"""The one file a person runs: ``python launch.py``, or a double click.
+
+Finds a Python that the program can use and hands over to ``app.launcher``, which makes the environment once and
+starts the program inside it. Written so that any Python from 2.7 on can parse it: a version that is too old has to
+be able to say so.
+"""
+# ruff: noqa: RUF005, UP031
+
+import os
+import subprocess
+import sys
+
+OLDEST = (3, 10)
+NEWEST = (3, 13)
+CHECKOUT = os.path.dirname(os.path.realpath(__file__))
+EXIT_BAD_INPUT = 2
+
+
+def find_supported_python():
+    """The command of a Python on this machine that the program can use, newest first, or None."""
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+        version = "3.%d" % minor
+        command = ["py", "-" + version] if os.name == "nt" else ["python" + version]
+        check = "import sys; sys.exit(sys.version_info[:2] != (3, %d))" % minor
+        try:
+            with open(os.devnull, "w") as nowhere:
+                if subprocess.call(command + ["-c", check], stdout=nowhere, stderr=nowhere) == 0:
+                    return command
+        except OSError:
+            continue
+    return None
+
+
+def use_another_python():
+    """Start again under a supported Python, or say which one to install. Returns the exit status."""
+    running = "%d.%d" % sys.version_info[:2]
+    supported = "%d.%d to %d.%d" % (OLDEST + NEWEST)
+    command = find_supported_python()
+    if command is None:
+        sys.stderr.write(
+            "This is Python %s, and Trifold needs Python %s. Install one of these from https://www.python.org "
+            "and start launch.py with it.\n" % (running, supported)
+        )
+        return EXIT_BAD_INPUT
+    sys.stderr.write("This is Python %s; using %s instead.\n" % (running, " ".join(command)))
+    return subprocess.call(command + [os.path.realpath(__file__)] + sys.argv[1:])
+
+
+def main():
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        return use_another_python()
+    if CHECKOUT not in sys.path:  # PYTHONSAFEPATH leaves the script's own folder out
+        sys.path.insert(0, CHECKOUT)
+    from app.launcher.start import start
+
+    return start(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
