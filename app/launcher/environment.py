@@ -55,18 +55,13 @@ class Environment:
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether an earlier install was finished and its Python still is what it was: packages may be added."""
-        stamp = self.read_stamp(PROGRAM)
-        return bool(stamp) and self.python.exists() and self._is_same_python(stamp)
+        """Whether an earlier install was finished and nothing of it is lost: new packages may be put on top."""
+        return self._is_whole(self.read_stamp(PROGRAM))
 
     def is_ready(self, part: Part) -> bool:
+        """Whether exactly what the part asks for is installed, and still there."""
         stamp = self.read_stamp(part)
-        return (
-            stamp.get("requirements") == part.fingerprint()
-            and self.python.exists()
-            and self._is_same_python(stamp)
-            and set(stamp.get("packages", ())) <= set(self.packages())
-        )
+        return stamp.get("requirements") == part.fingerprint() and self._is_whole(stamp)
 
     def read_stamp(self, part: Part) -> dict[str, Any]:
         try:
@@ -108,6 +103,14 @@ class Environment:
         else:
             candidates = sorted((self.folder / "lib").glob("python3*/site-packages"))
         return [path for path in candidates if path.is_dir()]
+
+    def _is_whole(self, stamp: dict[str, Any]) -> bool:
+        return (
+            bool(stamp)
+            and self.python.exists()
+            and self._is_same_python(stamp)
+            and set(stamp.get("packages", ())) <= set(self.packages())
+        )
 
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
         """False when the Python under the environment was replaced by another version since the install."""

@@ -15,9 +15,8 @@ import stat
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,33 +29,56 @@ _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
 
 
-def ensure(environment: Environment, part: Part) -> None:
-    """Make the environment hold a part, whole. Returns at once when it does.
+def ensure(environment: Environment, parts: Sequence[Part], afresh: bool = False) -> None:
+    """Make the environment hold these parts, whole. Returns at once when it does.
+
+    Args:
+        environment: where.
+        parts: what, the program first.
+        afresh: delete what is there and begin again.
 
     Raises:
         LaunchError: it cannot be done; nothing half-done will be taken for done.
     """
-    if environment.is_ready(part):
-        return
     _make_folder(environment.notes)
     with _lock(environment):
-        if environment.is_ready(part):  # another start has done it meanwhile
+        if afresh:
+            say(f"Removing the environment in {environment.folder} to make it afresh.")
+            _remove(environment)
+        missing = [part for part in parts if not environment.is_ready(part)]
+        if not missing:  # another start has done it meanwhile
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        if part is PROGRAM:
-            _install_program(environment)
-        else:
-            _install_part(environment, part)
+        for part in parts:  # asked again: making the environment afresh for one part takes the other one away
+            if not environment.is_ready(part):
+                _install_program(environment) if part is PROGRAM else _install_part(environment, part)
         say(f"Ready after {time.monotonic() - begin:.0f} s. The next start is immediate.")
 
 
-def remove(environment: Environment) -> None:
-    """Delete the environment.
+def _install_program(environment: Environment) -> None:
+    if environment.is_usable():
+        say("The list of packages has changed since the last start: bringing the environment up to date.")
+        environment.remove_stamp(PROGRAM)
+    else:
+        _say_what_comes(environment)
+        _remove(environment)
+        _create(environment)
+    torch = _install_torch(environment)
+    _install_packages(environment, PROGRAM, "Fetching and unpacking the packages")
+    if _pinned_torch(PROGRAM):
+        _try_out(environment)
+    environment.write_stamp(PROGRAM, torch, running_version())
 
-    Raises:
-        LaunchError: a file in it cannot be deleted.
-    """
+
+def _install_part(environment: Environment, part: Part) -> None:
+    lost = environment.read_stamp(part).get("requirements") == part.fingerprint()
+    environment.remove_stamp(part)
+    _install_packages(environment, part, f"Fetching what the {part.name} need", ["--force-reinstall"] if lost else [])
+    environment.write_stamp(part, "", running_version())
+
+
+def _remove(environment: Environment) -> None:
     if not environment.folder.exists():
         return
     environment.remove_stamp(PROGRAM)
@@ -69,32 +91,11 @@ def remove(environment: Environment) -> None:
         ) from error
 
 
-def _install_program(environment: Environment) -> None:
-    if environment.is_usable():
-        say("The list of packages has changed since the last start, or some are missing: mending the environment.")
-        environment.remove_stamp(PROGRAM)
-    else:
-        _say_what_comes(environment)
-        remove(environment)
-        _create(environment)
-    torch = _install_torch(environment)
-    _install_packages(environment, PROGRAM, "Fetching and unpacking the packages")
-    if _pinned_torch(PROGRAM):
-        _try_out(environment)
-    environment.write_stamp(PROGRAM, torch, running_version())
-
-
-def _install_part(environment: Environment, part: Part) -> None:
-    environment.remove_stamp(part)
-    _install_packages(environment, part, f"Fetching what the {part.name} need")
-    environment.write_stamp(part, "", running_version())
-
-
 def _say_what_comes(environment: Environment) -> None:
     if environment.folder.exists():
         say(f"The environment in {environment.folder} is not whole: making it afresh. Downloads are reused.")
     else:
-        say("First start: making Trifold's own environment. This happens once and takes some minutes.")
+        say("Making Trifold's own environment. This happens once and takes some minutes.")
         say(f"It goes to {environment.folder} and needs about 1.5 GB, several GB with CUDA.")
     free = shutil.disk_usage(environment.notes).free
     if free < DISK_NEED_BYTES:
@@ -153,10 +154,10 @@ def _wanted_build() -> torch_build.TorchBuild:
     return torch_build.TorchBuild(named, f"TRIFOLD_TORCH asks for the build of torch named {named}.")
 
 
-def _install_packages(environment: Environment, part: Part, title: str) -> None:
+def _install_packages(environment: Environment, part: Part, title: str, options: Sequence[str] = ()) -> None:
     stage = Stage(title)
     try:
-        pip.install(environment, ["-r", str(part.requirements)], stage)
+        pip.install(environment, [*options, "-r", str(part.requirements)], stage)
     except LaunchError:
         stage.failed()
         raise

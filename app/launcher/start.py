@@ -40,11 +40,7 @@ def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence
     from app.launcher.speech import LaunchError, say
 
     try:
-        if repair:
-            say(f"Removing the environment in {environment.folder} to make it afresh.")
-            install.remove(environment)
-        for part in parts:
-            install.ensure(environment, part)
+        install.ensure(environment, parts, afresh=repair)
     except LaunchError as error:
         say(str(error))
         return EXIT_BAD_INPUT
