@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,6 @@ HEALTH_PATH = "/healthz"
 PROGRAM_NAME = "trifold"
 
 _ANSWER_TIMEOUT_S = 2
-_POLL_S = 0.1
-
-
-def url_of(port: int) -> str:
-    return f"http://{HOST}:{port}/"
 
 
 def find_running(instance_file: Path) -> int | None:
@@ -60,20 +54,11 @@ def read_health(port: int) -> dict[str, Any]:
     """What the app says about itself; empty when it does not answer."""
     local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
     try:
-        with local.open(url_of(port).rstrip("/") + HEALTH_PATH, timeout=_ANSWER_TIMEOUT_S) as response:
+        with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
             health = json.load(response)
     except (OSError, ValueError):
         return {}
     return health if isinstance(health, dict) else {}
-
-
-def wait_until_up(port: int, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if answers(port):
-            return True
-        time.sleep(_POLL_S)
-    return False
 
 
 def pick_port(wanted: int) -> int:

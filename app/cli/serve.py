@@ -14,16 +14,12 @@ from app.cli.main import log_to_file
 from app.launcher.speech import say
 from app.settings import Settings
 
-_PAGE_TIMEOUT_S = 180
-
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     running = instance.find_running(settings.instance_file)
     if running is not None:
-        url = instance.url_of(running)
-        say(f"Trifold is running already, at {url}. Close it first to start it with other settings.")
-        if not options.no_browser:
-            _open_browser(url)
+        say("Trifold is running already. Close it first to start it with other settings.")
+        _show(dataclasses.replace(settings, port=running), browser=not options.no_browser)
         return 0
     port = instance.pick_port(settings.port)
     if port != settings.port:
@@ -36,27 +32,29 @@ def _serve(settings: Settings, browser: bool) -> int:
     from app.server import serve
 
     log_to_file(settings.logs)
-    threading.Thread(target=_greet, args=(settings, browser), daemon=True).start()
+
+    def greet() -> None:
+        instance.announce(settings.instance_file, settings.port)
+        # A browser can take its time to return; the server must not wait for it.
+        threading.Thread(target=_show, args=(settings, browser), daemon=True).start()
+
     try:
-        serve(settings)
+        serve(settings, greet)
     finally:
         instance.withdraw(settings.instance_file)
     return 0
 
 
-def _greet(settings: Settings, browser: bool) -> None:
-    """Announce the app as soon as its page answers, not before."""
-    if not instance.wait_until_up(settings.port, _PAGE_TIMEOUT_S):
-        return
-    instance.announce(settings.instance_file, settings.port)
-    url = instance.url_of(settings.port)
-    say(f"Trifold is at {url}  (Ctrl-C ends it)")
-    if browser:
-        _open_browser(url)
+def _show(settings: Settings, browser: bool) -> None:
+    """Say where the page is, and open it. Each address works once, so the browser gets one of its own."""
+    from app.tickets import opening_address
+
+    say(f"Trifold is at {opening_address(settings.data, settings.port)}  (Ctrl-C ends it)")
+    if browser and not _open_browser(opening_address(settings.data, settings.port)):
+        say("No browser could be opened here: open that address in one.")
 
 
-def _open_browser(url: str) -> None:
+def _open_browser(url: str) -> bool:
     """Open the page, unless there is no screen: then the default would be a text browser in this very terminal."""
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    if not (has_screen and webbrowser.open(url)):
-        say("Open that address in a browser.")
+    return has_screen and webbrowser.open(url)

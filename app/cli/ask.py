@@ -1,0 +1,106 @@
+"""``ask``: open a book, ask one question, watch the answer come. The words go to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from app.cli import figures
+from app.cli.books import open_book
+from app.launcher.speech import Stage, say
+from app.settings import Settings
+from engine.config import Mode, SamplingParams
+from engine.document import Document
+from engine.errors import EngineError
+from engine.events import AnswerDone, BookRead, Failed, ReadingProgress, StopReason, TextDelta
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+_SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    sampling = SamplingParams(**{name: getattr(options, name) for name in _SAMPLING})
+    document = open_book(options.file, options.password, options.pages)
+    with loaded_engine(settings) as engine:
+        book = read_book(engine, document, options.fit)
+        _say_what_was_read(document, book)
+        done = answer(engine, " ".join(options.question), sampling, options.mode, show=not options.json)
+        status = engine.status()
+    if options.json:
+        report = figures.report_of(document, book, done, status.model)
+        sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    else:
+        say("\n".join(figures.lines_of(done)))
+    return 0
+
+
+@contextlib.contextmanager
+def loaded_engine(settings: Settings) -> Iterator[Engine]:
+    """An engine whose models are loaded; closed afterwards.
+
+    Raises:
+        ModelError: a model cannot be loaded.
+    """
+    from engine import Engine
+
+    stage = Stage("Loading the model")
+    engine = Engine(settings.engine_config())
+    try:
+        status = engine.wait_ready()
+        stage.done(figures.model_line(status.model) if status.model else "done")
+        yield engine
+    finally:
+        engine.close()
+
+
+def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
+    """Prefill the book, with progress.
+
+    Raises:
+        ContextTooSmall: it is too long, and ``fit`` is not set.
+    """
+    request = engine.read(document, fit=fit)
+    stage = Stage(f"Reading {document.title}")
+    for event in request:
+        if isinstance(event, ReadingProgress):
+            stage.update(figures.progress_line(event))
+        elif isinstance(event, BookRead):
+            stage.done(f"{event.tokens:,} tokens, {event.tokens_per_s:,.0f} tokens/s")
+            return event
+        elif isinstance(event, Failed):
+            raise EngineError(event.cause, event.remedy)
+    raise EngineError("Reading ended without a result.", "Please try again.")
+
+
+def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, show: bool) -> AnswerDone:
+    """Ask, and write the answer to stdout while it comes."""
+    for event in engine.ask(question, sampling=sampling, mode=mode):
+        if isinstance(event, TextDelta) and show:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+        elif isinstance(event, AnswerDone):
+            if show:
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+            if event.stop_reason is StopReason.CANCELLED:
+                raise KeyboardInterrupt
+            return event
+        elif isinstance(event, Failed):
+            raise EngineError(event.cause, event.remedy)
+    raise EngineError("The answer ended without a result.", "Please try again.")
+
+
+def _say_what_was_read(document: Document, book: BookRead) -> None:
+    for warning in document.warnings:
+        say(f"Note: {warning}")
+    if book.pages_read < book.pages_total:
+        say(
+            f"Note: {document.unit}s {document.pages[0].number}-{document.pages[book.pages_read - 1].number} fit and "
+            f"were read; {book.pages_total - book.pages_read} of {book.pages_total} {document.unit}s are left out."
+        )

@@ -1,0 +1,152 @@
+"""``doctor``: this machine, what fits on it, what is missing and how to get it. Looks only; changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from app import machine
+from app.cli.figures import size
+from app.launcher.environment import PROGRAM, find_environment
+from app.launcher.torch_build import choose_build
+from app.machine import ChildProcess, Machine, ProbeFailed
+from app.settings import Settings
+from engine.errors import TrifoldError
+from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
+
+_LITTLE_MEMORY = 4_000_000_000
+_REPAIR = "To install torch afresh: python launch.py --repair"
+_LITTLE_DISK = 2_000_000_000
+
+_Facts = TypeVar("_Facts")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that was found out; None where asking failed, and then ``troubles`` says why."""
+
+    machine: Machine
+    packages: dict[str, str | None]
+    torch: TorchFacts | None
+    torch_build: str | None
+    target: ModelFacts | None
+    draft: ModelFacts | None
+    troubles: tuple[str, ...]
+
+
+def run(options: argparse.Namespace, settings: Settings) -> int:
+    found = examine(settings)
+    advice = advice_for(found)
+    if options.json:
+        text = json.dumps({**dataclasses.asdict(found), "advice": advice}, ensure_ascii=False, indent=2)
+    else:
+        text = "\n".join([*lines_of(found), "", *(advice or ["Nothing is missing."])])
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def examine(settings: Settings) -> Findings:
+    config = settings.engine_config()
+    troubles: list[str] = []
+    with ChildProcess() as child:
+
+        def ask(function: Callable[..., _Facts], *arguments: Any) -> _Facts | None:
+            try:
+                return child.call(function, *arguments)
+            except (TrifoldError, ProbeFailed, ImportError, OSError) as error:
+                troubles.append(str(error))
+                return None
+
+        return Findings(
+            machine=machine.look_around(settings.data),
+            packages=machine.package_versions(),
+            torch=ask(probe_torch),
+            torch_build=find_environment().read_stamp(PROGRAM).get("torch"),
+            target=ask(inspect_model, config.model, config.device, config.dtype),
+            draft=ask(inspect_model, config.draft, config.device, config.dtype) if config.draft else None,
+            troubles=tuple(troubles),
+        )
+
+
+def lines_of(found: Findings) -> list[str]:
+    """The findings as a person reads them."""
+    here = found.machine
+    lines = [
+        f"System     {here.system}",
+        f"Python     {here.python} at {here.python_path}",
+        f"Processor  {here.processor}, {here.usable_cores} of {here.cores} cores usable",
+        f"Memory     {size(here.memory_available)} of {size(here.memory_total)} free",
+        f"Disk       {size(here.disk_free)} free at {here.disk_of}",
+    ]
+    if found.torch:
+        built = f"CUDA {found.torch.cuda}" if found.torch.cuda else "processors only"
+        lines.append(f"torch      {found.torch.version} for {built}, {found.torch.threads} threads")
+        lines += [f"           {_device_line(device)}" for device in found.torch.devices]
+    lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
+    lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
+    if found.target:
+        lines.append(f"Fits       {_fit_line(found.target)}")
+    lines.append("Attention  " + _attention_line(found.packages))
+    return lines
+
+
+def advice_for(found: Findings) -> list[str]:
+    """What should be mended, a sentence each, with what to do. Empty when all is well."""
+    here = found.machine
+    advice = [*found.troubles, *_gpu_advice(found)]
+    if here.memory_available < _LITTLE_MEMORY:
+        advice.append(f"Only {size(here.memory_available)} of memory are free. Close other programs for long books.")
+    if here.disk_free < _LITTLE_DISK:
+        advice.append(f"Only {size(here.disk_free)} of disk are free at {here.disk_of}. Free some.")
+    if found.target and found.target.context_in_memory < found.target.context_limit:
+        advice.append("The free memory holds less than the model's window. Close other programs for very long books.")
+    if not here.browser:
+        advice.append("No Chromium is found; only the tests need one. Run: sudo apt install chromium")
+    return advice
+
+
+def _gpu_advice(found: Findings) -> list[str]:
+    if found.torch is None:
+        return []
+    gpus = [device for device in found.torch.devices if device.device != "cpu"]
+    advice = [f"{gpu.name}: {gpu.trouble}. {_REPAIR}" for gpu in gpus if gpu.trouble]
+    if found.machine.gpus and not gpus:
+        fitting = choose_build(found.machine.gpus, platform.system())
+        advice.append(f"torch sees no GPU. {fitting.reason} {_REPAIR}")
+    return advice
+
+
+def _device_line(device: DeviceFacts) -> str:
+    speeds = ", ".join(f"{dtype} {speed:,.0f} GFLOP/s" for dtype, speed in device.gflops)
+    capability = f" (compute capability {device.capability})" if device.capability else ""
+    memory = f"{size(device.memory_free)} of {size(device.memory_total)} free"
+    return f"{device.device}: {device.name}{capability}, {memory}" + (f", {speeds}" if speeds else "")
+
+
+def _model_line(role: str, model: ModelFacts | None) -> str:
+    if model is None:
+        return f"{role:10} none"
+    return (
+        f"{role:10} {model.name}: {model.architecture}, {size(model.weights_bytes)} of weights, "
+        f"{model.dtype} on {model.device}, window {model.context_limit:,} tokens, "
+        f"{size(model.kv_bytes_per_token)} of cache per token"
+    )
+
+
+def _fit_line(model: ModelFacts) -> str:
+    whole = model.context_in_memory >= model.context_limit
+    what = "the model's whole window" if whole else "what the free memory holds"
+    cache = size(model.context_in_memory * model.kv_bytes_per_token)
+    return f"books of up to {model.context_in_memory:,} tokens, {what} ({cache} of cache)"
+
+
+def _attention_line(packages: dict[str, str | None]) -> str:
+    if packages.get("flash-attn"):
+        return f"flash-attn {packages['flash-attn']} is installed"
+    return "torch's own kernels; flash-attn is optional and not installed"

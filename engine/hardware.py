@@ -1,0 +1,137 @@
+"""What torch sees on this machine, and what a model would need here, found out without loading its weights.
+
+Meant to be called in a process of its own (every result can be pickled): a broken driver can take its process down,
+and importing torch takes seconds. Changes nothing and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PROBE_DTYPES = ("float32", "bfloat16")
+_PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
+_PROBE_REPEATS = 5
+# Share of the free memory that weights and cache may take together; as in ``planner``.
+_MEMORY_SHARE = 0.85
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device that torch can compute on. Bytes; ``trouble`` is a sentence when torch cannot really use it.
+
+    ``gflops`` are measured matrix-product speeds in GFLOP/s by dtype.
+    """
+
+    device: str
+    name: str
+    memory_total: int
+    memory_free: int
+    capability: str | None = None
+    trouble: str | None = None
+    gflops: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """The installed torch. ``cuda`` is the CUDA version that it was built for, or None."""
+
+    version: str
+    cuda: str | None
+    threads: int
+    devices: tuple[DeviceFacts, ...]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds."""
+
+    name: str
+    architecture: str
+    context_limit: int
+    dtype: str
+    device: str
+    weights_bytes: int
+    kv_bytes_per_token: int
+    context_in_memory: int
+
+
+def probe_torch() -> TorchFacts:
+    """Look at every device, run one kernel on each and time matrix products."""
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory()
+    cpu = DeviceFacts("cpu", "processor", memory.total, memory.available, gflops=_speeds("cpu"))
+    gpus = tuple(_probe_gpu(index) for index in range(torch.cuda.device_count()))
+    return TorchFacts(torch.__version__, torch.version.cuda, torch.get_num_threads(), (cpu, *gpus))
+
+
+def inspect_model(name: str, device: str = "auto", dtype: str = "auto") -> ModelFacts:
+    """Read a model's configuration and say what it needs here.
+
+    Args:
+        name: folder or hub id.
+        device, dtype: as in ``EngineConfig``.
+
+    Raises:
+        ModelError: there is no such model.
+        OptionError: there is no such device.
+    """
+    import torch
+
+    from engine import models, planner
+
+    config = models.load_config(name)
+    target = planner.pick_device(device)
+    chosen: torch.dtype = models._pick_dtype(config, dtype, target)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * chosen.itemsize
+    weights = models._estimate_parameters(config) * chosen.itemsize
+    room = max(0, int(planner.free_memory(target) * _MEMORY_SHARE) - weights)
+    return ModelFacts(
+        name=models.display_name(name),
+        architecture=config.model_type,
+        context_limit=int(config.max_position_embeddings),
+        dtype=str(chosen).removeprefix("torch."),
+        device=str(target),
+        weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
+        kv_bytes_per_token=per_token,
+        context_in_memory=min(int(config.max_position_embeddings), room // per_token),
+    )
+
+
+def _probe_gpu(index: int) -> DeviceFacts:
+    import torch
+
+    device = f"cuda:{index}"
+    properties = torch.cuda.get_device_properties(index)
+    capability = f"{properties.major}.{properties.minor}"
+    try:
+        free, total = torch.cuda.mem_get_info(index)
+        torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here, not before
+        return DeviceFacts(device, properties.name, total, free, capability, gflops=_speeds(device))
+    except RuntimeError as error:
+        built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"
+        trouble = f"torch cannot use it ({str(error).splitlines()[0]}); this build is for {built_for}"
+        return DeviceFacts(device, properties.name, properties.total_memory, 0, capability, trouble)
+
+
+def _speeds(device: str) -> tuple[tuple[str, float], ...]:
+    return tuple((dtype, round(_gflops(device, dtype), 1)) for dtype in PROBE_DTYPES)
+
+
+def _gflops(device: str, dtype: str) -> float:
+    """Speed of a square matrix product, the best of a few."""
+    import torch
+
+    width = _PROBE_WIDTH[device.partition(":")[0]]
+    left = torch.ones(width, width, device=device, dtype=getattr(torch, dtype))
+    seconds = []
+    for _ in range(_PROBE_REPEATS):
+        begin = time.perf_counter()
+        product = left @ left
+        product[0, 0].item()  # waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return 2 * width**3 / min(seconds) / 1e9
