@@ -1,0 +1,29 @@
+"""Long-context generation by hierarchical speculation. Usable without the app.
+
+    from engine import Engine, EngineConfig
+    with Engine(EngineConfig(model="path/to/model", draft="path/to/draft")) as engine:
+        for event in engine.read(document): ...
+        for event in engine.ask("Who kept the light?"): ...
+
+The public names below are imported without torch; it is loaded by the engine's thread. Read ``engine.session`` first.
+"""
+
+from engine.config import EngineConfig, Mode, SamplingParams
+from engine.conversation import Turn
+from engine.document import Document, OutlineItem, Page
+from engine.worker import BookInfo, Engine, ModelInfo, Request, Status
+
+__all__ = [
+    "BookInfo",
+    "Document",
+    "Engine",
+    "EngineConfig",
+    "Mode",
+    "ModelInfo",
+    "OutlineItem",
+    "Page",
+    "Request",
+    "SamplingParams",
+    "Status",
+    "Turn",
+]

@@ -35,9 +35,7 @@ class SamplingParams:
         _check(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0 and at most 1")
         _check(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        _check(
-            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}"
-        )
+        _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")
 
 
 @dataclass(frozen=True)

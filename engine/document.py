@@ -67,9 +67,7 @@ class Document:
             )
         kept = tuple(page for page in self.pages if first <= page.number <= last)
         outline = tuple(item for item in self.outline if first <= item.page <= last)
-        return Document(
-            self.title, self.author, kept, self.kind, self.sha256, self.unit, outline, self.warnings
-        )
+        return Document(self.title, self.author, kept, self.kind, self.sha256, self.unit, outline, self.warnings)
 
     @cached_property
     def text(self) -> str:

@@ -67,6 +67,19 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
+class Round:
+    """What one round of a decoding loop committed; ``renewed``: the retrieval selection was chosen anew."""
+
+    tokens: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    split: TimeSplit
+    ended: bool
+    middle: Acceptance = field(default_factory=Acceptance)
+    verify: Acceptance = field(default_factory=Acceptance)
+    renewed: bool = False
+
+
+@dataclass(frozen=True)
 class Figures:
     """The live figures of one answer, cumulative since its first token.
 

@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.errors import ModelError
+
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Stands for the assistant's words while a template is cut. Letters only, so that no template escapes or trims it.
-_MARK = "TRIFOLDANSWERMARK"
-_QUESTION_MARK = "TRIFOLDQUESTIONMARK"
+# Stand for the words of a chat while a template is cut. Letters only, so that no template escapes or trims them.
 _BOOK_MARK = "TRIFOLDBOOKMARK"
+_QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
+_ANSWER_MARK = "TRIFOLDANSWERMARK"
+_SECOND_MARK = "TRIFOLDSECONDQUESTIONMARK"
 
 FALLBACK_TEMPLATE = (
     "{% for message in messages %}"
@@ -49,3 +52,64 @@ def book_message(title: str, text: str) -> str:
 def book_frame(title: str) -> tuple[str, str]:
     """The words of the book's message before and after the text of the book."""
     return f"{INSTRUCTION}\n\n# {' '.join(title.split())}\n\n", ""
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """A chat template cut into the pieces that never change.
+
+    A chat is ``before_book`` book ``after_book`` question ``after_question`` answer ``between_turns`` question
+    ``after_question`` answer ...; the book's text and the questions are data, the pieces are the template's.
+    """
+
+    before_book: str
+    after_book: str
+    after_question: str
+    between_turns: str
+
+
+def chat_format(render: Renderer, title: str) -> ChatFormat:
+    """Cut a chat template into pieces around a book.
+
+    The book goes into the system message. Templates that have none, or that move it behind the chat (which would
+    change the text before the book's tokens at every turn), get it at the head of the first question.
+
+    Args:
+        render: the template; may raise for roles that it does not know.
+        title: the book's title.
+
+    Raises:
+        ModelError: the template keeps the book at the front in neither way.
+    """
+    before, after = book_frame(title)
+    book = f"{before}{_BOOK_MARK}{after}"
+    system = ({"role": "system", "content": book},)
+    for opening, lead in ((system, ""), ((), f"{book}\n\n")):
+        found = _cut(render, opening, lead)
+        if found is not None:
+            return found
+    raise ModelError(
+        "This model's chat template does not keep a book in front of the conversation.",
+        "Choose another model.",
+    )
+
+
+def _cut(render: Renderer, opening: Sequence[Mapping[str, str]], lead: str) -> ChatFormat | None:
+    first = {"role": "user", "content": f"{lead}{_QUESTION_MARK}"}
+    answer = {"role": "assistant", "content": _ANSWER_MARK}
+    second = {"role": "user", "content": _SECOND_MARK}
+    try:
+        one = render([*opening, first], add_generation_prompt=True)
+        two = render([*opening, first, answer, second], add_generation_prompt=True)
+    except Exception:  # noqa: BLE001 - a template is foreign code and may raise anything
+        return None
+    if any(one.count(mark) != 1 for mark in (_BOOK_MARK, _QUESTION_MARK)):
+        return None
+    if any(two.count(mark) != 1 for mark in (_BOOK_MARK, _QUESTION_MARK, _ANSWER_MARK, _SECOND_MARK)):
+        return None
+    before_book, rest = one.split(_BOOK_MARK)
+    if _QUESTION_MARK not in rest or not two.startswith(one[: one.index(_QUESTION_MARK)]):
+        return None
+    after_book, after_question = rest.split(_QUESTION_MARK)
+    between_turns = two.split(_ANSWER_MARK)[1].split(_SECOND_MARK)[0]
+    return ChatFormat(before_book, after_book, after_question, between_turns)

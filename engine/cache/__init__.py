@@ -1,0 +1,1 @@
+"""The three KV caches: full (every token), retrieval (chosen chunks and the recent tail), streaming (the draft's)."""

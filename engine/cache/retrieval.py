@@ -1,0 +1,250 @@
+"""The retrieval cache: a fixed budget of chunks per layer and KV head, picked by score, plus everything recent.
+
+The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete by the attention
+that the newest queries pay to their mean key (combined over the GQA group and over the queries); chunk 0, the attention
+sink, is always held. From ``boundary`` on everything is held: the tail. Which chunks are chosen can only change speed,
+never the answer: the full cache checks every token.
+
+Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
+stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
+what this level itself computed until ``absorb`` replaces it by the full cache's exact KV.
+
+Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
+renewed by the verification pass (``Refresh``), and a renewal copies only the chunks that changed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine import attention
+from engine.cache.full import FullCache
+
+# Copying an answer out of the book moves forward through it, so a chunk lends part of its score to the ones after it.
+_FORWARD_REACH = 4
+_FORWARD_DECAY = 0.7
+
+
+class RetrievalCache:
+    """Chosen chunks and the tail of one full cache.
+
+    Args:
+        full: the cache that it mirrors.
+        budget: tokens of chosen chunks per layer and KV head.
+        chunk_size: tokens in a chunk.
+        tail: most tokens that the tail may hold.
+    """
+
+    def __init__(self, full: FullCache, budget: int, chunk_size: int, tail: int) -> None:
+        shape = full.shape
+        self.full = full
+        self.chunk_size = chunk_size
+        self.num_slots = max(1, budget // chunk_size)
+        self.tail_capacity = tail
+        self.boundary = 0
+        self.length = 0
+        size = (shape.kv_heads, self.num_slots * chunk_size + tail, shape.head_dim)
+        self._keys = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._values = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._index = [self._no_means() for _ in range(shape.layers)]
+        self._slots: list[torch.Tensor | None] = [None] * shape.layers
+        self._mass: torch.Tensor | None = None
+
+    def _no_means(self) -> torch.Tensor:
+        shape = self.full.shape
+        return torch.empty(shape.kv_heads, 0, shape.head_dim, dtype=shape.dtype, device=shape.device)
+
+    @property
+    def selected(self) -> int:
+        """Tokens of chosen chunks that the buffers hold."""
+        return min(self.num_slots, self.boundary // self.chunk_size) * self.chunk_size
+
+    @property
+    def held(self) -> int:
+        """Tokens in the cache: chosen chunks and tail."""
+        return self.selected + self.length - self.boundary
+
+    def reset(self) -> None:
+        """Forget everything, the index of mean keys too: for another book."""
+        self.boundary = self.length = 0
+        self._index = [self._no_means() for _ in self._index]
+        self._slots = [None] * len(self._slots)
+        self._mass = None
+
+    def rebase(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
+        """Choose anew for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
+
+        The tail becomes the full cache's tokens from the (chunk-aligned) boundary on.
+        """
+        self.boundary = boundary // self.chunk_size * self.chunk_size
+        self.length = self.boundary
+        self._slots = [None] * len(self._slots)
+        self.begin_scores()
+        for layer, q in enumerate(queries):
+            self.select(layer, q, scaling)
+        self.absorb(self.boundary, self.full.length)
+
+    def absorb(self, start: int, length: int) -> None:
+        """Take the full cache's exact KV of tokens [start, length) into the tail, and drop anything newer."""
+        offset = self.selected - self.boundary
+        for layer in range(self.full.shape.layers):
+            self._keys[layer][:, offset + start : offset + length] = self.full.keys(layer, start, length)
+            self._values[layer][:, offset + start : offset + length] = self.full.values(layer, start, length)
+        self.length = length
+
+    def crop(self, length: int) -> None:
+        """Drop the newest tokens so that ``length`` remain."""
+        if not self.boundary <= length <= self.length:
+            raise ValueError(f"cannot crop a retrieval cache of {self.boundary}..{self.length} tokens to {length}")
+        self.length = length
+
+    def extend(self) -> RetrievalPass:
+        """The view that one forward pass of new tokens attends through."""
+        return RetrievalPass(self)
+
+    def advance(self, count: int) -> None:
+        """Count tokens as stored, once every layer has written them."""
+        self.length += count
+
+    def room(self) -> int:
+        """Tokens that the tail can still take."""
+        return self.tail_capacity - (self.length - self.boundary)
+
+    def begin_scores(self) -> None:
+        """Start a new sum of chunk scores; every ``select`` adds to it."""
+        self._mass = None
+
+    def chunk_scores(self) -> torch.Tensor | None:
+        """Attention mass per chunk before the boundary (chunks,), summed over layers and heads since ``begin_scores``.
+
+        Chunk 0 is left out: it draws attention as a sink, not for what it says.
+        """
+        return self._mass
+
+    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
+        chunks = self.boundary // self.chunk_size
+        if chunks == 0:
+            return
+        mass = self._score(self._means(layer, chunks), q, scaling)
+        total = mass.sum(dim=0)
+        total[0] = 0
+        self._mass = total if self._mass is None else self._mass + total
+        if chunks <= self.num_slots:
+            chosen = torch.arange(chunks, device=mass.device).expand(mass.shape[0], chunks)
+        else:
+            reach = _spread_forward(mass)
+            reach[:, 0] = torch.inf
+            chosen = reach.topk(self.num_slots, dim=-1, sorted=False).indices
+        self._place(layer, chosen, chunks)
+
+    def _means(self, layer: int, chunks: int) -> torch.Tensor:
+        """Mean key of every chunk (kv_heads, chunks, head_dim); only chunks not seen before are computed."""
+        index = self._index[layer]
+        known = min(index.shape[1], chunks)
+        if known < chunks:
+            keys = self.full.keys(layer, known * self.chunk_size, chunks * self.chunk_size)
+            fresh = keys.unflatten(1, (chunks - known, self.chunk_size)).mean(dim=2)
+            index = torch.cat([index[:, :known], fresh], dim=1)
+            self._index[layer] = index
+        return index[:, :chunks]
+
+    @staticmethod
+    def _score(means: torch.Tensor, q: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Mean attention of a KV head's queries to each chunk's mean key: (kv_heads, chunks), rows sum to 1."""
+        kv_heads = means.shape[0]
+        rows = q.reshape(kv_heads, -1, q.shape[-1])
+        scores = torch.matmul(rows, means.transpose(1, 2)).float() * scaling
+        return torch.softmax(scores, dim=-1).mean(dim=1)
+
+    def forget_after(self, length: int) -> None:
+        """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""
+        keep = length // self.chunk_size
+        self._index = [index[:, :keep] for index in self._index]
+
+    def _place(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
+        """Bring the chosen chunks (kv_heads, slots) into the buffers; chunks already there stay where they are."""
+        slots = self._slots[layer]
+        kv_heads, count = chosen.shape
+        if slots is None or slots.shape[1] != count:
+            heads = torch.arange(kv_heads, device=chosen.device).repeat_interleave(count)
+            places = torch.arange(count, device=chosen.device).repeat(kv_heads)
+            self._slots[layer] = chosen.clone()
+            self._copy(layer, heads, places, chosen.flatten())
+            return
+        wanted = torch.zeros(kv_heads, chunks, dtype=torch.bool, device=chosen.device)
+        wanted.scatter_(1, chosen, True)
+        stays = wanted.gather(1, slots)
+        held = torch.zeros_like(wanted).scatter_(1, slots, True)
+        # Per head as many slots fall free as chunks come in, and nonzero lists both head by head.
+        free_heads, free_places = (~stays).nonzero(as_tuple=True)
+        incoming = (wanted & ~held).nonzero(as_tuple=True)[1]
+        slots[free_heads, free_places] = incoming
+        self._copy(layer, free_heads, free_places, incoming)
+
+    def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
+        size = self.chunk_size
+        total = self.boundary // size
+        for mine, source in (
+            (self._keys[layer], self.full.keys(layer, 0, total * size)),
+            (self._values[layer], self.full.values(layer, 0, total * size)),
+        ):
+            target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
+            target[heads, places] = source.unflatten(1, (total, size))[heads, chunks]
+
+    def _parts(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._keys[layer], self._values[layer]
+
+
+class RetrievalPass:
+    """One forward pass of new tokens over the chosen chunks and the tail. Implements ``attention.KeyValues``."""
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        self._start = cache.held
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self._cache._parts(layer)
+        start, n = self._start, q.shape[2]
+        keys[:, start : start + n] = k[0]
+        values[:, start : start + n] = v[0]
+        seen = start + 1 if n == 1 else start
+        past = attention.attend(q, keys[:, :seen].unsqueeze(0), values[:, :seen].unsqueeze(0), scaling)
+        if n == 1:
+            return past[0]
+        return attention.merge([past, attention.attend_causal(q, k, v, scaling)])
+
+
+class Refresh:
+    """Observer that renews the selection of each layer from the queries of the pass that runs (``full.Observer``)."""
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        cache.begin_scores()
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        self._cache.select(layer, q, scaling)
+
+
+class QueryTap:
+    """Observer that keeps each layer's newest queries, over several passes, for a selection made afterwards."""
+
+    def __init__(self, layers: int, keep: int) -> None:
+        self._keep = keep
+        self.queries: list[torch.Tensor] = [torch.empty(0)] * layers
+        self.scaling = 1.0
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        kept = self.queries[layer]
+        joined = torch.cat([kept, q], dim=2) if kept.numel() and q.shape[2] < self._keep else q
+        self.queries[layer] = joined[:, :, -self._keep :].clone()
+        self.scaling = scaling
+
+
+def _spread_forward(mass: torch.Tensor) -> torch.Tensor:
+    """Let every chunk (kv_heads, chunks) lend a decaying part of its score to the few chunks after it."""
+    reach = mass.clone()
+    for step in range(1, _FORWARD_REACH + 1):
+        lent = mass[:, :-step] * _FORWARD_DECAY**step
+        torch.maximum(reach[:, step:], lent, out=reach[:, step:])
+    return reach

@@ -1,0 +1,100 @@
+"""A conversation about one book as token ids: what the prompt is, and how much of it the caches already hold.
+
+Pure bookkeeping over lists of ids; knows no tensors. Turns that are in the cache are recognised by their words, so
+regenerating, editing, another chat and a restored chat are all the same thing: another history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.document import Document
+from engine.prompt import ChatFormat
+
+if TYPE_CHECKING:  # the launcher reads the engine's settings before any package is installed
+    from engine.tokenizer import BookTokenizer, BookTokens
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question with its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class CachedTurn:
+    """A turn whose last token is just before ``stop`` in the context."""
+
+    turn: Turn
+    stop: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """``tokens`` of the whole prompt; its first ``reused`` ones are in the caches; ``turns`` are those before it."""
+
+    tokens: list[int]
+    turns: list[CachedTurn]
+    reused: int
+
+
+@dataclass
+class Conversation:
+    """The open book and the turns about it.
+
+    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context.
+    """
+
+    tokenizer: BookTokenizer
+    document: Document
+    book: BookTokens
+    form: ChatFormat
+    end_ids: frozenset[int]
+    read: int = 0
+    tokens: list[int] = field(default_factory=list)
+    turns: list[CachedTurn] = field(default_factory=list)
+
+    @property
+    def pages_read(self) -> int:
+        """Pages whose tokens are all usable."""
+        return self.book.pages_within(self.read)
+
+    def begin(self, read: int) -> None:
+        """Start with ``read`` tokens of the book and no turn."""
+        self.read = read
+        self.tokens = list(self.book.ids[:read])
+        self.turns = []
+
+    def compose(self, question: str, history: Sequence[Turn]) -> Prompt:
+        """The prompt that asks ``question`` after ``history``. Changes nothing."""
+        known = 0
+        while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
+            known += 1
+        reused = self.turns[known - 1].stop if known else self.read
+        tokens, turns = self.tokens[:reused], self.turns[:known]
+        for turn in history[known:]:
+            tokens += self._question(turn.question, tokens, first=not turns)
+            tokens += self.tokenizer.words(turn.answer)
+            turns.append(CachedTurn(turn, len(tokens)))
+        tokens += self._question(question, tokens, first=not turns)
+        return Prompt(tokens, turns, reused)
+
+    def rewind(self, prompt: Prompt) -> None:
+        """Forget the turns that ``prompt`` does not build on."""
+        self.tokens = prompt.tokens[: prompt.reused]
+        self.turns = [turn for turn in prompt.turns if turn.stop <= prompt.reused]
+
+    def commit(self, prompt: Prompt, turn: Turn) -> None:
+        """Keep ``turn``, whose tokens have been appended to ``tokens``."""
+        self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens))]
+
+    def _question(self, question: str, before: list[int], *, first: bool) -> list[int]:
+        lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
+        # An answer that ended by itself already carries the token that closes its turn.
+        if not first and lead and before[-1] == lead[0] and lead[0] in self.end_ids:
+            lead = lead[1:]
+        return [*lead, *self.tokenizer.words(question), *self.tokenizer.template_words(self.form.after_question)]

@@ -1,0 +1,295 @@
+"""Loads target and draft, unmodified, from transformers, and walks them layer by layer.
+
+Only this module and ``attention`` know transformers' internals. Owns: what can be loaded (safetensors, never remote
+code), which architectures the walk is right for, and the pieces embed / one layer / head. Knows no cache: a forward
+pass is given the object that stores and reads KV.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import attention
+from engine.cache.full import KvShape
+from engine.errors import ModelError, ModelNotFound, UnsupportedModel, VocabularyMismatch
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
+"""``model_type`` values whose decoder layers are walked."""
+
+# RoPE kinds whose frequencies depend on the longest position of a call.
+_LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
+
+# A draft must know at least this share of the target's tokens, by the same ids.
+_SHARED_VOCABULARY = 0.95
+
+# Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway.
+_CPU_FLOAT32_PARAMETERS = 1_500_000_000
+
+
+class Decoder:
+    """One loaded causal language model, walked by hand.
+
+    Args:
+        model: a transformers causal LM with the attention implementation of ``engine.attention``.
+        name: what to call it.
+        window: tokens that it will be used with; settles RoPE kinds that depend on the length.
+    """
+
+    def __init__(self, model: Any, name: str, window: int) -> None:
+        self.model = model
+        self.config = model.config
+        self.name = name
+        self.window = window
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._layers = list(model.model.layers)
+        self._rope = model.model.rotary_emb
+        self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
+        parameters = getattr(self.config, "rope_parameters", None) or {}
+        self._length_dependent = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        config = self.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return KvShape(self.num_layers, config.num_key_value_heads, head_dim, self.dtype, self.device)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids that the model's own settings declare to end a text."""
+        ends: list[int] = []
+        for source in (self.config, getattr(self.model, "generation_config", None)):
+            value = getattr(source, "eos_token_id", None)
+            ends += value if isinstance(value, list) else [] if value is None else [value]
+        return tuple(dict.fromkeys(ends))
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """(n,) token ids to hidden states (1, n, hidden)."""
+        hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.unsqueeze(0))
+        return hidden
+
+    def rope(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(n,) positions to RoPE's (cos, sin), each (1, n, rotary_dim)."""
+        probe = torch.empty(1, dtype=self.dtype, device=self.device)
+        if not self._length_dependent:
+            cos, sin = self._rope(probe, position_ids.unsqueeze(0))
+            return cos, sin
+        # One position at the window's end makes the frequencies those of the whole window in every call, so that
+        # keys of early and late calls fit together.
+        last = position_ids.new_tensor([self.window - 1])
+        cos, sin = self._rope(probe, torch.cat([position_ids, last]).unsqueeze(0))
+        return cos[:, :-1], sin[:, :-1]
+
+    def no_rope(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Identity position embeddings: the layer's queries and keys come out unrotated."""
+        cos, sin = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
+        return torch.ones_like(cos).expand(1, count, -1), torch.zeros_like(sin).expand(1, count, -1)
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x (1, heads, n, head_dim) to positions (n,) by this model's own RoPE."""
+        cos, sin = self.rope(positions)
+        turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
+        return turned
+
+    def layer(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        kv: attention.KeyValues,
+    ) -> torch.Tensor:
+        """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
+        out: torch.Tensor = self._layers[index](hidden, attention_mask=None, position_embeddings=rope, kv=kv)
+        return out
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
+        logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0].float()
+        return logits
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        kv: attention.KeyValues,
+        rows: int | None = None,
+    ) -> torch.Tensor:
+        """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
+        hidden = self.embed(input_ids)
+        for index in range(self.num_layers):
+            hidden = self.layer(index, hidden, rope, kv)
+        return self.head(hidden if rows is None else hidden[:, -rows:])
+
+    def span(self, start: int, count: int) -> torch.Tensor:
+        """Positions start..start+count-1 as a tensor on the model's device."""
+        return torch.arange(start, start + count, device=self.device)
+
+    def ids(self, tokens: list[int]) -> torch.Tensor:
+        """Token ids as a tensor on the model's device."""
+        return torch.tensor(tokens, dtype=torch.long, device=self.device)
+
+
+def load(name: str, *, window: int | None, device: torch.device, dtype: str = "auto") -> Decoder:
+    """Load a model from a folder or, if it is not one, a hub id.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        ModelError: weights are missing, damaged, or not safetensors.
+    """
+    config = load_config(name)
+    limit = int(config.max_position_embeddings)
+    if window is not None and window > limit:
+        raise ModelError(
+            f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
+            f"Use --context {limit} or less.",
+        )
+    window = window or limit
+    _check_architecture(config, name, window)
+    _check_weights(name)
+    attention.register()
+    model = _from_pretrained(name, config, _pick_dtype(config, dtype, device))
+    model.requires_grad_(False)
+    return Decoder(model.to(device).eval(), display_name(name), window)
+
+
+def load_config(name: str) -> Any:
+    """The model's configuration.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: transformers does not know the architecture without remote code.
+    """
+    from transformers import AutoConfig
+
+    if _looks_like_path(name) and not Path(name).is_dir():
+        raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except ValueError as error:
+        raise UnsupportedModel(
+            f"{display_name(name)} is not an architecture that can be loaded without running its own code.",
+            f"Trifold runs no code from model folders. Supported: {', '.join(FAMILIES)}.",
+        ) from error
+    except OSError as error:
+        raise ModelNotFound(
+            f"The model {name} has no readable config.json and could not be found on the hub.",
+            "Check the name, or connect to the internet once so that it can be downloaded.",
+        ) from error
+
+
+def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
+    """Refuse a draft whose tokens mean something else than the target's.
+
+    Compared by tokens, not by sizes: models of one family pad their vocabularies differently and add a few special
+    tokens of their own. Those are harmless: a proposal that the target does not know is rejected.
+
+    Raises:
+        VocabularyMismatch: with both sizes and, where there is one, a token that differs.
+    """
+    shared = draft_tokens.keys() & target_tokens.keys()
+    odd = sorted(token for token in shared if draft_tokens[token] != target_tokens[token])
+    if not odd and len(shared) >= _SHARED_VOCABULARY * max(len(draft_tokens), len(target_tokens)):
+        return
+    example = f", and differ, for example, at {odd[0]!r}" if odd else ""
+    raise VocabularyMismatch(
+        f"The draft model {display_name(draft)} has {len(draft_tokens):,} tokens and the target has "
+        f"{len(target_tokens):,}; they share {len(shared) - len(odd):,}{example}.",
+        "Both must speak one vocabulary: choose a draft of the same family, or --draft none.",
+    )
+
+
+def display_name(name: str) -> str:
+    """Last part of a folder or hub id."""
+    return Path(name).name if _looks_like_path(name) else name
+
+
+def _looks_like_path(name: str) -> bool:
+    return Path(name).exists() or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") != 1
+
+
+def _check_architecture(config: Any, name: str, window: int) -> None:
+    kind = config.model_type
+    if kind not in FAMILIES:
+        raise UnsupportedModel(
+            f"{display_name(name)} is a {kind} model, which is not supported yet.",
+            f"Supported: {', '.join(FAMILIES)}; these cover Llama, Mistral, Qwen 2 and 3, and Phi-3.",
+        )
+    others = {t for t in getattr(config, "layer_types", None) or () if t != "full_attention"}
+    sliding = getattr(config, "sliding_window", None)
+    if others or (sliding is not None and sliding < window):
+        what = f"a sliding window of {sliding:,} tokens" if sliding else ", ".join(sorted(others))
+        raise UnsupportedModel(
+            f"{display_name(name)} has layers with {what}, which is not supported yet: "
+            "they do not keep the whole book in view.",
+            "Choose a model with full attention in every layer"
+            + (f", or --context {sliding} or less." if sliding and not others else "."),
+        )
+
+
+def _check_weights(name: str) -> None:
+    folder = Path(name)
+    if folder.is_dir() and not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"The model folder {folder} holds no .safetensors weights.",
+            "Other formats can run code when opened and are refused; convert the weights to safetensors.",
+        )
+
+
+def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation=attention.IMPLEMENTATION,
+        )
+    except Exception as error:
+        raise ModelError(
+            f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}",
+            "The files may be incomplete or damaged; download them again.",
+        ) from error
+
+
+def _pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
+    if dtype != "auto":
+        chosen: torch.dtype = getattr(torch, dtype)
+        return chosen
+    if device.type == "cpu":
+        return torch.float32 if _estimate_parameters(config) <= _CPU_FLOAT32_PARAMETERS else torch.bfloat16
+    stored = getattr(config, "dtype", None)
+    return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+
+
+def _estimate_parameters(config: Any) -> int:
+    width, layers = config.hidden_size, config.num_hidden_layers
+    return int(layers * (4 * width * width + 3 * width * config.intermediate_size) + config.vocab_size * width)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

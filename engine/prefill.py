@@ -1,0 +1,104 @@
+"""Prefill: run a long prompt through the target, layer by layer, into the full cache.
+
+The prompt goes in segments; a segment's hidden states pass through one layer after another, each layer in blocks.
+After every block control returns to the caller with the progress, so reading can be watched and stopped at any time.
+Within a segment each layer's KV is at hand once; at every segment border the whole cache is usable, which is what makes
+"stop reading at page 200" leave pages 1 to 200. (Segments are a departure from running each layer once over the whole
+prompt: with all KV in one memory they cost nothing, and a stopped or half-read book stays useful.)
+
+Knows no document and no policy: sizes come from the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from engine.cache.full import FullCache, Observer
+from engine.models import Decoder
+
+# A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
+_CPU_BLOCK_FLOP = 20e9
+_SMALLEST_BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of a prefill. ``usable`` tokens are in every layer; ``work`` is the share of all work done, 0..1."""
+
+    usable: int
+    work: float
+
+
+def prefill(
+    decoder: Decoder,
+    cache: FullCache,
+    ids: torch.Tensor,
+    *,
+    segment: int,
+    block: int,
+    observer: Observer | None = None,
+) -> Iterator[Step]:
+    """Append ids (n,) to the cache; yields after every block.
+
+    Closing the generator leaves the cache at the last segment border. The logits are not computed: the last committed
+    token of a context is never in the cache, it is the first input of the decoding loop.
+    """
+    total = max(1.0, work_of(decoder, cache.length, ids.shape[0]))
+    done = 0.0
+    with torch.inference_mode():
+        cache.reserve(cache.length + ids.shape[0])
+        for first in range(0, ids.shape[0], segment):
+            piece = ids[first : first + segment]
+            for work in _segment(decoder, cache, piece, block, observer):
+                done += work
+                yield Step(cache.length, min(1.0, done / total))
+            cache.advance(piece.shape[0])
+        yield Step(cache.length, 1.0)
+
+
+def run(
+    decoder: Decoder, cache: FullCache, ids: torch.Tensor, *, segment: int, block: int, observer: Observer | None = None
+) -> None:
+    """``prefill`` to its end, for callers who need no progress."""
+    for _ in prefill(decoder, cache, ids, segment=segment, block=block, observer=observer):
+        pass
+
+
+def _segment(
+    decoder: Decoder, cache: FullCache, ids: torch.Tensor, block: int, observer: Observer | None
+) -> Iterator[float]:
+    start, count = cache.length, ids.shape[0]
+    hidden = decoder.embed(ids)
+    cos, sin = decoder.rope(decoder.span(start, count))
+    for layer in range(decoder.num_layers):
+        first = 0
+        while first < count:
+            position = start + first
+            stop = min(count, first + _block_size(decoder, position, block))
+            rope = cos[:, first:stop], sin[:, first:stop]
+            view = cache.extend(position, observer)
+            hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
+            yield work_of(decoder, position, stop - first) / decoder.num_layers
+            first = stop
+
+
+def _block_size(decoder: Decoder, position: int, block: int) -> int:
+    if decoder.device.type != "cpu":
+        return block
+    per_token = work_of(decoder, position, 1) / decoder.num_layers
+    while block > _SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
+        block //= 2
+    return block
+
+
+def work_of(decoder: Decoder, start: int, count: int) -> float:
+    """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
+    config = decoder.config
+    width, layers = config.hidden_size, decoder.num_layers
+    heads = config.num_attention_heads * decoder.kv_shape.head_dim
+    linear = 2.0 * layers * (2 * width * heads + 2 * width * decoder.kv_shape.kv_heads * decoder.kv_shape.head_dim)
+    linear += 2.0 * layers * 3 * width * config.intermediate_size
+    return count * (linear + 4.0 * layers * heads * (start + count / 2))

@@ -1,0 +1,174 @@
+"""Text to token ids and back: the book with the page of every token, turns, and text that streams.
+
+Wraps a fast tokenizer of transformers. Words of a book or a person are encoded so that nothing in them can act as a
+special token. Knows the chat format, no model weights and no cache.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.document import Document
+from engine.errors import ModelError
+from engine.prompt import FALLBACK_TEMPLATE, ChatFormat, chat_format
+
+_REPLACEMENT = "\ufffd"
+# Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
+_LOOKBACK = 8
+
+
+@dataclass(frozen=True)
+class BookTokens:
+    """The constant beginning of every prompt.
+
+    ``ids`` are the template's words before the book and the book; ``page_starts`` gives for each page the index in
+    ``ids`` of its first token.
+    """
+
+    ids: tuple[int, ...]
+    page_starts: tuple[int, ...]
+
+    def pages_within(self, count: int) -> int:
+        """How many pages, from the first, have all their tokens among the first ``count`` ids."""
+        ends = (*self.page_starts[1:], len(self.ids))
+        return bisect.bisect_right(ends, count)
+
+
+class BookTokenizer:
+    """Encodes books and turns for one model.
+
+    Args:
+        name: folder or hub id.
+
+    Raises:
+        ModelError: no fast tokenizer can be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        except Exception as error:
+            raise ModelError(
+                f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."
+            ) from error
+        if not self._tokenizer.is_fast:
+            raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
+        # Whether special tokens are split is a state of the tokenizer, and pages and engine encode from two threads.
+        self._lock = threading.Lock()
+        # Books are longer than a model's limit by nature; what fits is checked by the session, with numbers.
+        logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token and its id."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Ids that the tokenizer itself declares to end a text."""
+        end = self._tokenizer.eos_token_id
+        return () if end is None else (int(end),)
+
+    def format_for(self, title: str) -> ChatFormat:
+        """The model's chat template cut into pieces around a book; a plain one for base models."""
+        template = getattr(self._tokenizer, "chat_template", None) or FALLBACK_TEMPLATE
+
+        def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, chat_template=template
+            )
+            return text
+
+        return chat_format(render, title)
+
+    def book(self, document: Document, form: ChatFormat) -> BookTokens:
+        """Encode a book with the template's words before it, and find where its pages start."""
+        head = self._opening(form.before_book)
+        with self._lock:
+            encoded = self._tokenizer(
+                document.text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+            )
+        begins = np.fromiter((start for start, _ in encoded["offset_mapping"]), dtype=np.int64)
+        # A token that straddles a page border belongs to the page on which it starts.
+        starts = np.searchsorted(begins, np.asarray(document.page_starts), side="left") + len(head)
+        return BookTokens((*head, *encoded["input_ids"]), tuple(int(s) for s in starts))
+
+    def words(self, text: str) -> list[int]:
+        """Encode a person's words; nothing in them becomes a special token."""
+        with self._lock:
+            ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return ids
+
+    def template_words(self, text: str) -> list[int]:
+        """Encode a template's own words, special tokens included."""
+        if not text:
+            return []
+        with self._lock:
+            ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+        return ids
+
+    def _opening(self, text: str) -> list[int]:
+        """The template's first words, with the begin token that some templates leave to the tokenizer."""
+        ids = self.template_words(text)
+        begin = self._tokenizer.bos_token_id
+        adds = getattr(self._tokenizer, "add_bos_token", False)
+        if begin is not None and adds and ids[:1] != [begin]:
+            ids = [begin, *ids]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids to text, special tokens left out."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def stream(self) -> TextStream:
+        """A fresh streaming decoder."""
+        return TextStream(self)
+
+
+class TextStream:
+    """Decodes token by token. The join of all deltas, ``flush`` included, equals one decode of all ids."""
+
+    def __init__(self, tokenizer: BookTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._from = 0  # ids before this are out of sight
+        self._shown = 0  # ids before this have been shown
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Text that became complete with these ids; an unfinished character is held back."""
+        self._ids += ids
+        shown = self._tokenizer.decode(self._ids[self._from : self._shown])
+        whole = self._tokenizer.decode(self._ids[self._from :])
+        if whole.endswith(_REPLACEMENT) or len(whole) <= len(shown):
+            return ""
+        self._shown = len(self._ids)
+        self._from = max(self._from, self._shown - _LOOKBACK) if self._clean_cut() else self._from
+        return whole[len(shown) :]
+
+    def flush(self) -> str:
+        """What was held back at the end, broken characters as U+FFFD."""
+        shown = self._tokenizer.decode(self._ids[self._from : self._shown])
+        whole = self._tokenizer.decode(self._ids[self._from :])
+        self._shown = len(self._ids)
+        return whole[len(shown) :]
+
+    def _clean_cut(self) -> bool:
+        """Whether the text decodes alike when it starts ``_LOOKBACK`` tokens back, so older ids can be left out."""
+        cut = self._shown - _LOOKBACK
+        if cut <= self._from:
+            return False
+        late = self._tokenizer.decode(self._ids[cut : self._shown])
+        return not late.startswith(_REPLACEMENT) and self._tokenizer.decode(
+            self._ids[self._from : self._shown]
+        ).endswith(late)

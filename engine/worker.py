@@ -1,0 +1,343 @@
+"""The engine thread: one session, a queue of requests in, typed events out.
+
+``Engine`` is what an app holds. Its methods never block on the models: they hand a ``Request`` to the thread and
+return. The thread is the only one that touches models and caches (counting a book's tokens apart, which touches neither). A
+request ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes ``Failed``
+and the thread lives on. Knows no page and no terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from engine.config import EngineConfig, Mode, SamplingParams
+from engine.document import Document
+from engine.errors import Busy, Closed, EngineError, TrifoldError
+from engine.events import (
+    AnswerDone,
+    BookRead,
+    Event,
+    Failed,
+    Figures,
+    PagesScored,
+    ReadingProgress,
+    TextDelta,
+)
+
+if TYPE_CHECKING:
+    from engine.conversation import Turn
+    from engine.planner import Fit
+    from engine.session import Session
+
+State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
+
+_FINAL = (BookRead, AnswerDone, Failed)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The loaded models, for people."""
+
+    name: str
+    path: str
+    parameters: int
+    architecture: str
+    context_limit: int
+    dtype: str
+    device: str
+    vocabulary: int
+    kv_bytes_per_token: int
+    draft_name: str | None
+    draft_parameters: int | None
+
+
+@dataclass(frozen=True)
+class BookInfo:
+    """The open book and how much of it has been read."""
+
+    title: str
+    tokens: int
+    tokens_total: int
+    pages_read: int
+    pages_total: int
+
+    @property
+    def complete(self) -> bool:
+        return self.tokens >= self.tokens_total
+
+
+@dataclass(frozen=True)
+class Status:
+    """A snapshot of the engine. ``detail`` is a sentence for the person."""
+
+    state: State
+    detail: str
+    model: ModelInfo | None = None
+    book: BookInfo | None = None
+    figures: Figures | None = None
+    page_scores: tuple[float, ...] = ()
+
+
+class Request:
+    """One piece of work in the engine thread: iterate over its events, or poll them; cancel it at any time.
+
+    A request that nobody iterates any more still runs to its end unless it is cancelled.
+    """
+
+    def __init__(self, state: State, work: Callable[[Session], Iterator[Event]]) -> None:
+        self.state = state
+        self.work = work
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._cancelled = threading.Event()
+        self._delivered_all = False
+
+    def cancel(self) -> None:
+        """Ask the engine to stop; the final event follows within about a second."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final event has been taken."""
+        return self._delivered_all
+
+    def put(self, event: Event) -> None:
+        """Engine side: deliver an event."""
+        self._events.put(event)
+
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        """The next event, or None if none came within ``timeout`` seconds or the request is finished."""
+        if self._delivered_all:
+            return None
+        try:
+            event = self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._delivered_all = isinstance(event, _FINAL)
+        return event
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events up to the final one. Leaving the loop early cancels the work."""
+        try:
+            while (event := self.next_event()) is not None:
+                yield event
+        finally:
+            if not self._delivered_all:
+                self.cancel()
+
+
+class Engine:
+    """Models, caches and the open book on a thread of their own. Returns at once; the thread loads the models.
+
+    Args:
+        config: what to load and how to decode.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._current: Request | None = None
+        self._session: Session | None = None
+        self._failure: TrifoldError | None = None
+        self._status = Status("loading", "The model is being loaded.")
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trifold-engine", daemon=True)
+        self._thread.start()
+
+    # What the app calls --------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """A snapshot. Never blocks."""
+        return self._status
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        """Wait until the models are loaded.
+
+        Raises:
+            TrifoldError: they could not be loaded.
+        """
+        self._ready.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return self._status
+
+    def measure(self, document: Document) -> Fit:
+        """Count a book's tokens and say whether it fits. Waits for the models; runs in the caller's thread."""
+        return self._loaded().measure(document)
+
+    def read(self, document: Document, *, fit: bool = False) -> Request:
+        """Begin to read a book; it replaces the open one.
+
+        Raises:
+            Busy: something else is being read or answered.
+            Closed: the engine has been closed.
+        """
+        return self._submit(Request("reading", lambda session: session.read(document, fit=fit)))
+
+    def ask(
+        self,
+        question: str,
+        history: Sequence[Turn] = (),
+        sampling: SamplingParams | None = None,
+        mode: Mode = "hierarchical",
+    ) -> Request:
+        """Begin to answer a question about the open book, after the earlier turns of its chat.
+
+        Raises:
+            Busy: something else is being read or answered.
+            Closed: the engine has been closed.
+        """
+        turns = tuple(history)
+        return self._submit(Request("answering", lambda session: session.ask(question, turns, sampling, mode)))
+
+    def close(self) -> None:
+        """Stop what runs and end the thread."""
+        with self._lock:
+            if self._current is not None:
+                self._current.cancel()
+        self._inbox.put(None)
+        self._thread.join(timeout=30)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _loaded(self) -> Session:
+        self.wait_ready()
+        if self._session is None:
+            raise Closed("The engine has been closed.")
+        return self._session
+
+    def _submit(self, request: Request) -> Request:
+        with self._lock:
+            if self._status.state == "closed":
+                raise Closed("The engine has been closed.", "Start Trifold again.")
+            if self._failure is not None:
+                raise self._failure
+            if self._current is not None:
+                doing = "a book is being read" if self._current.state == "reading" else "a question is being answered"
+                raise Busy(f"One thing at a time: {doing}.", "Wait for it to end, or stop it.")
+            self._current = request
+        self._inbox.put(request)
+        return request
+
+    # The thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        finally:
+            self._ready.set()
+        while (request := self._inbox.get()) is not None:
+            self._serve(request)
+        self._session = None
+        self._status = Status("closed", "The engine has been closed.")
+
+    def _load(self) -> None:
+        try:
+            from engine.session import Session
+
+            self._session = Session.load(self.config)
+            self._status = Status("idle", "Ready for a book.", model=_describe(self._session, self.config))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the person is told
+            _log.exception("loading the models failed")
+            self._failure = _for_people(error, "loading the model")
+            self._status = Status("failed", str(self._failure))
+
+    def _serve(self, request: Request) -> None:
+        final: Event | None = None
+        try:
+            if self._session is None:
+                raise self._failure or Closed("The engine has been closed.")
+            self._status = replace(self._status, state=request.state, detail="", page_scores=())
+            for event in _until_cancelled(request.work(self._session), request):
+                self._note(event)
+                if isinstance(event, _FINAL):
+                    final = event
+                else:
+                    request.put(event)
+        except Exception as error:  # noqa: BLE001 - the thread outlives any request
+            if not isinstance(error, TrifoldError):
+                _log.exception("a request failed")
+            known = _for_people(error, f"while {request.state}")
+            final = Failed(known.cause, known.remedy, type(known).__name__)
+        # The next request may come the moment the final event is seen, so the way is cleared first.
+        self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
+        with self._lock:
+            self._current = None
+        request.put(final or Failed("The engine ended this without a result.", "Try again.", "EngineError"))
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, TextDelta | AnswerDone):
+            self._status = replace(self._status, figures=event.figures)
+        elif isinstance(event, PagesScored):
+            self._status = replace(self._status, page_scores=event.scores)
+        elif isinstance(event, ReadingProgress):
+            self._status = replace(self._status, book=self._book())
+
+    def _book(self) -> BookInfo | None:
+        talk = self._session.conversation if self._session else None
+        if talk is None:
+            return None
+        pages = len(talk.document.pages)
+        return BookInfo(talk.document.title, talk.read, len(talk.book.ids), talk.pages_read, pages)
+
+
+def _until_cancelled(events: Iterator[Event], request: Request) -> Iterator[Event]:
+    """The events of a session's generator; a cancelled request is stopped inside it, at its next yield."""
+    from engine.session import Stop
+
+    stopped = False
+    event = next(events, None)
+    while event is not None:
+        yield event
+        if request.cancelled and not stopped and not isinstance(event, _FINAL):
+            stopped = True
+            event = events.throw(Stop())  # type: ignore[attr-defined]
+        else:
+            event = next(events, None)
+
+
+def _for_people(error: Exception, doing: str) -> TrifoldError:
+    """An error with words for the person, whatever went wrong."""
+    if isinstance(error, TrifoldError):
+        return error
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text:
+        from engine.errors import ResourceError
+
+        return ResourceError(
+            f"The memory of this machine ran out ({doing}).", "Close other programs, or read fewer pages."
+        )
+    return EngineError(
+        f"Something went wrong ({doing}): {type(error).__name__}.", "Try again; the log has the details."
+    )
+
+
+def _describe(session: Session, config: EngineConfig) -> ModelInfo:
+    target, draft = session.target, session.draft
+    return ModelInfo(
+        name=target.name,
+        path=config.model,
+        parameters=target.parameters,
+        architecture=target.config.model_type,
+        context_limit=target.window,
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=str(target.device),
+        vocabulary=target.vocabulary,
+        kv_bytes_per_token=target.kv_shape.bytes_per_token,
+        draft_name=draft.name if draft else None,
+        draft_parameters=draft.parameters if draft else None,
+    )

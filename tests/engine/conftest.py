@@ -1,0 +1,115 @@
+"""Tiny, randomly initialised models of every supported family, in the ordinary folder format. For tests only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+TEXT = (
+    "The lamp stood on the sill. Maren lit it at dusk and read the log by its light, as her mother had done. "
+    "Nobody on the island remembered a winter so long; the harbour froze twice, and the boats lay on the shingle. "
+    "“Where is the key?” he asked. It hung behind the clock, with a blue thread: naïve, café, 東京, 🙂 and 12,345.\n"
+)
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+SPECIALS = ["<|bos|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+VOCABULARY = 384
+
+SHAPES: dict[str, dict[str, object]] = {
+    "llama": {},
+    "llama-mha": {"num_key_value_heads": 4},
+    "llama-yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 1024,
+        }
+    },
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "phi3": {"pad_token_id": 1, "sliding_window": None},
+}
+
+
+def build_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    raw.train_from_iterator([TEXT] * 4, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<|bos|>", eos_token="<|end|>", pad_token="<|pad|>", chat_template=TEMPLATE
+    )
+    tokenizer.save_pretrained(folder)
+
+
+def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spread: float) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family = kind.split("-")[0]
+    shape = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": spread,
+        "bos_token_id": 0,
+        "eos_token_id": 5,
+        "pad_token_id": 1,
+        "tie_word_embeddings": False,
+    }
+    shape.update(SHAPES[kind])
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+    model.generation_config.eos_token_id = 5
+    model.save_pretrained(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """``tiny(kind, seed=0, layers=3, width=64, spread=0.2)`` -> folder of a model with tokenizer, made once."""
+    made: dict[tuple[object, ...], str] = {}
+
+    def make(kind: str = "llama", *, seed: int = 0, layers: int = 3, width: int = 64, spread: float = 0.2) -> str:
+        key = (kind, seed, layers, width, spread)
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"{kind}-{seed}")
+            build_tokenizer(folder)
+            build_model(folder, kind, seed, layers, width, spread)
+            made[key] = str(folder)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def book() -> object:
+    """A small book of eight pages."""
+    from engine.document import Document, Page
+
+    pages = tuple(Page(n, str(n), f"Page {n}. " + TEXT) for n in range(1, 9))
+    return Document("The Lamp", "Nobody", pages, "text", "0" * 64)

@@ -1,0 +1,114 @@
+"""Greedy hierarchical = greedy plain = transformers' generate, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document
+from engine.events import AnswerDone, BookRead
+from engine.session import Session
+
+QUESTION = "Where does the key hang?"
+TOKENS = 40
+
+
+def load(target: str, draft: str | None, **options: object) -> Session:
+    settings: dict[str, object] = {"context": 4096, "retrieval_budget": 256, "refresh_every": 2}
+    settings.update(options)
+    return Session.load(EngineConfig(model=target, draft=draft, **settings))  # type: ignore[arg-type]
+
+
+def answer(session: Session, mode: str = "hierarchical", question: str = QUESTION, **sampling: object) -> AnswerDone:
+    params = SamplingParams(max_tokens=TOKENS, **sampling)  # type: ignore[arg-type]
+    events = list(session.ask(question, sampling=params, mode=mode))  # type: ignore[arg-type]
+    assert isinstance(events[-1], AnswerDone)
+    return events[-1]
+
+
+def generate(folder: str, prompt: list[int], attention: str = "eager") -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False)
+    return out[0, len(prompt) :].tolist()
+
+
+def read(session: Session, book: Document) -> BookRead:
+    events = list(session.read(book))
+    assert isinstance(events[-1], BookRead)
+    return events[-1]
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3"])
+def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book: Document) -> None:
+    target = tiny(kind)
+    session = load(target, tiny("llama", seed=1, layers=1, width=32))
+    read(session, book)
+    fast, plain = answer(session), answer(session, "plain")
+    prompt = session.conversation.tokens[: plain.figures.prompt_tokens]  # type: ignore[union-attr]
+    expected = generate(target, prompt)
+    assert list(plain.token_ids) == expected
+    assert list(fast.token_ids) == expected
+    assert fast.figures.prompt_tokens == len(prompt) > 900
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_draft_tokens": 1, "num_pending_tokens": 1},
+        {"num_draft_tokens": 2, "num_pending_tokens": 6},
+        {"num_draft_tokens": 6, "num_pending_tokens": 16},
+        {"num_draft_tokens": 0, "num_pending_tokens": 5},
+        {"retrieval_budget": 32, "chunk_size": 4},
+        {"retrieval_budget": 4096},
+        {"chunk_size": 1, "retrieval_budget": 64},
+        {"chunk_size": 64, "retrieval_budget": 512, "refresh_every": 1},
+        {"prefill_block": 33, "prefill_segment": 100},
+        {"num_sink_tokens": 0, "window_size": 16},
+    ],
+    ids=str,
+)
+def test_no_setting_changes_the_text(options: dict[str, object], tiny: Callable[..., str], book: Document) -> None:
+    session = load(tiny("llama"), tiny("llama", seed=1, layers=1, width=32), **options)
+    read(session, book)
+    assert answer(session).token_ids == answer(session, "plain").token_ids
+
+
+def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None:
+    session = load(tiny("llama"), None)
+    read(session, book)
+    fast = answer(session)
+    assert fast.token_ids == answer(session, "plain").token_ids
+    assert fast.figures.middle.proposed == 0
+    assert fast.figures.verify.proposed > 0
+
+
+def test_draft_equal_to_target_accepts_everything(tiny: Callable[..., str], book: Document) -> None:
+    """With the whole context in view at every level nothing can be rejected, so the number of rounds is known."""
+    target = tiny("llama")
+    session = load(
+        target, target, num_draft_tokens=3, num_pending_tokens=8, retrieval_budget=4096, window_size=4000
+    )
+    read(session, book)
+    done = answer(session)
+    figures = done.figures
+    assert figures.middle.rate == 1.0
+    assert figures.verify.rate == 1.0
+    # Two middle passes of 3 + 1 tokens make 8 pending, the verification adds one: 9 a round.
+    assert figures.mean_acceptance_length is not None
+    assert figures.rounds == -(-TOKENS // 9)
+    assert len(done.token_ids) == TOKENS
+
+
+def test_hierarchy_is_not_idle(tiny: Callable[..., str], book: Document) -> None:
+    """The levels disagree in this test, or the equalities above would prove little."""
+    session = load(tiny("llama", spread=0.08), tiny("llama", seed=1, layers=1, width=32), retrieval_budget=64)
+    read(session, book)
+    figures = answer(session).figures
+    assert figures.verify.rate is not None
+    assert 0.0 < figures.verify.rate < 1.0
