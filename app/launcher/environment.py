@@ -37,10 +37,14 @@ TESTS = Part("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
-    """The environment in ``home``/.venv; ``home`` also holds the notes about it."""
+    """The environment in ``home``/.venv; ``home`` also holds the notes about it.
 
-    def __init__(self, home: Path) -> None:
+    ``program`` is the part that it is made for; others are put on top of it.
+    """
+
+    def __init__(self, home: Path, program: Part = PROGRAM) -> None:
         self.home = home
+        self.program = program
         self.folder = home / FOLDER_NAME
         self.notes = home / NOTES_NAME
         self.log = self.notes / "install.log"
@@ -56,7 +60,7 @@ class Environment:
 
     def is_usable(self) -> bool:
         """Whether an earlier install was finished and nothing of it is lost: new packages may be put on top."""
-        return self._is_whole(self.read_stamp(PROGRAM))
+        return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, part: Part) -> bool:
         """Whether exactly what the part asks for is installed, and still there."""

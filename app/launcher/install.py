@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.launcher import pip, torch_build
-from app.launcher.environment import PROGRAM, Environment, Part, running_version
+from app.launcher.environment import Environment, Part, running_version
 from app.launcher.speech import LaunchError, Stage, say
 
 DISK_NEED_BYTES = 3_000_000_000  # 1.5 GB measured for the processor build on Linux, and as much for the downloads
@@ -52,23 +52,23 @@ def ensure(environment: Environment, parts: Sequence[Part], afresh: bool = False
         begin = time.monotonic()
         for part in parts:  # asked again: making the environment afresh for one part takes the other one away
             if not environment.is_ready(part):
-                _install_program(environment) if part is PROGRAM else _install_part(environment, part)
+                _install_program(environment) if part is environment.program else _install_part(environment, part)
         say(f"Ready after {time.monotonic() - begin:.0f} s. The next start is immediate.")
 
 
 def _install_program(environment: Environment) -> None:
     if environment.is_usable():
         say("The list of packages has changed since the last start: bringing the environment up to date.")
-        environment.remove_stamp(PROGRAM)
+        environment.remove_stamp(environment.program)
     else:
         _say_what_comes(environment)
         _remove(environment)
         _create(environment)
     torch = _install_torch(environment)
-    _install_packages(environment, PROGRAM, "Fetching and unpacking the packages")
-    if _pinned_torch(PROGRAM):
+    _install_packages(environment, environment.program, "Fetching and unpacking the packages")
+    if _pinned_torch(environment.program):
         _try_out(environment)
-    environment.write_stamp(PROGRAM, torch, running_version())
+    environment.write_stamp(environment.program, torch, running_version())
 
 
 def _install_part(environment: Environment, part: Part) -> None:
@@ -81,7 +81,7 @@ def _install_part(environment: Environment, part: Part) -> None:
 def _remove(environment: Environment) -> None:
     if not environment.folder.exists():
         return
-    environment.remove_stamp(PROGRAM)
+    environment.remove_stamp(environment.program)
     try:
         shutil.rmtree(environment.folder, onerror=_delete_read_only)
     except OSError as error:
@@ -125,7 +125,7 @@ def _create(environment: Environment) -> None:
 
 def _install_torch(environment: Environment) -> str:
     """Install the build of torch that fits this machine. Returns its name for the stamp."""
-    pinned = _pinned_torch(PROGRAM)
+    pinned = _pinned_torch(environment.program)
     if not pinned:
         return torch_build.PLAIN
     build = _wanted_build()

@@ -52,7 +52,7 @@ def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
     """Whether the command line only asks for help, or is wrong: nobody should wait for an install to hear that."""
-    from app.cli.arguments import is_complete
+    from app.cli.arguments import is_complete  # it keeps to the standard library; a test watches over that
 
     return not is_complete(arguments)
 
