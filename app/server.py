@@ -1,0 +1,183 @@
+"""The local server: the page, its live stream and its few routes on one port of this machine, behind the guard.
+
+    browser -> Guard (who may come in) -> Shell (the frame) -> /ui /live /books ... (ours) | / (Gradio's chat)
+
+Owns how these are put together and served. Knows no detail of any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.guard import MEBIBYTE, App, Door, Guard
+from app.settings import HOST, SAMPLE_BOOKS, Settings
+from app.tickets import Tickets, load_secret
+from engine.errors import ResourceError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from app.ui.desk import Keeper
+
+logger = logging.getLogger(__name__)
+
+PROGRAM_NAME = "trifold"
+QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
+SHUTDOWN_SECONDS = 2
+_BACKLOG = 128
+
+_DOORS = (
+    Door("GET", "/healthz", open=True),
+    Door("GET", "/"),
+    Door("GET", "/live"),
+    Door("GET", "/ui/*"),
+    Door("GET", "/assets/*"),
+    Door("GET", "/static/*"),
+    Door("GET", "/theme.css"),
+    Door("GET", "/config"),
+    Door("GET", "/favicon.ico"),
+    Door("GET", "/gradio_api/queue/data"),
+    Door("POST", "/gradio_api/queue/join", limit=QUESTION_LIMIT),
+    Door("POST", "/gradio_api/run/predict", limit=QUESTION_LIMIT),
+    Door("POST", "/gradio_api/cancel", limit=MEBIBYTE),
+    Door("POST", "/gradio_api/reset", limit=MEBIBYTE),
+)
+
+
+def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> None:
+    """Serve the page until the program is told to end.
+
+    Args:
+        settings: the port and the data folder, the model pair and its options.
+        on_ready: called once, in the server's thread, when the page can be opened (``tickets.opening_address``).
+
+    Raises:
+        ResourceError: the port is taken.
+        OptionError: the settings name something that the engine does not know.
+    """
+    with _listen(settings.port) as listening:
+        keeper = make_keeper(settings)
+        try:
+            server = _server(guarded_app(keeper, settings), on_ready)
+            server.run(sockets=[listening])
+        finally:
+            keeper.close()
+
+
+def make_keeper(settings: Settings) -> Keeper:
+    """The engine (it loads its models in its own thread) and the desk in front of it."""
+    from app.books import Books
+    from app.chats import Chats
+    from app.readers import read_document
+    from app.ui.desk import Keeper
+    from engine import Engine
+
+    return Keeper(Engine(settings.engine_config()), Books(settings.books), Chats(), read_document)
+
+
+def guarded_app(keeper: Keeper, settings: Settings) -> App:
+    """Everything that answers, behind the guard."""
+    from app.ui.routes import DOORS
+    from app.ui.shell import Shell
+
+    tickets = Tickets(load_secret(settings.data))
+    page = _page(keeper, settings, sample_book(SAMPLE_BOOKS))
+    return Guard(Shell(page), settings.port, tickets, (*_DOORS, *DOORS))
+
+
+def sample_book(folder: Path) -> Path | None:
+    """The bundled book, in the best form there is."""
+    for suffix in (".pdf", ".epub", ".txt"):
+        found = sorted(folder.glob(f"*{suffix}"))
+        if found:
+            return found[0]
+    return None
+
+
+def quiet_gradio(uploads: Path) -> None:
+    """What must be in the environment before Gradio is imported: it reports nothing and fetches nothing."""
+    os.environ.update(
+        GRADIO_ANALYTICS_ENABLED="False",
+        GRADIO_TEMP_DIR=str(uploads),
+        GRADIO_SSR_MODE="False",
+        GRADIO_MCP_SERVER="False",
+        GRADIO_SHARE="False",
+        HF_HUB_DISABLE_TELEMETRY="1",
+    )
+
+
+def _page(keeper: Keeper, settings: Settings, sample: Path | None) -> App:
+    quiet_gradio(settings.uploads)
+    import gradio
+    from fastapi import FastAPI
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from app.ui import layout, shell
+    from app.ui.live import Live
+    from app.ui.routes import BookRoutes
+
+    async def healthz(request: object) -> JSONResponse:
+        return JSONResponse({"app": PROGRAM_NAME, "status": "ok"})
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.routes += [
+        Route("/healthz", healthz),
+        Live(keeper).route(),
+        shell.files_route(shell.page_files()),
+        *BookRoutes(keeper, sample).routes(),
+    ]
+    return gradio.mount_gradio_app(
+        app,
+        layout.build(keeper),
+        path="/",
+        server_name=HOST,
+        server_port=settings.port,
+        footer_links=[],
+        run_history=False,
+        allowed_paths=[],
+        show_error=False,
+        max_file_size=1,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        theme=layout.theme(),
+    )
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name != "nt":  # there it would let two programs share a port
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ResourceError(f"Port {port} of this machine is taken.", "Choose another one with --port.") from error
+    return listening
+
+
+def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return Server(config)

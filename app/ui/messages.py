@@ -1,0 +1,110 @@
+"""The chat as messages for the chatbot, and text from a model made harmless.
+
+Owns the rule that an answer is only words: no image is loaded, no HTML is kept, and a link shows where it leads.
+The page's sanitizer and its content security policy stand behind this rule; neither is relied on here. Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.chats import Exchange, Trouble
+from app.ui import presentation
+
+Message = dict[str, Any]
+
+AGAIN = "again"
+STOP_OTHER = "stop-other"
+_OPTIONS = {AGAIN: "Ask again", STOP_OTHER: "Stop that answer and ask mine"}
+
+# Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
+_CODE = re.compile(
+    r"(^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`))", re.S | re.M
+)
+_IMAGE = re.compile(r"!\[([^\]\n]*)\]\(\s*<?([^\s)>]*)>?[^)\n]*\)")
+_LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(\s*<?([^\s)>]*)>?[^)\n]*\)")
+_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]+)\]:", re.M)
+_SCHEMES = ("http", "https")
+
+CARET = '<span class="caret"></span>'
+WAITING = '<span class="waiting">{}</span>'
+
+
+def harmless(text: str) -> str:
+    """Markdown of a model or a book without HTML, without images, with every link's host in sight."""
+    parts: list[str] = []
+    end = 0
+    for code in _CODE.finditer(text):
+        parts += [_plain(text[end : code.start()]), code.group(0)]
+        end = code.end()
+    return "".join([*parts, _plain(text[end:])])
+
+
+def messages(exchanges: Sequence[Exchange], waiting: str = "") -> list[Message]:
+    """The whole chat. ``waiting`` stands where the answer to the last question is going to be."""
+    shown: list[Message] = []
+    for exchange in exchanges:
+        shown.append({"role": "user", "content": harmless(exchange.question)})
+        shown.append(_answer(exchange, waiting if exchange is exchanges[-1] else ""))
+    return shown
+
+
+def refusal(trouble: Trouble, option: str) -> Message:
+    """A message that is not part of the chat: why a question was not taken, with the button that mends it."""
+    return {
+        "role": "assistant",
+        "content": f'<div class="trouble">{_sentences(trouble)}</div>',
+        "options": [{"label": _OPTIONS[option], "value": option}],
+    }
+
+
+def _answer(exchange: Exchange, waiting: str) -> Message:
+    if exchange.trouble is not None:
+        message = refusal(exchange.trouble, AGAIN)
+        if exchange.answer:
+            message["content"] = f"{harmless(exchange.answer)}\n\n{message['content']}"
+        return message
+    content = harmless(exchange.answer)
+    if exchange.stopped is None:
+        content += CARET if content else WAITING.format(html.escape(waiting or "Thinking…"))
+    else:
+        line = presentation.answer_line(exchange.figures, exchange.stopped)
+        content += f'\n\n<div class="under">{html.escape(line)}</div>' if line else ""
+    return {"role": "assistant", "content": content}
+
+
+def _sentences(trouble: Trouble) -> str:
+    return html.escape(f"{trouble.cause} {trouble.remedy}".strip())
+
+
+def _plain(text: str) -> str:
+    text = _IMAGE.sub(lambda found: f"{found[1] or 'image'} (an image{_at(found[2])}, not loaded)", text)
+    text = _LINK.sub(_link, text)
+    text = _DEFINITION.sub(r"\1\\[\2]:", text)
+    text = text.replace("![", "!\\[")
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+
+
+def _link(found: re.Match[str]) -> str:
+    words, address = found[1], found[2]
+    host = _host(address)
+    if not host:
+        return words
+    return f"[{words}]({address}) ({host})"
+
+
+def _at(address: str) -> str:
+    host = _host(address)
+    return f" at {host}" if host else ""
+
+
+def _host(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        return (parts.hostname or "") if parts.scheme.lower() in _SCHEMES else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,161 @@
+// Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
+import { post } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+const MOST_BYTES = 200 * 2 ** 20;
+
+const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
+const MENDS = {
+  "open-again": ["Try again", () => post("/books/open", { id: current.id })],
+  "read-again": ["Read it", () => post("/reading/again")],
+  "other-book": ["Choose another book", () => byId("file").click()],
+};
+
+let current = { stage: "empty" };
+let local = null; // a trouble of this tab alone: a file that did not arrive
+
+export function showBook(book) {
+  current = book;
+  local = null;
+  draw();
+}
+
+function draw() {
+  const root = byId("trifold");
+  root.dataset.stage = current.stage;
+  byId("book-title").textContent = current.title || "";
+  byId("book-title").title = [current.title, current.author].filter(Boolean).join(", ");
+  byId("book-line").textContent = current.line || "";
+  byId("book-line").title = (current.warnings || []).join("\n");
+  byId("opening-words").textContent = WORDS[current.stage] || "";
+  document.title = current.title ? `${current.title} · Trifold` : "Trifold";
+  const trouble = local || current.trouble;
+  root.dataset.trouble = trouble ? "yes" : "no";
+  if (trouble) drawTrouble(trouble);
+  if (current.choose) drawChoice(current.choose);
+  if (current.stage !== "locked") byId("password").value = "";
+}
+
+function drawTrouble(trouble) {
+  byId("trouble-cause").textContent = trouble.cause;
+  byId("trouble-remedy").textContent = trouble.remedy;
+  const mend = MENDS[trouble.action];
+  byId("trouble-mend").hidden = !mend;
+  if (mend) byId("trouble-mend").textContent = mend[0];
+  byId("trouble-mend").onclick = mend ? () => mend[1]().then(fail) : null;
+}
+
+function drawChoice(choose) {
+  byId("choose-words").textContent = choose.sentence;
+  for (const part of ["first", "last"]) {
+    const field = byId(`choose-${part}`);
+    field.max = choose.pages;
+    if (document.activeElement !== field) field.value = choose[part];
+  }
+}
+
+function fail(trouble) {
+  if (!trouble) return;
+  local = trouble;
+  draw();
+}
+
+export function showShelf(name, items) {
+  const list = byId(name);
+  list.replaceChildren(
+    ...items.map((item) => {
+      const entry = document.createElement("li");
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.id = item.id;
+      const title = document.createElement("span");
+      title.textContent = item.title;
+      button.append(title);
+      if (item.line) {
+        const line = document.createElement("small");
+        line.textContent = item.line;
+        button.append(line);
+      }
+      entry.append(button);
+      return entry;
+    }),
+  );
+  list.dispatchEvent(new CustomEvent("shelved"));
+}
+
+// A file on its way: null when it has arrived, else the part of it that has.
+export function showSending(part) {
+  byId("trifold").dataset.sending = part === null ? "no" : "yes";
+  byId("sending-bar").value = part ?? 0;
+}
+
+function send(file, sending) {
+  if (file.size > MOST_BYTES) {
+    return fail({ cause: `${file.name} is larger than 200 MB.`, remedy: "Split it, or choose another file.", action: "other-book" });
+  }
+  byId("sending-words").textContent = `Taking in ${file.name}…`;
+  sending(0);
+  const request = new XMLHttpRequest(); // fetch tells nothing about how much has been sent
+  request.upload.onprogress = (event) => event.lengthComputable && sending(event.loaded / event.total);
+  request.onloadend = () => {
+    sending(null);
+    if (request.status === 200) return;
+    let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
+    try {
+      trouble = JSON.parse(request.responseText);
+    } catch {
+      // the answer is no JSON when the server is gone: the sentence above stands
+    }
+    fail({ action: "other-book", ...trouble });
+  };
+  request.open("POST", "/books");
+  request.setRequestHeader("Content-Type", "application/octet-stream");
+  request.setRequestHeader("X-File-Name", encodeURIComponent(file.name));
+  request.send(file);
+}
+
+export function bindBooks(sending) {
+  const input = byId("file");
+  input.addEventListener("change", () => {
+    if (input.files.length) send(input.files[0], sending);
+    input.value = "";
+  });
+  byId("add-book").addEventListener("click", () => input.click());
+  byId("drop").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") input.click();
+  });
+  byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
+  byId("books").addEventListener("click", (event) => {
+    const id = event.target.closest("button")?.dataset.id;
+    if (id && !(id === current.id && current.stage === "ready")) post("/books/open", { id }).then(fail);
+  });
+  byId("password-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    post("/books/open", { id: current.id, password: byId("password").value }).then(fail);
+  });
+  byId("choose-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const pages = { first: byId("choose-first").valueAsNumber, last: byId("choose-last").valueAsNumber };
+    post("/reading/choose", pages).then(fail);
+  });
+  bindDropping((file) => send(file, sending));
+}
+
+function bindDropping(take) {
+  const sheet = byId("dropping");
+  const hasFile = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragover", (event) => {
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    sheet.hidden = false;
+  });
+  addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) sheet.hidden = true;
+  });
+  addEventListener("drop", (event) => {
+    sheet.hidden = true;
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+  });
+}

@@ -1,0 +1,46 @@
+// Between our frame and Gradio's chat: which chat is shown, whether somebody is asking, and a few keys.
+import { post } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+const press = (id) => byId(id)?.click();
+
+let shown = null; // the chat on the desk as the stream last told it
+let asking = false;
+
+const askedHere = () => Boolean(byId("stop")?.checkVisibility());
+
+// The chat on the desk has changed. Unless this tab is writing it, fetch it again.
+export function showChat(chat) {
+  const other = shown && (shown.id !== chat.id || (shown.turns !== chat.turns && !askedHere() && !asking));
+  shown = chat;
+  if (other) press("refresh");
+  mark();
+}
+
+export function showAsking(now) {
+  const ended = asking && !now;
+  asking = now;
+  byId("trifold").dataset.asking = now ? "yes" : "no";
+  if (ended && !askedHere()) press("refresh"); // another tab's answer is complete
+}
+
+function mark() {
+  for (const button of byId("chats").querySelectorAll("button")) {
+    if (button.dataset.id === shown?.id) button.setAttribute("aria-current", "true");
+    else button.removeAttribute("aria-current");
+  }
+}
+
+export function bindChat() {
+  byId("begin-chat").addEventListener("click", () => press("fresh"));
+  byId("chats").addEventListener("shelved", mark);
+  byId("chats").addEventListener("click", (event) => {
+    const id = event.target.closest("button")?.dataset.id;
+    if (id) post("/chats/open", { id });
+  });
+  byId("stop-reading").addEventListener("click", () => post("/reading/stop"));
+  byId("read-rest").addEventListener("click", () => post("/reading/again"));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && askedHere()) press("stop");
+  });
+}

@@ -1,0 +1,101 @@
+// The figures beside the chat. Every word comes ready from the server; here it is put in place and drawn.
+
+const byId = (id) => document.getElementById(id);
+const NAMES = {
+  draft: "guessing",
+  middle: "first check",
+  verify: "whole book",
+  transfer: "moving data",
+  other: "the rest",
+  device: "GPU",
+  host: "memory",
+  disk: "disk",
+};
+
+let line = [];
+
+export function showFigures(figures) {
+  byId("figures-none").hidden = Boolean(figures);
+  byId("figures-all").hidden = !figures;
+  if (!figures) return;
+  for (const place of document.querySelectorAll("[data-figure]")) {
+    const value = figures[place.dataset.figure];
+    place.textContent = (typeof value === "object" && value !== null ? value.text : value) || "–";
+  }
+  for (const bar of document.querySelectorAll("[data-bar]")) {
+    bar.querySelector("b").style.width = `${figures[bar.dataset.bar].share * 100}%`;
+  }
+  byId("trifold").dataset.mode = figures.mode;
+  stack("split", figures.split);
+  if (figures.kv.length) stack("kv", figures.kv);
+}
+
+export function showMemory(memory) {
+  stack("kv", memory);
+}
+
+// A bar of parts with a key below it. The elements stay; only widths and words change, so nothing jumps.
+function stack(id, parts) {
+  const bar = byId(id);
+  const key = byId(`${id}-key`);
+  const names = parts.map((part) => part.part).join(" ");
+  if (bar.dataset.parts !== names) {
+    bar.dataset.parts = names;
+    bar.replaceChildren(...parts.map((part) => coloured("i", part.part)));
+    key.replaceChildren(...parts.map((part) => entry(part.part)));
+  }
+  parts.forEach((part, index) => {
+    bar.children[index].style.width = `${part.share * 100}%`;
+    key.children[index].lastChild.textContent = part.text;
+  });
+}
+
+function coloured(tag, part) {
+  const element = document.createElement(tag);
+  element.className = `part-${part}`;
+  return element;
+}
+
+function entry(part) {
+  const item = document.createElement("li");
+  const name = document.createElement("span");
+  name.textContent = NAMES[part] ?? part;
+  item.append(coloured("i", part), name, document.createElement("output"));
+  return item;
+}
+
+export function showPace(pace) {
+  line = pace;
+  requestAnimationFrame(draw);
+}
+
+function draw() {
+  const canvas = byId("pace");
+  const width = canvas.clientWidth;
+  const height = canvas.clientHeight;
+  if (!width) return;
+  const scale = devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const paint = canvas.getContext("2d");
+  paint.scale(scale, scale);
+  if (line.length < 2) return;
+  const most = Math.max(...line) * 1.1;
+  const x = (index) => width - (line.length - 1 - index) * (width / 119);
+  const y = (value) => height - 1.5 - (value / most) * (height - 4);
+  paint.beginPath();
+  line.forEach((value, index) => (index ? paint.lineTo(x(index), y(value)) : paint.moveTo(x(index), y(value))));
+  const style = getComputedStyle(document.documentElement);
+  paint.strokeStyle = style.getPropertyValue("--lamp-ink").trim();
+  paint.lineWidth = 1.5;
+  paint.lineJoin = "round";
+  paint.stroke();
+  paint.lineTo(width, height);
+  paint.lineTo(x(0), height);
+  paint.globalAlpha = 0.12;
+  paint.fillStyle = paint.strokeStyle;
+  paint.fill();
+}
+
+new ResizeObserver(draw).observe(byId("pace"));
+new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });

@@ -1,0 +1,143 @@
+// The live map: every page of the book as one bar. Pages that were read are filled, pages that are being read glow.
+
+const byId = (id) => document.getElementById(id);
+const FADE_MS = 420; // a glow fades to a third in this time
+const BRIGHTEST = 100;
+const MOST_BAR = 18;
+
+let pages = 0;
+let unit = "page";
+let labels = [];
+let read = 0;
+let reading = null;
+let readLine = "";
+let target = []; // the scores that came last
+let level = []; // what is drawn: it follows the scores, so that nothing flickers
+let drawn = 0;
+let frame = 0;
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+export function showMap(map) {
+  ({ pages, unit, labels } = map);
+  target = new Array(pages).fill(0);
+  level = new Array(pages).fill(0);
+  byId("trifold").dataset.map = pages ? "yes" : "no";
+  redraw();
+}
+
+export function showRead(count) {
+  read = count;
+  redraw();
+}
+
+export function showReading(now, line) {
+  if (line === undefined) reading = now;
+  else readLine = line;
+  const partly = read > 0 && read < pages;
+  byId("map-words").textContent = reading ? [reading.where, reading.pace].filter(Boolean).join(" · ") : readLine;
+  byId("stop-reading").hidden = !reading;
+  byId("read-rest").hidden = Boolean(reading) || !readLine || !partly;
+  redraw();
+}
+
+export function glow(scores) {
+  if (scores.length === pages) target = scores.map((score) => score / BRIGHTEST);
+  else target = new Array(pages).fill(0);
+  redraw();
+}
+
+function redraw() {
+  if (!frame) frame = requestAnimationFrame(draw);
+}
+
+function bars(width) {
+  const count = Math.max(1, Math.min(pages, Math.floor(width / 2)));
+  const bar = Math.min(MOST_BAR, width / count);
+  return { count, bar, per: pages / count };
+}
+
+function draw(now) {
+  frame = 0;
+  const canvas = byId("map-canvas");
+  const scale = devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  const height = canvas.clientHeight;
+  if (!width || !pages) return;
+  if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+  if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+  const moving = follow(now);
+  const paint = canvas.getContext("2d");
+  paint.setTransform(scale, 0, 0, scale, 0, 0);
+  paint.clearRect(0, 0, width, height);
+  paintBars(paint, width, height);
+  if (moving) redraw();
+}
+
+function follow(now) {
+  const step = calm.matches ? 1 : 1 - Math.exp(-Math.min(now - drawn, 100) / FADE_MS);
+  drawn = now;
+  let moving = false;
+  for (let page = 0; page < pages; page++) {
+    const gap = target[page] - level[page];
+    const rising = gap > 0 ? Math.min(1, step * 3) : step;
+    level[page] += gap * rising;
+    if (Math.abs(target[page] - level[page]) > 0.01) moving = true;
+    else level[page] = target[page];
+  }
+  return moving;
+}
+
+function paintBars(paint, width, height) {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const { count, bar, per } = bars(width);
+  const gap = bar > 4 ? 1.5 : bar > 2.5 ? 0.75 : 0;
+  const head = reading ? reading.fraction * count : -1;
+  for (let index = 0; index < count; index++) {
+    const from = Math.floor(index * per);
+    const to = Math.max(from + 1, Math.floor((index + 1) * per));
+    const light = Math.max(...level.slice(from, to));
+    const done = from < read || index < head;
+    const x = index * bar;
+    const tall = height * (0.46 + 0.54 * light);
+    paint.globalAlpha = 1;
+    paint.fillStyle = colour(done ? "--page-read" : "--page");
+    paint.fillRect(x, height - (light > 0.03 ? tall : height * 0.46), bar - gap, light > 0.03 ? tall : height * 0.46);
+    if (light > 0.03) {
+      paint.globalAlpha = Math.min(1, 0.25 + light * 0.9);
+      paint.fillStyle = colour("--lamp");
+      paint.fillRect(x, height - tall, bar - gap, tall);
+    }
+    if (head >= index && head < index + 1) {
+      paint.globalAlpha = 1;
+      paint.fillStyle = colour("--lamp");
+      paint.fillRect(x, 0, Math.max(2, bar - gap), height);
+    }
+  }
+  paint.globalAlpha = 1;
+}
+
+function point(event) {
+  const tip = byId("map-tip");
+  const canvas = byId("map-canvas");
+  const box = canvas.getBoundingClientRect();
+  const { count, bar, per } = bars(box.width);
+  const index = Math.floor((event.clientX - box.left) / bar);
+  if (!pages || index < 0 || index >= count) {
+    tip.hidden = true;
+    return;
+  }
+  const page = Math.floor(index * per);
+  const name = labels[page] ?? String(page + 1);
+  tip.textContent = `${/^\d+$/.test(name) ? `${unit} ` : ""}${name}${page >= read ? ", not read" : ""}`;
+  tip.hidden = false;
+  const half = tip.offsetWidth / 2;
+  tip.style.left = `${Math.max(half, Math.min(box.width - half, (index + 0.5) * bar)) + canvas.offsetLeft}px`;
+}
+
+const canvas = byId("map-canvas");
+canvas.addEventListener("pointermove", point);
+canvas.addEventListener("pointerleave", () => (byId("map-tip").hidden = true));
+new ResizeObserver(redraw).observe(canvas);
+new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });

@@ -1,0 +1,175 @@
+"""What the page shows, from what the engine said: pure functions from event records to words and fractions.
+
+The result is plain data (strings, numbers, lists) that the live stream sends and the page puts in place; the page
+formats nothing itself. Knows the engine's records; knows no browser, no thread and no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.ui import wording
+from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
+
+View = dict[str, Any]
+
+SCORE_LEVELS = 100
+PACE_LENGTH = 120
+
+_TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
+_PARTS = ("draft", "middle", "verify", "transfer", "other")
+
+WHY_STOPPED = {
+    StopReason.END: "",
+    StopReason.LENGTH: "cut at the chosen length",
+    StopReason.CONTEXT: "the window is full",
+    StopReason.CANCELLED: "stopped",
+}
+
+
+def reading_view(progress: ReadingProgress, unit: str) -> View:
+    """The line and the bar while the book is being read."""
+    rate = wording.rate(progress.tokens_per_s)
+    return {
+        "fraction": _share(progress.tokens_done, progress.tokens_total),
+        "pages": progress.pages_done,
+        "where": f"Reading {unit} {_next_page(progress)} of {wording.count(progress.pages_total)}",
+        "pace": f"{rate} tokens/s · {wording.time_left(progress.seconds_left)}" if progress.tokens_per_s else "",
+    }
+
+
+def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: int) -> str:
+    """Pages, tokens and whether it fits, on one line."""
+    parts = [wording.counted(pages, unit)]
+    if tokens:
+        fits = "fits" if tokens <= limit else f"too long for {wording.count(limit)}"
+        parts += [wording.counted(tokens, "token"), fits]
+    if read is not None and read.stopped:
+        parts[-1:] = [f"read to {unit} {wording.count(read.pages_read)}"]
+    return " · ".join(parts)
+
+
+def read_line(read: BookRead, unit: str) -> str:
+    """How the reading went, once it is over."""
+    pace = f"{wording.duration(read.seconds)}, {wording.rate(read.tokens_per_s)} tokens/s"
+    if not read.stopped:
+        return f"Read {wording.counted(read.pages_read, unit)} in {pace}. It stays in memory for every question."
+    return (
+        f"Stopped after {wording.counted(read.pages_read, unit)} of {wording.count(read.pages_total)} ({pace}). "
+        "Questions are answered from what was read."
+    )
+
+
+def figures_view(figures: Figures) -> View:
+    """Everything in the panel beside the chat. A value that was not measured is an empty string or None."""
+    return {
+        "ms": _milliseconds(figures.ms_per_token_mean),
+        "p50": _milliseconds(figures.ms_per_token_p50),
+        "p95": _milliseconds(figures.ms_per_token_p95),
+        "rate": "" if figures.tokens_per_s is None else wording.rate(figures.tokens_per_s),
+        "speedup": _times(figures.speedup_vs_plain),
+        "plain": _milliseconds(figures.plain_ms),
+        "middle": _level(figures.middle.rate),
+        "verify": _level(figures.verify.rate),
+        "length": "" if figures.mean_acceptance_length is None else f"{figures.mean_acceptance_length:.1f}",
+        "split": split_view(figures.time_split),
+        "kv": kv_view(figures.kv_bytes),
+        "window": window_view(figures.context_tokens, figures.context_limit),
+        "first": "" if figures.ttft_s is None else wording.duration(figures.ttft_s),
+        "tokens": wording.count(figures.answer_tokens),
+        "reused": reused_line(figures),
+        "mode": figures.mode,
+    }
+
+
+def split_view(split: TimeSplit) -> list[View]:
+    """Shares of the answer's time; empty until there is any."""
+    if not split.total:
+        return []
+    shares = [(part, getattr(split, part) / split.total) for part in _PARTS]
+    return [{"part": part, "share": round(share, 4), "text": wording.percent(share)} for part, share in shares]
+
+
+def kv_view(kv: KvBytes) -> list[View]:
+    """Where the keys and values live; tiers that hold nothing are left out."""
+    held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
+    return [
+        {"part": tier, "name": name, "share": _share(number, kv.total), "text": wording.size(number)}
+        for tier, name, number in held
+        if number
+    ]
+
+
+def window_view(tokens: int, limit: int) -> View:
+    """How much of the model's window is taken."""
+    return {"share": _share(tokens, limit), "text": f"{wording.count(tokens)} of {wording.count(limit)} tokens"}
+
+
+def reused_line(figures: Figures) -> str:
+    """What this question had to read: the proof that the book is read once."""
+    return (
+        f"{wording.counted(figures.prefilled_tokens, 'new token')} read for this question, "
+        f"{wording.count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
+    )
+
+
+def pace_of(previous: Figures | None, current: Figures) -> float | None:
+    """Milliseconds per token since the previous figures; None when no token was added or nothing was measured."""
+    if current.ms_per_token_mean is None:
+        return None
+    before = previous if previous is not None and previous.ms_per_token_mean is not None else None
+    tokens_before = before.answer_tokens if before else 0
+    spent_before = (before.ms_per_token_mean or 0.0) * tokens_before if before else 0.0
+    tokens = current.answer_tokens - tokens_before
+    if tokens <= 0:
+        return None
+    return max(0.0, (current.ms_per_token_mean * current.answer_tokens - spent_before) / tokens)
+
+
+def longer_pace(pace: Sequence[float], event: TextDelta | AnswerDone, previous: Figures | None) -> tuple[float, ...]:
+    """The moving line with one more point."""
+    point = pace_of(previous, event.figures)
+    return tuple(pace) if point is None else (*pace, round(point, 2))[-PACE_LENGTH:]
+
+
+def glow(scores: Sequence[float]) -> list[int]:
+    """Page scores relative to the strongest page, in whole levels, so that what is sent stays small."""
+    strongest = max(scores, default=0.0)
+    if strongest <= 0:
+        return [0] * len(scores)
+    return [round(SCORE_LEVELS * max(0.0, score) / strongest) for score in scores]
+
+
+def answer_line(figures: Figures | None, stopped: StopReason | None) -> str:
+    """The quiet line under an answer."""
+    parts = []
+    if figures is not None and figures.answer_tokens:
+        parts.append(wording.counted(figures.answer_tokens, "token"))
+        if figures.ms_per_token_mean is not None:
+            parts.append(f"{wording.milliseconds(figures.ms_per_token_mean)} each")
+        if figures.speedup_vs_plain is not None and figures.mode != "plain":
+            parts.append(f"{_times(figures.speedup_vs_plain)} plain")
+    if stopped is not None and WHY_STOPPED[stopped]:
+        parts.append(WHY_STOPPED[stopped])
+    return " · ".join(parts)
+
+
+def _next_page(progress: ReadingProgress) -> str:
+    return wording.count(min(progress.pages_done + 1, progress.pages_total))
+
+
+def _share(part: float, whole: float) -> float:
+    return round(min(1.0, part / whole), 4) if whole else 0.0
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else wording.milliseconds(value)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}×"
+
+
+def _level(rate: float | None) -> View:
+    return {"share": 0.0, "text": ""} if rate is None else {"share": round(rate, 4), "text": wording.percent(rate)}

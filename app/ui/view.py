@@ -1,0 +1,142 @@
+"""The whole page as plain data: what the live stream sends.
+
+Owns the names that the page's scripts look for. Each top-level key is sent when its value has changed, so what
+changes often is kept apart from what is large. Pure: a snapshot of the desk in, data out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from app.books import Book
+from app.chats import Chat
+from app.ui import presentation, wording
+from app.ui.desk import Desk, Stage
+from app.ui.presentation import View
+
+MOST_BOOKS = 12
+MOST_CHATS = 20
+
+_LOADING = "The model is being loaded. You can open a book already."
+
+
+def page_view(desk: Desk, status: Any, chats: Iterable[Chat], books: Iterable[Book]) -> View:
+    """Everything that the page shows outside the chat itself.
+
+    Args:
+        status: the engine's own snapshot, ``engine.Status``.
+    """
+    return {
+        "model": model_view(status),
+        "book": book_view(desk),
+        "map": map_view(desk),
+        "pages_read": pages_read(desk),
+        "reading": _reading(desk),
+        "read": presentation.read_line(desk.read, _unit(desk)) if desk.read else "",
+        "asking": desk.asking,
+        "chat": {"id": desk.chat, "turns": _turns(desk, chats)},
+        "chats": [{"id": chat.id, "title": chat.title} for chat in chats][:MOST_CHATS],
+        "books": [_shelved(book) for book in books][:MOST_BOOKS],
+        "figures": presentation.figures_view(desk.figures) if desk.figures else None,
+        "memory": presentation.kv_view(desk.read.kv_bytes) if desk.read else [],
+        "scores": presentation.glow(desk.scores),
+        "pace": list(desk.pace),
+    }
+
+
+def model_view(status: Any) -> View:
+    """Which model answers, or why none does."""
+    if status.state == "failed":
+        return {"state": "failed", "line": "No model", "detail": status.detail, "parts": []}
+    if status.state == "closed":
+        return {"state": "closed", "line": "Closed", "detail": "Trifold has been closed.", "parts": []}
+    if status.model is None:
+        return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
+    return {"state": "ready", "line": status.model.name, "detail": "", "parts": _model_parts(status.model)}
+
+
+def book_view(desk: Desk) -> View:
+    """The book on the desk and what it needs from the person."""
+    view: View = {"stage": desk.stage.value, "title": "", "line": "", "trouble": None, "choose": None, "warnings": []}
+    if desk.book is not None:
+        view["id"] = desk.book.sha256
+        view["title"] = desk.document.title if desk.document else desk.book.shown
+    if desk.document is not None:
+        view["author"] = desk.document.author
+        view["warnings"] = list(desk.document.warnings)
+        view["line"] = _book_line(desk)
+    if desk.trouble is not None:
+        view["trouble"] = {"cause": desk.trouble.cause, "remedy": desk.trouble.remedy, "action": desk.action.value}
+    if desk.stage is Stage.CHOOSING:
+        view["choose"] = _choice(desk)
+    return view
+
+
+def map_view(desk: Desk) -> View:
+    """The strip of pages: how many there are and what they are called, where that is not simply their number."""
+    pages = desk.document.pages if desk.document else ()
+    labels = [page.label for page in pages]
+    plain = labels == [str(number) for number in range(1, len(labels) + 1)]
+    return {"pages": len(pages), "unit": _unit(desk), "labels": [] if plain else labels}
+
+
+def pages_read(desk: Desk) -> int:
+    """Pages at the start of the strip that can be asked about."""
+    if desk.read is not None:
+        return desk.read.pages_read
+    return desk.progress.pages_done if desk.progress is not None else 0
+
+
+def _reading(desk: Desk) -> View | None:
+    if desk.stage is not Stage.READING:
+        return None
+    if desk.progress is None:
+        return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": ""}
+    return presentation.reading_view(desk.progress, _unit(desk))
+
+
+def _book_line(desk: Desk) -> str:
+    if desk.document is None:
+        return ""
+    tokens, limit = (desk.fit.tokens, desk.fit.limit) if desk.fit else (0, 0)
+    return presentation.book_line(desk.read, len(desk.document.pages), _unit(desk), tokens, limit)
+
+
+def _choice(desk: Desk) -> View:
+    """The numbers, and a range that fits as a first proposal."""
+    whole, document, fit = desk.whole, desk.document, desk.fit
+    pages = len(whole.pages) if whole else 0
+    first = document.pages[0].number if document and document.pages else 1
+    fitting = max(1, fit.pages_that_fit) if fit else pages
+    sentence = fit.sentence if fit else ""
+    return {"sentence": sentence, "pages": pages, "first": first, "last": min(pages, first + fitting - 1)}
+
+
+def _model_parts(model: Any) -> list[str]:
+    """What the tooltip of the model's name lists."""
+    draft = f"Guesses come from {model.draft_name}" if model.draft_name else "No draft model"
+    return [
+        f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
+        draft,
+        f"Window of {wording.counted(model.context_limit, 'token')}",
+    ]
+
+
+def _millions(parameters: int) -> str:
+    if parameters >= 1_000_000_000:
+        return f"{parameters / 1e9:.1f} billion"
+    return f"{parameters / 1e6:.1f} million"
+
+
+def _turns(desk: Desk, chats: Iterable[Chat]) -> int:
+    return next((len(chat.exchanges) for chat in chats if chat.id == desk.chat), 0)
+
+
+def _shelved(book: Book) -> View:
+    pages = wording.counted(book.pages, book.unit) if book.pages else ""
+    return {"id": book.sha256, "title": book.shown, "line": pages}
+
+
+def _unit(desk: Desk) -> str:
+    return desk.document.unit if desk.document else "page"
