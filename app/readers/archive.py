@@ -1,0 +1,65 @@
+"""Zip containers held to bounds before anything is unpacked, and XML without entities. Knows no format."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
+
+from app.readers.limits import Limits
+from app.readers.parsed import Refused, damaged
+
+_RATIO_FROM = 1 << 20  # bytes; smaller entries may be packed as tightly as they like
+_HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
+
+
+def open_bounded(path: Path, limits: Limits) -> zipfile.ZipFile:
+    """Open a zip file whose table of contents keeps within the limits.
+
+    Python's reader never unpacks more of an entry than the table promises, so that checking the table is enough.
+
+    Raises:
+        Refused: too many entries, too large, too tightly packed, names that lead outside.
+        zipfile.BadZipFile: not a zip file.
+    """
+    files = zipfile.ZipFile(path)
+    try:
+        _check(files.infolist(), limits)
+    except BaseException:
+        files.close()
+        raise
+    return files
+
+
+def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
+    if len(entries) > limits.zip_entries:
+        raise Refused(f"holds {len(entries):,} files; the limit is {limits.zip_entries:,}.", _HOSTILE)
+    total = sum(entry.file_size for entry in entries)
+    if total > limits.zip_bytes:
+        raise Refused(f"unpacks to {total / 1e6:,.0f} MB; the limit is {limits.zip_bytes / 1e6:,.0f} MB.", _HOSTILE)
+    for entry in entries:
+        if entry.file_size > _RATIO_FROM and entry.file_size > limits.zip_ratio * max(entry.compress_size, 1):
+            ratio = entry.file_size / max(entry.compress_size, 1)
+            raise Refused(f"is a zip bomb: a part of it is packed {ratio:,.0f} to 1.", _HOSTILE)
+        name = entry.filename.replace("\\", "/")
+        if name.startswith("/") or ":" in name.split("/", 1)[0] or ".." in PurePosixPath(name).parts:
+            raise Refused(f"holds a file name that leads outside of it ({entry.filename[:60]!r}).", _HOSTILE)
+
+
+def read_xml(data: bytes, what: str) -> ElementTree.Element:
+    """Parse XML that may not define entities.
+
+    Raises:
+        Refused: it defines entities, or is not well formed; ``what`` names it.
+    """
+    if b"<!ENTITY" in data or "<!ENTITY".encode("utf-16-le") in data or "<!ENTITY".encode("utf-16-be") in data:
+        raise Refused(f"defines XML entities in {what}, which can blow up without bound.", _HOSTILE)
+    try:
+        return ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError):
+        raise damaged(f"is damaged: {what} is not valid XML.") from None
+
+
+def local(tag: object) -> str:
+    """An element's name without its namespace; comments have none."""
+    return tag.rsplit("}", 1)[-1] if isinstance(tag, str) else ""

@@ -1,0 +1,94 @@
+"""Characters that help nobody are dropped, and words cut at a line end are made whole. Knows no format, no page.
+
+What stays is what the model reads and what the reader sees quoted: composed (NFC), without controls, without the
+overrides that can show one thing and say another, one kind of space.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+
+_DROPPED = [
+    *range(0x00, 0x09), *range(0x0E, 0x20), 0x7F, *range(0x80, 0x85), *range(0x86, 0xA0),  # controls
+    0xAD, 0x200B, 0x2060, 0xFEFF, 0x180E,  # soft hyphen, zero width
+    0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A),  # bidi marks and overrides
+    *range(0x206A, 0x2070), *range(0xFFF0, 0xFFFD), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000),
+    *range(0xE000, 0xF900),  # private use: a font's own signs, nothing that can be quoted
+]  # fmt: skip
+_SPACES = [0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F]
+_BREAKS = [0x0B, 0x0C, 0x85, 0x2028, 0x2029]
+_LIGATURES = [*range(0xFB00, 0xFB07), *range(0xFB50, 0xFDFE), *range(0xFE70, 0xFEFD)]  # Latin and Arabic forms
+_BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]  # the Symbol and Wingdings bullets that word processors write
+
+_TABLE: dict[int, str] = {
+    **dict.fromkeys(_DROPPED, ""),
+    **dict.fromkeys(_SPACES, " "),
+    **dict.fromkeys(_BREAKS, "\n"),
+    **{
+        code: unicodedata.normalize("NFKC", chr(code)) for code in _LIGATURES if unicodedata.category(chr(code)) != "Cn"
+    },
+    **dict.fromkeys(_BULLETS, "•"),
+}
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_LAST_PART = re.compile(r"([^\W\d_]+)-$")
+_FIRST_PART = re.compile(r"[^\W\d_]+")
+_COMPOUND_PART = 3
+"""Letters that both halves need before they count as words of a compound."""
+
+_CLOSED_FIRST = frozenset(
+    "any some every out over under with inter sub super anti dis mis pre fore non per con com pro trans re un in up"
+    " back down hand him her our your them copy".split()
+)
+"""First halves that English writes as one word with what follows far more often than with a hyphen."""
+
+_ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
+
+
+def characters(text: str) -> str:
+    """The same text with unwanted characters dropped, ligatures spelled out, composed; line breaks are ``\\n``."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return unicodedata.normalize("NFC", text.translate(_TABLE))
+
+
+def spaces(text: str) -> str:
+    """Runs of spaces made one, line ends trimmed, at most one blank line between paragraphs."""
+    text = re.sub(r" {2,}", " ", text)
+    text = re.sub(r" ?\n ?", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """Text for a title or a label."""
+    text = " ".join(characters(text).split())
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def vocabulary(lines: Iterable[str]) -> Counter[str]:
+    """How often each word is in the book; compounds are counted with their hyphens."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        words = [word.casefold() for word in _WORD.findall(line)]
+        counts.update(words)
+    return counts
+
+
+def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
+    """Two lines made one where the first ends in a hyphen.
+
+    The hyphen goes when a lowercase letter follows, unless the book itself writes the word with it, or the two
+    halves are words of the book and the whole is not.
+    """
+    last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
+    if last is None or first is None or not right[0].islower():
+        return left + right
+    one, two = last[1].casefold(), first[0].casefold()
+    whole, compound = words[one + two], words[f"{one}-{two}"]
+    if compound > whole:
+        return left + right
+    words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
+    if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):
+        return left + right
+    return left[:-1] + right

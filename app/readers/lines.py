@@ -1,0 +1,176 @@
+"""Lines of print made into paragraphs. Knows geometry (in any unit) and words; no format.
+
+A line of a paragraph ends where the next word would not have fitted. A line that ends earlier was ended on purpose:
+the last of a paragraph, a heading, an item, a verse. That one test serves justified and ragged text, and files of
+plain text with hard line ends, alike.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from app.readers.cleaning import join_hyphenated
+
+Joint = Literal["join", "break", "paragraph"]
+
+_SLACK = 0.6  # line heights that a word may be too wide by and still count as fitting
+_INDENT = 0.7  # line heights
+_GAP = 1.35  # line pitches between two lines of different paragraphs
+_NEIGHBOURS = 8  # lines looked at on either side
+_CUT_REACH = 3.0  # line heights to the next line of a paragraph
+_LARGER = 0.2  # relative difference of height that tells a heading from text
+_VERSE_SHARE = 0.85
+_VERSE_WIDTH = 60  # characters
+_SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*\d{0,3}$")
+_WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
+_CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
+
+
+@dataclass
+class Line:
+    """One printed line. ``top`` grows downwards; ``x0`` is where reading starts, also for right-to-left pages."""
+
+    text: str
+    x0: float
+    x1: float
+    top: float
+    bottom: float
+    cut: bool = False  # the last word goes on in the next line
+    size: float = 0.0  # height of the type where it is known, else of the box
+
+    @property
+    def height(self) -> float:
+        return max(self.bottom - self.top, 1e-3)
+
+    @property
+    def type_size(self) -> float:
+        return self.size or self.height
+
+
+def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = None) -> str:
+    """The text of lines in reading order: paragraphs on one line each, a blank line between them.
+
+    Args:
+        lines: of one page.
+        words: the book's vocabulary, for hyphens at line ends.
+        margin: the right margins of pages like this one.
+    """
+    if not lines:
+        return ""
+    margin = margin or Margins([lines])
+    pitch = _pitch(lines)
+    verse = [_is_verse(lines, index) for index in range(len(lines))]
+    parts = [lines[0].text]
+    for index in range(1, len(lines)):
+        above, line = lines[index - 1], lines[index]
+        kind = joint(lines, index, margin, pitch, verse[index - 1] and verse[index])
+        if kind == "join" and (above.cut or above.text.endswith("-")):
+            parts[-1] = join_hyphenated(parts[-1], line.text, words)
+        else:
+            space = "" if _CLOSED.search(above.text) or _WIDE.match(line.text) else " "
+            parts.append({"join": space, "break": "\n", "paragraph": "\n\n"}[kind])
+            parts.append(line.text)
+    return "".join(parts)
+
+
+def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:
+    """How line ``index`` follows the one above it."""
+    above, line = lines[index - 1], lines[index]
+    if above.cut and _goes_on(above, line):
+        return "join"
+    taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
+    if line.top < above.top - above.height / 2:  # up again: the next column, or text set apart
+        full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
+        return "join" if full and not taller else "paragraph"
+    if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
+        return "paragraph"
+    ended = _fits(above, line, margin)
+    if verse:
+        return "break"
+    base = _base(lines, index)
+    shift = line.x0 - base
+    indented = abs(shift) > _INDENT * line.height and abs(line.x0 - above.x0) > _INDENT * line.height
+    if not ended:
+        return "paragraph" if indented and _SENTENCE_END.search(above.text) else "join"
+    if indented and shift > 0:
+        return "paragraph"
+    return "break"
+
+
+def _goes_on(above: Line, line: Line) -> bool:
+    """Whether ``line`` can hold the rest of the word that was cut at the end of ``above``."""
+    below = 0 < line.top - above.top < _CUT_REACH * above.height
+    return line.text[0].islower() and (below or line.top < above.top)
+
+
+class Margins:
+    """Where lines end at most, by where they start: the right edge of the column that a line stands in."""
+
+    def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
+        ends: dict[int, list[float]] = {}
+        for page in pages:
+            for line in page:
+                if len(line.text) >= _LONG:
+                    ends.setdefault(round(line.x0 / _BIN), []).append(line.x1)
+        self._edges: dict[int, float] = {}
+        self._counts = {start: len(found) for start, found in ends.items()}
+        for start, found in ends.items():
+            found.sort()
+            self._edges[start] = found[min(len(found) - 1, int(len(found) * 0.9))]
+        self._starts = sorted(self._edges)
+
+    def right(self, line: Line) -> float:
+        """The right edge for a line: that of the commonest start at or a little left of its own."""
+        key = round(line.x0 / _BIN)
+        low = bisect_left(self._starts, key - _REACH)
+        best, most = line.x1, 0
+        for start in self._starts[low : bisect_left(self._starts, key + 2)]:
+            if self._counts[start] > most and self._edges[start] > line.x0:
+                best, most = self._edges[start], self._counts[start]
+        return max(best, line.x1)
+
+
+_LONG = 25  # characters of a line that says something about the margin
+_BIN = 4.0  # units of x that count as the same start
+_REACH = 12  # bins to the left in which the column's own start is looked for
+
+
+def _fits(above: Line, line: Line, margin: Margins) -> bool:
+    """Whether the first word of ``line`` had room at the end of ``above``."""
+    word = line.text.split(" ", 1)[0]
+    width = (line.x1 - line.x0) / max(len(line.text), 1) * (len(word) + 1)
+    return margin.right(above) - above.x1 > width + _SLACK * above.height
+
+
+def _pitch(lines: Sequence[Line]) -> float:
+    """The usual distance from line to line."""
+    steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
+    return steps[len(steps) // 2] if steps else lines[0].height
+
+
+def _base(lines: Sequence[Line], index: int) -> float:
+    """Where most of the lines around this one start, within its column."""
+    line = lines[index]
+    nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
+    width = max(line.x1 - line.x0, 1e-3)
+    starts = [round(other.x0) for other in nearby if abs(other.x0 - line.x0) < max(width, 6 * line.height)]
+    return float(Counter(starts).most_common(1)[0][0])
+
+
+def _is_verse(lines: Sequence[Line], index: int) -> bool:
+    nearby = lines[max(0, index - 2) : index + 3]
+    if len(nearby) < 3 or any(len(line.text) > _VERSE_WIDTH for line in nearby):
+        return False
+    capital = sum(_starts_large(line.text) for line in nearby)
+    return capital >= _VERSE_SHARE * len(nearby) and not any(line.cut for line in nearby)
+
+
+def _starts_large(text: str) -> bool:
+    letters = [sign for sign in text[:4] if sign.isalpha()]
+    return bool(letters) and letters[0].isupper()

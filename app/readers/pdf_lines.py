@@ -1,0 +1,202 @@
+"""The lines of one PDF page, in reading order, from pdfium's text and boxes.
+
+Owns geometry: rotation, pieces of one printed row, columns that a file stores row by row. Knows nothing of paragraphs,
+of other pages, or of what is furniture.
+"""
+
+from __future__ import annotations
+
+import re
+from ctypes import byref
+from dataclasses import replace
+from itertools import pairwise
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+from app.readers import cleaning
+from app.readers.lines import Line
+
+_CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
+_PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
+_WORD = re.compile(r"\S+")
+_TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
+_TOUCH = 0.15  # line heights between two pieces of one word
+_APART = 1.0  # line heights up to which two pieces are one run of text
+_COLUMN_ROWS = 6
+_COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
+_RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+
+
+def page_lines(page: pdfium.PdfPage) -> list[Line]:
+    """Args:
+        page: an open page.
+
+    Returns:
+        lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
+    """
+    text_page = page.get_textpage()
+    try:
+        pieces = _pieces(text_page, page.get_rotation(), page.get_size())
+    finally:
+        text_page.close()
+    if not pieces:
+        return []
+    tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
+    if tall * 2 > len(pieces):
+        return _vertical(pieces)
+    lines = _merged(_columns(pieces))
+    if _right_to_left(lines):
+        width = max(line.x1 for line in lines)
+        lines = [replace(line, x0=width - line.x1, x1=width - line.x0) for line in lines]
+    return lines
+
+
+def _pieces(text_page: pdfium.PdfTextPage, rotation: int, size: tuple[float, float]) -> list[Line]:
+    count = text_page.count_chars()
+    text = text_page.get_text_range() if count else ""
+    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
+        text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
+        text = text.replace("\x00", " ")
+    boxes = _Boxes(text_page, rotation, size)
+    pieces: list[Line] = []
+    for match in _PIECE.finditer(text):
+        found = _words(text, match, boxes)
+        for piece in found:
+            piece.text = _tidy(piece.text)
+        if found and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
+            found[-1].text += "-"
+            found[-1].cut = True
+        pieces += found
+    return pieces
+
+
+def _words(text: str, match: re.Match[str], boxes: _Boxes) -> list[Line]:
+    """One piece of text as one line, or as several where wide gaps divide it."""
+    found: list[Line] = []
+    begin = 0
+    for word in _WORD.finditer(text, match.start(), match.end()):
+        box = boxes.span(word.start(), word.end() - 1)
+        if box is None:
+            continue
+        x0, x1, top, bottom = box
+        line = found[-1] if found else None
+        if line is None or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
+            begin = word.start()
+            found.append(Line(word.group(), x0, x1, top, bottom, size=bottom - top))
+            continue
+        line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
+        line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
+        line.text = text[begin : word.end()]
+    return found
+
+
+def _tidy(text: str) -> str:
+    """Surrogate pairs put together, unwanted signs dropped."""
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+    return " ".join(cleaning.characters(text).split())
+
+
+class _Boxes:
+    """Character boxes, turned the way a reader holds the page."""
+
+    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, size: tuple[float, float]) -> None:
+        self._raw = text_page.raw
+        self._rect = raw.FS_RECTF()
+        self._ref = byref(self._rect)
+        self._rotation = rotation
+        self._width, self._height = size
+
+    def span(self, first: int, last: int) -> tuple[float, float, float, float] | None:
+        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
+        one = self._one(first)
+        two = one if last == first else self._one(last)
+        if one is None or two is None:
+            return one or two
+        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+
+    def _one(self, index: int) -> tuple[float, float, float, float] | None:
+        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+            return None
+        box = self._rect
+        left, right, low, high = box.left, box.right, box.bottom, box.top
+        if self._rotation == 90:
+            return low, high, left, right
+        if self._rotation == 180:
+            return self._width - right, self._width - left, low, high
+        if self._rotation == 270:
+            return self._width - high, self._width - low, self._height - right, self._height - left
+        return left, right, self._height - high, self._height - low
+
+
+def _same_row(one: Line, two: Line) -> bool:
+    overlap = min(one.bottom, two.bottom) - max(one.top, two.top)
+    return overlap > 0.5 * min(one.height, two.height)
+
+
+def _merged(pieces: list[Line]) -> list[Line]:
+    """Neighbouring pieces of one row made one line."""
+    lines: list[Line] = []
+    for piece in pieces:
+        if not piece.text:
+            continue
+        last = lines[-1] if lines else None
+        if last is None or last.cut or not _same_row(last, piece) or not _continues(last, piece):
+            lines.append(piece)
+            continue
+        gap = max(piece.x0 - last.x1, last.x0 - piece.x1)
+        space = "" if gap < _TOUCH * last.height else " "
+        last.text = f"{last.text}{space}{piece.text}"
+        last.x0, last.x1 = min(last.x0, piece.x0), max(last.x1, piece.x1)
+        if len(piece.text) > 2:
+            last.top, last.bottom = min(last.top, piece.top), max(last.bottom, piece.bottom)
+        last.size = max(last.size, piece.size)
+        last.cut = piece.cut
+    return lines
+
+
+def _continues(last: Line, piece: Line) -> bool:
+    if _RTL.search(last.text):
+        return piece.x1 <= last.x0 + 0.3 * last.height or piece.x0 >= last.x1 - 0.3 * last.height
+    return piece.x0 >= last.x1 - 0.3 * last.height
+
+
+def _columns(pieces: list[Line]) -> list[Line]:
+    """Rows that run across two columns taken apart: the left column first, then the right one.
+
+    Most files store their columns one after the other; then there is nothing to do. A table, whose cells belong
+    side by side, is told by its short cells.
+    """
+    pairs = [(one, two) for one, two in pairwise(pieces) if _same_row(one, two) and two.x0 - one.x1 > _TAB * one.height]
+    if len(pairs) < _COLUMN_ROWS:
+        return pieces
+    text = sum(len(one.text) + len(two.text) for one, two in pairs) / (2 * len(pairs))
+    middle = sorted((one.x1 + two.x0) / 2 for one, two in pairs)[len(pairs) // 2]
+    agree = sum(one.x1 <= middle <= two.x0 for one, two in pairs)
+    crossing = sum(piece.x0 < middle < piece.x1 for piece in pieces)
+    if text < _COLUMN_TEXT or agree < 0.85 * len(pairs) or crossing > len(pairs) / 2:
+        return pieces
+    ordered: list[Line] = []
+    left: list[Line] = []
+    right: list[Line] = []
+    for piece in pieces:
+        if piece.x0 < middle < piece.x1:
+            ordered += left + right
+            left, right = [], []
+            ordered.append(piece)
+        else:
+            (left if piece.x1 <= middle else right).append(piece)
+    return ordered + left + right
+
+
+def _right_to_left(lines: list[Line]) -> bool:
+    signs = "".join(line.text for line in lines[:60])
+    letters = sum(sign.isalpha() for sign in signs)
+    return letters > 0 and len(_RTL.findall(signs)) > letters / 2
+
+
+def _vertical(pieces: list[Line]) -> list[Line]:
+    """Lines that run from top to bottom (Japanese, or a page printed sideways): kept one under the other."""
+    kept = [piece for piece in pieces if piece.text]
+    height = 1.0
+    return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]

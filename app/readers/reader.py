@@ -1,0 +1,156 @@
+"""``read_document``: one file in, one ``Document`` out, or a sentence why not.
+
+Owns the conversation with the child process: which pages are tried again with the second reader, which are left
+out, and how a failure is said. Knows no format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from app.readers.limits import Limits
+from app.readers.process import ChildFailed, messages
+from engine.document import Document, OutlineItem, Page
+from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
+
+_ERRORS: dict[str, type[DocumentError]] = {
+    "document": DocumentError,
+    "password": PasswordNeeded,
+    "no_text": NoTextLayer,
+}
+_BLOCK = 1 << 20
+_TRIES = 8
+"""Children per file: each bad page costs up to two."""
+
+_SECOND_READER = "second"
+
+
+def read_document(
+    path: Path,
+    password: str | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    limits: Limits | None = None,
+) -> Document:
+    """Read a file in a child process.
+
+    Args:
+        path: a PDF, EPUB, DOCX, HTML, Markdown or text file; its type is told by its content.
+        password: for an encrypted PDF.
+        progress: called with pages done and pages in all; what it raises ends the reading.
+        limits: bounds of memory, time and size; the usual ones when left out.
+
+    Raises:
+        PasswordNeeded: the document is encrypted and the password is missing or wrong.
+        NoTextLayer: the pages are images.
+        DocumentError: the file cannot be read as a book within the limits.
+        InputError: there is no such file, or it may not be opened.
+    """
+    path, limits = Path(path), limits or Limits()
+    digest = _digest(path, limits)
+    deadline = time.monotonic() + limits.seconds
+    trouble: dict[int, str] = {}
+    for _ in range(_TRIES):
+        request = {
+            "work": "read",
+            "path": str(path.resolve()),
+            "password": password,
+            "limits": asdict(limits),
+            "trouble": {str(page): reason for page, reason in trouble.items()},
+        }
+        try:
+            return _read(request, path.name, digest, limits, deadline, progress)
+        except ChildFailed as failure:
+            _judge(failure, trouble, path.name, limits)
+    raise DocumentError(
+        f"“{path.name}” breaks its reader on too many pages ({', '.join(map(str, sorted(trouble)))}).",
+        "The file is probably damaged; get it again or print it to a new PDF.",
+    )
+
+
+def _read(
+    request: dict[str, Any],
+    name: str,
+    digest: str,
+    limits: Limits,
+    deadline: float,
+    progress: Callable[[int, int], None] | None,
+) -> Document:
+    sections: list[Page] = []
+    with closing(messages(request, limits, deadline)) as heard:
+        for message in heard:
+            kind = message["type"]
+            if kind == "step" and progress is not None:
+                progress(message["done"], message["total"])
+            elif kind == "section":
+                sections.append(Page(len(sections) + 1, message["label"], message["text"]))
+            elif kind == "refused":
+                raise _ERRORS[message["kind"]](f"“{name}” {message['cause']}", message["remedy"])
+            elif kind == "book":
+                return _document(message, sections, digest)
+    raise ChildFailed("crash", None)
+
+
+def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
+    return Document(
+        title=book["title"],
+        author=book["author"],
+        pages=tuple(pages),
+        kind=book["kind"],
+        sha256=digest,
+        unit=book["unit"],
+        outline=tuple(OutlineItem(title, page, level) for title, page, level in book["outline"]),
+        warnings=tuple(book["warnings"]),
+    )
+
+
+def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
+    """Note a bad page so that the next child goes around it, or give the file up."""
+    page = failure.page
+    if page is not None and failure.reason != "time" and trouble.get(page) in (None, _SECOND_READER):
+        trouble[page] = _said(failure, limits) if page in trouble else _SECOND_READER
+        return
+    raise DocumentError(
+        f"“{name}” {_said(failure, limits)}.",
+        "It is damaged or made to break readers; nothing was kept. Get it from another source.",
+    ) from None
+
+
+def _said(failure: ChildFailed, limits: Limits) -> str:
+    return {
+        "memory": f"needs more than {limits.memory_bytes / 2**30:.3g} GB of memory to read",
+        "page time": f"took longer than {limits.seconds_per_page:.3g} seconds on one page",
+        "time": f"took longer than {limits.seconds:.3g} seconds to read",
+        "crash": "made its reader crash",
+    }[failure.reason]
+
+
+def _digest(path: Path, limits: Limits) -> str:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"“{path.name}” is a folder, not a file.", "Choose a file inside it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"“{path.name}” is not an ordinary file.", "Choose a document.")
+        if status.st_size > limits.file_bytes:
+            raise DocumentError(
+                f"“{path.name}” has {status.st_size / 1e6:,.0f} MB; the limit is {limits.file_bytes / 1e6:,.0f} MB.",
+                "Split it, or save it with smaller images.",
+            )
+        hashed = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                hashed.update(block)
+    except FileNotFoundError:
+        raise InputError(f"There is no file “{path}”.", "Check the name and the folder.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "its name is not valid"
+        raise InputError(f"“{path.name}” cannot be opened: {reason}.", "Check that you may read it.") from None
+    return hashed.hexdigest()
