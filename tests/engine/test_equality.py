@@ -91,9 +91,7 @@ def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None
 def test_draft_equal_to_target_accepts_everything(tiny: Callable[..., str], book: Document) -> None:
     """With the whole context in view at every level nothing can be rejected, so the number of rounds is known."""
     target = tiny("llama")
-    session = load(
-        target, target, num_draft_tokens=3, num_pending_tokens=8, retrieval_budget=4096, window_size=4000
-    )
+    session = load(target, target, num_draft_tokens=3, num_pending_tokens=8, retrieval_budget=4096, window_size=4000)
     read(session, book)
     done = answer(session)
     figures = done.figures
@@ -107,7 +105,7 @@ def test_draft_equal_to_target_accepts_everything(tiny: Callable[..., str], book
 
 def test_hierarchy_is_not_idle(tiny: Callable[..., str], book: Document) -> None:
     """The levels disagree in this test, or the equalities above would prove little."""
-    session = load(tiny("llama", spread=0.08), tiny("llama", seed=1, layers=1, width=32), retrieval_budget=64)
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), retrieval_budget=64)
     read(session, book)
     figures = answer(session).figures
     assert figures.verify.rate is not None
