@@ -39,8 +39,11 @@ _COMPOUND_PART = 3
 """Letters that both halves need before they count as words of a compound."""
 
 _CLOSED_FIRST = frozenset(
-    "any some every out over under with inter sub super anti dis mis pre fore non per con com pro trans re un in up"
-    " back down hand him her our your them copy".split()
+    re.findall(
+        r"\w+",
+        "any some every out over under with inter sub super anti dis mis pre fore non per con com pro trans re un in up"
+        " back down hand him her our your them copy",
+    )
 )
 """First halves that English writes as one word with what follows far more often than with a hyphen."""
 
@@ -86,7 +89,7 @@ def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
         return left + right
     one, two = last[1].casefold(), first[0].casefold()
     whole, compound = words[one + two], words[f"{one}-{two}"]
-    if compound > whole:
+    if compound > whole or right[first.end() :].startswith("-"):  # well-known; state-of-the-art
         return left + right
     words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
     if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     Args:
         request: holds ``password`` and ``trouble`` (page number as text -> "second" or what befell it).
     """
-    document = _open(path, request.get("password"))
+    document = open_pdf(path, request.get("password"))
     if document is None:
         from app.readers import pdf_second
 
@@ -77,7 +78,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     return parsed
 
 
-def _open(path: Path, password: str | None) -> pdfium.PdfDocument | None:
+def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
     """The document; None where pdfium cannot make sense of it."""
     try:
         document = pdfium.PdfDocument(path, password=password)
@@ -210,7 +211,19 @@ def _texts(pages: list[list[Line]], found: furniture.Furniture, step: Step) -> l
         if index % 50 == 0:
             step(len(kept), len(kept), None)
         texts.append(cleaning.spaces(reflow(lines, words, margins[index % 2])))
+    _join_pages(texts, words)
     return texts
+
+
+def _join_pages(texts: list[str], words: Counter[str]) -> None:
+    """The rest of a word that a page's end has cut goes to the page where the word begins."""
+    for index in range(len(texts) - 1):
+        above, below = texts[index], texts[index + 1]
+        if above.endswith("-") and below[:1].islower():
+            rest = below.split(None, 1)[0]
+            if len(rest) < len(below):
+                texts[index] = cleaning.join_hyphenated(above, rest, words)
+                texts[index + 1] = below[len(rest) :].lstrip()
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:

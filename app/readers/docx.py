@@ -1,0 +1,140 @@
+"""Word files (DOCX): paragraphs in order, sections by heading styles, notes at the end. Child only."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from app.readers import archive, cleaning
+from app.readers.archive import local
+from app.readers.limits import Limits
+from app.readers.parsed import Parsed, damaged
+from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
+
+Step = Callable[[int, int, "int | None"], None]
+
+_BODY = "word/document.xml"
+_STYLES = "word/styles.xml"
+_CORE = "docProps/core.xml"
+_NOTES = (("word/footnotes.xml", "Footnotes"), ("word/endnotes.xml", "Endnotes"))
+_SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
+_LEFT_OUT = {"Fallback", "del", "moveFrom", "pPr", "rPr", "instrText", "delText"}
+_DEEPEST = 6
+_ALIVE = 500  # paragraphs between two signs of life
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a DOCX file."""
+    step(0, 1, None)
+    try:
+        with archive.open_bounded(path, limits) as files:
+            names = set(files.namelist())
+            styles = _heading_styles(files) if _STYLES in names else {}
+            blocks = _blocks(archive.read_xml(files.read(_BODY), "its text"), styles, step)
+            notes = [_notes(files, name, title) for name, title in _NOTES if name in names]
+            title, author = _names(files) if _CORE in names else ("", "")
+    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
+        raise damaged("is damaged: its zip container cannot be read.") from None
+    chapters = by_headings(blocks, split_levels(blocks))
+    sections, outline = finish([*chapters, *(note for note in notes if note.text)])
+    title = title or next((block.text for block in blocks if block.level == 1), "")
+    return Parsed("docx", "section", sections, title, author, outline)
+
+
+def _heading_styles(files: zipfile.ZipFile) -> dict[str, int]:
+    """Style ids that are headings, whatever the language of the program that wrote them."""
+    levels: dict[str, int] = {}
+    for style in archive.read_xml(files.read(_STYLES), "its list of styles"):
+        if local(style.tag) != "style":
+            continue
+        identity = _attribute(style, "styleId")
+        for node in style.iter():
+            name = local(node.tag)
+            value = _attribute(node, "val").casefold()
+            if name == "name" and value == "title":
+                levels[identity] = 1
+            elif name == "name" and value.startswith("heading ") and value[8:].isdigit():
+                levels[identity] = int(value[8:])
+            elif name == "outlineLvl" and value.isdigit() and int(value) < _DEEPEST:
+                levels.setdefault(identity, int(value) + 1)
+    return levels
+
+
+def _attribute(node: ElementTree.Element, name: str) -> str:
+    return next((value for key, value in node.attrib.items() if local(key) == name), "")
+
+
+def _blocks(root: ElementTree.Element, styles: dict[str, int], step: Step) -> list[Block]:
+    blocks = []
+    for at, node in enumerate(_rows(root)):
+        if at % _ALIVE == 0:
+            step(0, 1, None)
+        if local(node.tag) == "tr":
+            cells = [" ".join("".join(_texts(cell)).split()) for cell in node if local(cell.tag) == "tc"]
+            text, level = " | ".join(cell for cell in cells if cell), 0
+        else:
+            text, level = "".join(_texts(node)), _level(node, styles)
+        text = cleaning.spaces(cleaning.characters(text))
+        if text:
+            blocks.append(Block(" ".join(text.split()) if level else text, level))
+    return blocks
+
+
+def _rows(node: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Paragraphs and table rows in reading order."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        name = local(current.tag)
+        if name in ("p", "tr"):
+            yield current
+        elif name not in _LEFT_OUT:
+            stack.extend(reversed(current))
+
+
+def _texts(node: ElementTree.Element) -> Iterator[str]:
+    stack: list[ElementTree.Element | str] = [node]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, str):
+            yield current
+            continue
+        name = local(current.tag)
+        if name == "t":
+            yield current.text or ""
+        elif name in _SIGNS:
+            yield _SIGNS[name]
+        elif name not in _LEFT_OUT:
+            if name == "p" and current is not node:  # a paragraph inside of a cell or a text box
+                stack.append("\n")
+            stack.extend(reversed(current))
+
+
+def _level(paragraph: ElementTree.Element, styles: dict[str, int]) -> int:
+    for node in paragraph:
+        if local(node.tag) != "pPr":
+            continue
+        for setting in node:
+            value = _attribute(setting, "val")
+            if local(setting.tag) == "pStyle" and value in styles:
+                return styles[value]
+            if local(setting.tag) == "outlineLvl" and value.isdigit() and int(value) < _DEEPEST:
+                return int(value) + 1
+    return 0
+
+
+def _notes(files: zipfile.ZipFile, name: str, title: str) -> Chapter:
+    texts = []
+    for note in archive.read_xml(files.read(name), "its notes"):
+        text = cleaning.spaces(cleaning.characters("".join(_texts(note))))
+        if text and not _attribute(note, "type"):
+            texts.append(f"{_attribute(note, 'id')}. {text}")
+    return Chapter(title, "\n\n".join(texts))
+
+
+def _names(files: zipfile.ZipFile) -> tuple[str, str]:
+    found = {local(node.tag): node.text or "" for node in archive.read_xml(files.read(_CORE), "its list of properties")}
+    return found.get("title", ""), found.get("creator", "")

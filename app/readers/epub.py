@@ -1,0 +1,248 @@
+"""EPUB books: the spine's files in order, named by the table of contents. Knows zip and XML through ``archive`` only.
+
+Runs in the child only. Nothing is unpacked to disk, no link is followed out of the container.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from app.readers import archive, markup
+from app.readers.archive import local
+from app.readers.html import decode
+from app.readers.limits import Limits
+from app.readers.parsed import Parsed, Refused, damaged
+from app.readers.sections import Block, Chapter, finish
+
+Step = Callable[[int, int, "int | None"], None]
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_TEXT_TYPES = ("application/xhtml+xml", "text/html", "application/xml", "text/x-oeb1-document")
+_NAMED_SHARE = 0.5  # of the spine's files; below it the table of contents does not tell chapters from their rest
+
+
+@dataclass
+class _Package:
+    """What the package file says: names are paths inside the container."""
+
+    title: str = ""
+    author: str = ""
+    spine: list[str] = field(default_factory=list)
+    nav: str = ""
+    ncx: str = ""
+
+
+@dataclass
+class _Entry:
+    """One line of the table of contents."""
+
+    title: str
+    file: str
+    anchor: str
+    level: int
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read an EPUB book.
+
+    Args:
+        request: holds ``trouble`` (number of a file in the spine as text -> what befell it).
+    """
+    try:
+        with archive.open_bounded(path, limits) as files:
+            package = _package(files)
+            _refuse_locked(files, package)
+            entries = _contents(files, package)
+            trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
+            chapters, warnings = _chapters(files, package, entries, trouble, limits, step)
+    except (zipfile.BadZipFile, OSError, NotImplementedError):
+        raise damaged("is damaged: its zip container cannot be read.") from None
+    sections, outline = finish(chapters)
+    if not sections:
+        raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
+    return Parsed("epub", "section", sections, package.title, package.author, outline, warnings)
+
+
+def _package(files: zipfile.ZipFile) -> _Package:
+    names = set(files.namelist())
+    place = ""
+    if _CONTAINER in names:
+        root = archive.read_xml(files.read(_CONTAINER), "its container file")
+        place = next((node.get("full-path", "") for node in root.iter() if local(node.tag) == "rootfile"), "")
+    if place not in names:
+        place = next((name for name in sorted(names) if name.endswith(".opf")), "")
+    if not place:
+        raise damaged("is damaged: it has no package file.")
+    root = archive.read_xml(files.read(place), "its package file")
+    base = posixpath.dirname(place)
+    found, manifest = _Package(), dict[str, ElementTree.Element]()
+    for node in root.iter():
+        name = local(node.tag)
+        if name == "title" and not found.title:
+            found.title = node.text or ""
+        elif name == "creator" and node.text:
+            found.author = f"{found.author}, {node.text}" if found.author else node.text
+        elif name == "item":
+            manifest[node.get("id", "")] = node
+            target = _inside(base, node.get("href", ""))[0]
+            if "nav" in (node.get("properties") or "").split():
+                found.nav = target
+            elif node.get("media-type") == "application/x-dtbncx+xml":
+                found.ncx = target
+    for node in root.iter():
+        item = manifest.get(node.get("idref", "")) if local(node.tag) == "itemref" else None
+        if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
+            target = _inside(base, item.get("href", ""))[0]
+            if target not in found.spine:
+                found.spine.append(target)
+    if not found.spine:
+        raise damaged("is damaged: it lists no chapters.")
+    return found
+
+
+def _inside(base: str, reference: str) -> tuple[str, str]:
+    """A reference as a path inside the container, and its anchor."""
+    target, _, anchor = reference.partition("#")
+    if not target:
+        return "", anchor
+    return posixpath.normpath(posixpath.join(base, unquote(target))).lstrip("/"), unquote(anchor)
+
+
+def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
+    if _ENCRYPTION not in files.namelist():
+        return
+    root = archive.read_xml(files.read(_ENCRYPTION), "its encryption file")
+    locked = {unquote(node.get("URI", "")) for node in root.iter() if local(node.tag) == "CipherReference"}
+    if locked & set(package.spine):  # locked fonts are common and harm nobody
+        raise Refused("is locked by copy protection (DRM).", "Only the shop's own program can open it.")
+
+
+def _contents(files: zipfile.ZipFile, package: _Package) -> list[_Entry]:
+    """The table of contents; a broken one costs the names, not the book."""
+    names = set(files.namelist())
+    try:
+        if package.nav in names:
+            root = archive.read_xml(files.read(package.nav), "its table of contents")
+            entries = _nav_entries(root, posixpath.dirname(package.nav))
+            if entries:
+                return entries
+        if package.ncx in names:
+            root = archive.read_xml(files.read(package.ncx), "its table of contents")
+            entries = []
+            for node in root.iter():
+                if local(node.tag) == "navMap":
+                    _ncx_entries(node, posixpath.dirname(package.ncx), 0, entries)
+            return entries
+    except (Refused, zipfile.BadZipFile, RecursionError):
+        pass
+    return []
+
+
+def _nav_entries(root: ElementTree.Element, base: str) -> list[_Entry]:
+    lists = [node for node in root.iter() if local(node.tag) == "nav"]
+    kinds = [" ".join(value for key, value in node.attrib.items() if local(key) == "type") for node in lists]
+    chosen = next((node for node, kind in zip(lists, kinds, strict=True) if kind == "toc"), None)
+    if chosen is None:
+        chosen = lists[0] if lists else root
+    entries: list[_Entry] = []
+
+    def walk(node: ElementTree.Element, level: int) -> None:
+        for child in node:
+            name = local(child.tag)
+            if name == "a" and child.get("href"):
+                file, anchor = _inside(base, child.get("href", ""))
+                entries.append(_Entry(" ".join("".join(child.itertext()).split()), file, anchor, max(level, 0)))
+            else:
+                walk(child, level + (name == "ol"))
+
+    walk(chosen, -1)
+    return entries
+
+
+def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list[_Entry]) -> None:
+    for point in node:
+        if local(point.tag) != "navPoint":
+            continue
+        title, place = "", ""
+        for child in point:
+            if local(child.tag) == "navLabel":
+                title = " ".join("".join(child.itertext()).split())
+            elif local(child.tag) == "content":
+                place = child.get("src", "")
+        file, anchor = _inside(base, place)
+        if title and file:
+            entries.append(_Entry(title, file, anchor, level))
+        _ncx_entries(point, base, level + 1, entries)
+
+
+def _chapters(
+    files: zipfile.ZipFile,
+    package: _Package,
+    entries: list[_Entry],
+    trouble: dict[int, str],
+    limits: Limits,
+    step: Step,
+) -> tuple[list[Chapter], list[str]]:
+    by_file: dict[str, list[_Entry]] = {}
+    for entry in entries:
+        by_file.setdefault(entry.file, []).append(entry)
+    named = sum(name in by_file for name in package.spine) > _NAMED_SHARE * len(package.spine)
+    chapters: list[Chapter] = []
+    warnings: list[str] = []
+    count, characters, waiting = len(package.spine), 0, list[_Entry]()
+    for number, name in enumerate(package.spine, 1):
+        step(number - 1, count, number)
+        if name == package.nav:
+            continue
+        reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
+        blocks: list[Block] = []
+        if reason is None:
+            try:
+                blocks = markup.read(decode(files.read(name)))[0]
+            except KeyError:
+                reason = "it is missing from the file"
+            except Exception as error:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
+                reason = f"it is damaged ({type(error).__name__})"
+        if reason:
+            warnings.append(f"“{posixpath.basename(name)}” could not be read: {reason}.")
+        characters += sum(len(block.text) for block in blocks)
+        if characters > limits.characters:
+            raise Refused(f"has more than {limits.characters:,} characters.", "Split it into parts.")
+        here = waiting + by_file.get(name, [])
+        waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
+        _split(blocks, here, chapters, named=named)
+    return chapters, warnings
+
+
+def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
+    """One file of the spine as chapters: cut where the table of contents points into it."""
+    places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
+    starts: dict[int, _Entry] = {}
+    for entry in entries:
+        starts.setdefault(places.get(entry.anchor, 0) if entry.anchor else 0, entry)
+    if 0 not in starts and blocks:
+        if chapters and starts and not any(block.level for block in blocks[: min(starts)]):
+            chapters[-1].text += "\n\n" + _joined(blocks[: min(starts)])
+        else:
+            rest = blocks[: min(starts, default=len(blocks))]
+            heading = next((block.text for block in rest if block.level), "")
+            if not starts and not heading and chapters and named:
+                chapters[-1].text += "\n\n" + _joined(rest)
+            else:
+                chapters.append(Chapter(heading, _joined(rest), 0, listed=bool(heading) and not named))
+    order = sorted(starts)
+    for start, end in zip(order, [*order[1:], len(blocks)][: len(order)], strict=True):
+        entry = starts[start]
+        chapters.append(Chapter(entry.title, _joined(blocks[start:end]), entry.level))
+
+
+def _joined(blocks: list[Block]) -> str:
+    return "\n\n".join(block.text for block in blocks if block.text)

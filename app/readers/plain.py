@@ -1,0 +1,219 @@
+"""Plain text and Markdown: encoding, hard line ends, chapters that are only lines like "CHAPTER IV". Child only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from app.readers import cleaning, encoding
+from app.readers.limits import Limits
+from app.readers.lines import Line, Margins, reflow
+from app.readers.parsed import Parsed, Refused
+from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
+
+Step = Callable[[int, int, "int | None"], None]
+
+_HARD_WRAP = 120  # characters; a text with longer lines has no hard line ends
+_NUMERAL = (
+    r"(?:\d{1,3}|[ivxlcdm]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
+    r"|twenty(?:[- ]\w+)?|the \w+|first|second|third|last)"
+)
+_NAMED = (
+    r"chapter|book|part|volume|letter|act|scene|canto|stave|kapitel|teil|buch|brief|chapitre|partie|livre|cap[ií]tulo|parte"
+    r"|libro|capitolo|hoofdstuk|глава|часть|книга"
+)
+_NUMBERED = re.compile(rf"(?:{_NAMED})\s+{_NUMERAL}(?:[.:)\]—–-]*$|[.:)\]—–-]+\s*\S.*$|\s+[\"“A-Z].*$)", re.I)
+_ALONE = re.compile(
+    r"(?:prologue|epilogue|preface|foreword|introduction|afterword|appendix|conclusion|etymology)\.?$", re.I
+)
+_ROMAN_ALONE = re.compile(r"[IVXLC]+\.?$")
+_UPPER_PARTS = re.compile(r"(?:book|part|volume|act|buch|teil|livre|partie|libro|parte|часть|книга)\b", re.I)
+_LONGEST_HEADING = 90
+_CONTENTS_RUN = 3  # headings with nothing between them that make a list of contents
+_NOTHING = 60  # characters
+_ALIVE = 2000  # paragraphs between two signs of life
+_MARK = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
+_UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a text or Markdown file; ``request["kind"]`` says which."""
+    step(0, 1, None)
+    data = path.read_bytes()
+    if len(data) > 4 * limits.characters:
+        raise Refused(f"has {len(data) / 1e6:,.0f} MB of text; that is more than a book.", "Split it into parts.")
+    raw, name = encoding.decode(data)
+    wrong = raw.count("\ufffd")
+    text = cleaning.characters(raw)
+    if len(text) > limits.characters:
+        raise Refused(
+            f"has {len(text):,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
+        )
+    step(0, 1, None)
+    if request["kind"] == "markdown":
+        blocks = markdown_blocks(text)
+        chapters = by_headings(blocks, split_levels(blocks))
+        title = next((block.text for block in blocks if block.level == 1), "")
+        author = ""
+    else:
+        chapters = plain_chapters(text, lambda: step(0, 1, None))
+        title, author = _names(text)
+    step(0, 1, None)
+    sections, outline = finish(chapters)
+    warnings = [f"{wrong} characters could not be read as {name} and are shown as \ufffd."] if wrong else []
+    return Parsed(request["kind"], "section", sections, title, author, outline, warnings)
+
+
+def _names(text: str) -> tuple[str, str]:
+    """Title and author where the head of a file says them in so many words, as Project Gutenberg's do."""
+    found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
+    return (found["title"], found.get("author", "")) if "title" in found else ("", "")
+
+
+def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:
+    """Chapters of a plain text, its paragraphs re-flowed; ``alive`` is called now and then."""
+    paragraphs = _paragraphs(text, alive)
+    alive()
+    heads = _headings(paragraphs)
+    if len(heads) < 2:
+        return [Chapter("", "\n\n".join(paragraphs), listed=False)]
+    chapters = []
+    starts = sorted(heads)
+    if starts[0]:
+        chapters.append(Chapter("", "\n\n".join(paragraphs[: starts[0]]), listed=False))
+    nested = any(_UPPER_PARTS.match(heads[start]) for start in starts) and not all(
+        _UPPER_PARTS.match(heads[start]) for start in starts
+    )
+    for start, end in zip(starts, [*starts[1:], len(paragraphs)], strict=True):
+        level = 1 if nested and not _UPPER_PARTS.match(heads[start]) else 0
+        chapters.append(Chapter(heads[start], "\n\n".join(paragraphs[start:end]), level))
+    return chapters
+
+
+def _headings(paragraphs: list[str]) -> dict[int, str]:
+    """Which paragraphs are chapter headings: index -> title. Lists of contents are not."""
+    found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
+    if len(found) < 2:
+        found.update({at: text for at, text in enumerate(paragraphs) if _ROMAN_ALONE.match(text.strip())})
+    keys = {at: " ".join(_first_line(text).casefold().split()) for at, text in found.items()}
+    later: Counter[str] = Counter(keys.values())
+    order = sorted(found)
+    runs: list[list[int]] = []
+    for at in order:
+        between = sum(map(len, paragraphs[runs[-1][-1] + 1 : at])) if runs else _NOTHING
+        if runs and between < _NOTHING:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    kept: dict[int, str] = {}
+    for run in runs:
+        contents = len(run) >= _CONTENTS_RUN
+        for at in run:
+            later[keys[at]] -= 1
+            if contents and (later[keys[at]] > 0 or at != run[-1]):
+                continue
+            kept[at] = _title(paragraphs, at)
+    return kept
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0].strip().rstrip(".:")
+
+
+def _is_heading(paragraph: str) -> bool:
+    first = _first_line(paragraph)
+    if len(first) > _LONGEST_HEADING or paragraph.count("\n") > 2:
+        return False
+    return bool(_NUMBERED.match(first) or _ALONE.match(first))
+
+
+def _title(paragraphs: list[str], at: int) -> str:
+    """A heading's own words; where it is only a number, with the short line below it."""
+    title = " ".join(paragraphs[at].split())
+    bare = len(title.split()) <= 2
+    below = paragraphs[at + 1] if bare and at + 1 < len(paragraphs) else ""
+    short = below and len(below) <= _LONGEST_HEADING // 2 and "\n" not in below and not _is_heading(below)
+    if short and not below.rstrip().endswith((".", ",", ";", "!", "?", "”", '"')):
+        return f"{title.rstrip('.')}. {below}"
+    return title if len(title) <= _LONGEST_HEADING else _first_line(paragraphs[at])
+
+
+def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
+    """Paragraphs on one line each where the file has hard line ends; verse and lists keep theirs."""
+    groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
+    groups = [group for group in groups if group.strip()]
+    lengths = sorted(len(line) for group in groups for line in group.split("\n"))
+    if not lengths or lengths[int(len(lengths) * 0.98)] > _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
+        return [group.strip() for group in groups]
+    words = cleaning.vocabulary(groups)
+    alive()
+    pages = [_lines(group) for group in groups]
+    margins = Margins(pages)
+    paragraphs = []
+    for at, lines in enumerate(pages):
+        if at % _ALIVE == 0:
+            alive()
+        if lines:
+            paragraphs.append(reflow(lines, words, margins))
+    return paragraphs
+
+
+def _lines(group: str) -> list[Line]:
+    lines = []
+    for at, row in enumerate(group.split("\n")):
+        stripped = row.strip()
+        if stripped:
+            indent = len(row) - len(row.lstrip())
+            words = " ".join(stripped.split())
+            lines.append(Line(words, float(indent), float(indent + len(stripped)), float(at), at + 1.0))
+    return lines
+
+
+def markdown_blocks(text: str) -> list[Block]:
+    """Headings and paragraphs of Markdown; everything else stays as it is written."""
+    blocks: list[Block] = []
+    current: list[str] = []
+    fenced = False
+
+    def close() -> None:
+        if current:
+            blocks.append(Block(_unwrapped(current)))
+            current.clear()
+
+    for row in text.split("\n"):
+        if _FENCE.match(row):
+            fenced = not fenced
+            current.append(row)
+            continue
+        mark = None if fenced else _MARK.match(row)
+        if mark:
+            close()
+            blocks.append(Block(mark[2], len(mark[1])))
+        elif not fenced and current and len(current) == 1 and _UNDERLINE.match(row):
+            blocks.append(Block(current.pop().strip(), 1 if row.startswith("=") else 2))
+        elif row.strip() or fenced:
+            current.append(row)
+        else:
+            close()
+    close()
+    return [block for block in blocks if block.text]
+
+
+_KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
+
+
+def _unwrapped(rows: list[str]) -> str:
+    """A paragraph's lines made one; lists, quotes, tables, code and forced line ends keep theirs."""
+    if any(_FENCE.match(row) for row in rows):
+        return "\n".join(rows)
+    parts = [rows[0].rstrip()]
+    for above, row in pairwise(rows):
+        hard = above.endswith(("  ", "\\")) or _KEPT_LINE.match(row)
+        parts.append(("\n" if hard else " ") + (row.rstrip() if hard else row.strip()))
+    return "".join(parts)

@@ -1,0 +1,140 @@
+"""Books without pages cut into sections that a citation can point at. Knows blocks of text and headings; no format."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.readers import cleaning
+from app.readers.parsed import Heading, Section
+
+PART = 3_000
+"""Characters of a part where nothing else divides a text."""
+
+LONGEST = 20_000
+"""Characters above which a chapter is cut into parts."""
+
+_CUT_CHAPTER = 8_000  # characters of a part of a long chapter
+_SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
+
+
+@dataclass
+class Block:
+    """A paragraph or a heading. ``level`` is 0 for text, 1 and up for headings; ``anchors`` are names within it."""
+
+    text: str
+    level: int = 0
+    anchors: tuple[str, ...] = ()
+
+
+@dataclass
+class Chapter:
+    """A run of blocks under one name; ``level`` from 0. ``listed``: it belongs into the table of contents."""
+
+    title: str
+    text: str
+    level: int = 0
+    listed: bool = True
+
+
+def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
+    """Blocks cut at headings of level ``deepest`` and above; the heading stays in the text."""
+    chapters: list[Chapter] = []
+    texts: list[str] = []
+    title, level = "", 0
+
+    def close() -> None:
+        text = "\n\n".join(texts)
+        if text:
+            chapters.append(Chapter(title, text, level, bool(title)))
+
+    for block in blocks:
+        if 0 < block.level <= deepest:
+            only_headings = texts and all(text == title for text in texts) and block.level > level + 1
+            if not only_headings:
+                close()
+                texts = []
+                title, level = cleaning.one_line(block.text), block.level - 1
+        if block.text:
+            texts.append(block.text)
+    close()
+    return chapters
+
+
+def split_levels(blocks: Sequence[Block]) -> int:
+    """How deep to cut: to the second kind of heading that the text uses, or the only one."""
+    used = sorted({block.level for block in blocks if block.level})
+    return used[min(1, len(used) - 1)] if used else 0
+
+
+def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
+    """Chapters as sections with names of their own, long ones cut, and the table of contents."""
+    sections: list[Section] = []
+    outline: list[Heading] = []
+    named = any(chapter.title for chapter in chapters)
+    seen: Counter[str] = Counter()
+    number = 0
+    for chapter in chapters:
+        text = cleaning.spaces(chapter.text)
+        if not text:
+            continue
+        title = cleaning.one_line(chapter.title, 80)
+        if chapter.listed and title:
+            outline.append(Heading(cleaning.one_line(chapter.title), len(sections) + 1, chapter.level))
+        limit = LONGEST if title else PART + PART // 2
+        parts = cut(text, _CUT_CHAPTER if title else PART) if len(text) > limit else [text]
+        for at, part in enumerate(parts):
+            if title:
+                label = title if at == 0 else f"{title.rstrip('.')}, part {at + 1}"
+            else:
+                number += 1
+                label = f"part {number}" if not named or len(parts) > 1 or number > 1 else "opening"
+            seen[label] += 1
+            sections.append(Section(label if seen[label] == 1 else f"{label} ({seen[label]})", part))
+    least = min((entry.level for entry in outline), default=0)
+    for entry in outline:
+        entry.level -= least
+    return sections, outline
+
+
+def cut(text: str, size: int) -> list[str]:
+    """Text in pieces of about ``size`` characters: at paragraphs, else at sentences, else at words, else anywhere."""
+    parts: list[str] = []
+    current: list[str] = []
+    length = 0
+    for paragraph in text.split("\n\n"):
+        for piece in _pieces(paragraph, size):
+            if current and length + len(piece) > size * 1.25:
+                parts.append("\n\n".join(current))
+                current, length = [], 0
+            current.append(piece)
+            length += len(piece) + 2
+            if length >= size:
+                parts.append("\n\n".join(current))
+                current, length = [], 0
+    if current:
+        if parts and length < size // 4:
+            parts[-1] += "\n\n" + "\n\n".join(current)
+        else:
+            parts.append("\n\n".join(current))
+    return parts
+
+
+def _pieces(paragraph: str, size: int) -> list[str]:
+    """One paragraph, cut only where it is much longer than a part."""
+    if len(paragraph) <= 2 * size:
+        return [paragraph]
+    pieces: list[str] = []
+    start = 0
+    while len(paragraph) - start > 2 * size:
+        window = paragraph[start : start + size + size // 4]
+        ends = [match.end() for match in _SENTENCE.finditer(window) if match.end() > size // 2]
+        end = ends[-1] if ends else max(window.rfind(" "), window.rfind("\n")) + 1
+        if end < size // 2:
+            end = len(window)
+        pieces.append(window[:end].strip())
+        start += end
+    pieces.append(paragraph[start:].strip())
+    return pieces
