@@ -16,11 +16,12 @@ from app.settings import Settings
 from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import EngineError
-from engine.events import AnswerDone, BookRead, Failed, ReadingProgress, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
 
 if TYPE_CHECKING:
-    from engine import Engine
+    from engine import Engine, Request
 
+_POLL_S = 0.5
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
 
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         status = engine.status()
     if options.json:
         report = figures.report_of(document, book, done, status.model)
-        sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     else:
         say("\n".join(figures.lines_of(done)))
     return 0
@@ -49,11 +50,13 @@ def loaded_engine(settings: Settings) -> Iterator[Engine]:
     """
     from engine import Engine
 
-    stage = Stage("Loading the model")
     engine = Engine(settings.engine_config())
     try:
-        status = engine.wait_ready()
-        stage.done(figures.model_line(status.model) if status.model else "done")
+        with Stage("Loading the model") as stage:
+            while engine.status().state == "loading":
+                engine.wait_ready(_POLL_S)
+            status = engine.wait_ready()
+            stage.done(figures.model_line(status.model) if status.model else "done")
         yield engine
     finally:
         engine.close()
@@ -64,23 +67,23 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
     Raises:
         ContextTooSmall: it is too long, and ``fit`` is not set.
+        EngineError: reading failed.
     """
-    request = engine.read(document, fit=fit)
-    stage = Stage(f"Reading {document.title}")
-    for event in request:
-        if isinstance(event, ReadingProgress):
-            stage.update(figures.progress_line(event))
-        elif isinstance(event, BookRead):
-            stage.done(f"{event.tokens:,} tokens, {event.tokens_per_s:,.0f} tokens/s")
-            return event
-        elif isinstance(event, Failed):
-            raise EngineError(event.cause, event.remedy)
+    with Stage(f"Reading {document.title}") as stage:
+        for event in events_of(engine.read(document, fit=fit)):
+            if isinstance(event, ReadingProgress):
+                stage.update(figures.progress_line(event))
+            elif isinstance(event, BookRead):
+                stage.done(f"{event.tokens:,} tokens, {event.tokens_per_s:,.0f} tokens/s")
+                return event
+            elif isinstance(event, Failed):
+                raise EngineError(event.cause, event.remedy)
     raise EngineError("Reading ended without a result.", "Please try again.")
 
 
 def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, show: bool) -> AnswerDone:
     """Ask, and write the answer to stdout while it comes."""
-    for event in engine.ask(question, sampling=sampling, mode=mode):
+    for event in events_of(engine.ask(question, sampling=sampling, mode=mode)):
         if isinstance(event, TextDelta) and show:
             sys.stdout.write(event.text)
             sys.stdout.flush()
@@ -94,6 +97,17 @@ def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, 
         elif isinstance(event, Failed):
             raise EngineError(event.cause, event.remedy)
     raise EngineError("The answer ended without a result.", "Please try again.")
+
+
+def events_of(request: Request) -> Iterator[Event]:
+    """A request's events. Waits in short steps, since a long wait would not hear Ctrl-C on Windows."""
+    try:
+        while not request.finished:
+            event = request.next_event(_POLL_S)
+            if event is not None:
+                yield event
+    finally:
+        request.cancel()
 
 
 def _say_what_was_read(document: Document, book: BookRead) -> None:

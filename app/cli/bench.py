@@ -1,13 +1,20 @@
-"""``bench``: hands its arguments to the engine's own bench."""
+"""``bench``: hands its arguments, the default models and the document readers to the engine's own bench."""
 
 from __future__ import annotations
 
 import argparse
 
-from app.settings import Settings
+from app.settings import SAMPLE_BOOKS, Settings
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
+    from app.readers import read_document
     from engine.bench import main
 
-    return int(main(options.rest) or 0)
+    return main(
+        options.rest,
+        model=settings.model,
+        draft=settings.draft,
+        book=SAMPLE_BOOKS / "the-lamplighters-of-orre.txt",
+        open_book=read_document,
+    )

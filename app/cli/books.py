@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.errors import PasswordNeeded
+
 if TYPE_CHECKING:
     from engine.document import Document
 
@@ -18,7 +20,10 @@ def open_book(file: str, password: str | None = None, pages: tuple[int, int] | N
     """
     from app.readers import read_document
 
-    document = read_document(Path(file).expanduser(), password)
+    try:
+        document = read_document(Path(file).expanduser(), password)
+    except PasswordNeeded as error:
+        raise PasswordNeeded(error.cause, "Give its password with --password.") from error
     return document.select(*pages) if pages else document
 
 

@@ -5,11 +5,12 @@ Exit status: 0 done, 1 an error of the program itself, 2 something the person ca
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -32,30 +33,35 @@ _MODULES = {"app": "serve", "ask": "ask", "read": "read", "doctor": "doctor", "b
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit status."""
-    try:
-        return _run(arguments)
-    except HelpAsked as help_text:
-        sys.stdout.write(str(help_text))
-        return EXIT_DONE
-    except TrifoldError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        sys.stderr.write("\n")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has gone, which is no fault; stop Python's own complaint
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAULT
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"The package {error.name} is missing. Run: python launch.py --repair\n")
-        return EXIT_BAD_INPUT
-    except Exception as error:  # noqa: BLE001 - the last edge: nobody should see a traceback
-        sys.stderr.write(_fault_sentence(error))
-        return EXIT_FAULT
+    with logging_to(data_folder() / "logs") as log:
+        try:
+            status = _run(arguments)
+            sys.stdout.flush()  # here, where a reader that has gone is no fault, and not when Python ends
+            return status
+        except TrifoldError as error:
+            sys.stderr.write(f"{error}\n")
+            return EXIT_BAD_INPUT
+        except KeyboardInterrupt:
+            sys.stderr.write("\n")
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:  # whoever read the output has gone, which is no fault; stop Python's own complaint
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_FAULT
+        except ModuleNotFoundError as error:
+            sys.stderr.write(f"The package {error.name} is missing. Run: python launch.py --repair\n")
+            return EXIT_BAD_INPUT
+        except Exception as error:  # the last edge: nobody should see a traceback
+            logging.getLogger(__name__).error("unexpected error", exc_info=error)
+            sys.stderr.write(f"This should not have happened: {type(error).__name__}: {error}. Details: {log}\n")
+            return EXIT_FAULT
 
 
 def _run(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
+    try:
+        options = parse(arguments)
+    except HelpAsked as help_text:
+        sys.stdout.write(str(help_text))
+        return EXIT_DONE
     named = vars(options)
     settings = make_settings(
         model=named.get("model"),
@@ -77,6 +83,7 @@ def prepare_libraries(settings: Settings) -> None:
         GRADIO_ANALYTICS_ENABLED="False",
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
+        HF_HUB_VERBOSITY="error",
         TRANSFORMERS_VERBOSITY="error",
         TOKENIZERS_PARALLELISM="false",
     )
@@ -84,22 +91,20 @@ def prepare_libraries(settings: Settings) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def log_to_file(folder: Path) -> Path:
-    """Send the program's log to a file that cannot grow without end. Returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def logging_to(folder: Path) -> Iterator[Path]:
+    """Send the program's log to a file that cannot grow without end, and nowhere else. Gives the file."""
     path = folder / LOG_NAME
-    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)
-    return path
-
-
-def _fault_sentence(error: Exception) -> str:
-    what = f"This should not have happened: {type(error).__name__}: {error}."
+    handler: logging.Handler = logging.NullHandler()
+    with contextlib.suppress(OSError):  # a log that cannot be written must not keep anybody from working
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=True)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
     try:
-        path = log_to_file(data_folder() / "logs")
-        logging.getLogger(__name__).error("unexpected error", exc_info=error)
-    except OSError:
-        return f"{what}\n"
-    return f"{what} The details are in {path}\n"
+        yield path
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -45,7 +45,8 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
 def lines_of(report: dict[str, Any]) -> list[str]:
     """The report as a person reads it."""
     by = f" by {report['author']}" if report["author"] else ""
-    size = f"{report['pages']:,} {report['unit']}s, {report['characters']:,} characters"
+    unit = report["unit"] if report["pages"] == 1 else f"{report['unit']}s"
+    size = f"{report['pages']:,} {unit}, {report['characters']:,} characters"
     if report["tokens"] is not None:
         size += f", {report['tokens']:,} tokens"
     lines = [f"{report['title']}{by}", size]

@@ -11,11 +11,11 @@ import threading
 import webbrowser
 
 from app.cli import instance
-from app.cli.main import log_to_file
 from app.launcher.speech import say
 from app.settings import Settings
 
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
+
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     running = instance.find_running(settings.instance_file)
@@ -33,7 +33,6 @@ def _serve(settings: Settings, browser: bool) -> int:
     say("Starting. Ctrl-C ends it.")
     from app.server import serve
 
-    log_to_file(settings.logs)
     signal.signal(signal.SIGTERM, _leave)
 
     def greet() -> None:

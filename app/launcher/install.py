@@ -106,21 +106,21 @@ def _say_what_comes(environment: Environment) -> None:
 
 
 def _create(environment: Environment) -> None:
-    stage = Stage(f"Making a Python {running_version()} environment")
     options = [] if pip.brings_pip() else ["--without-pip"]
     python = getattr(sys, "_base_executable", None) or sys.executable
-    with environment.log.open("a", encoding="utf-8") as log:
-        status = pip.run_logged([python, "-m", "venv", *options, str(environment.folder)], log)
-    if status != 0 or not environment.python.exists():
-        stage.failed()
-        raise LaunchError(
-            f"Python could not make an environment in {environment.folder}.",
-            f"On Debian or Ubuntu: sudo apt install python3-venv. Details: {environment.log}",
-        )
     if options and not _has_pip():
-        stage.failed()
         raise LaunchError("This Python comes without pip.", "On Debian or Ubuntu: sudo apt install python3-venv.")
-    stage.done()
+    with (
+        Stage(f"Making a Python {running_version()} environment") as stage,
+        environment.log.open("a", encoding="utf-8") as log,
+    ):
+        status = pip.run_logged([python, "-m", "venv", *options, str(environment.folder)], log)
+        if status != 0 or not environment.python.exists():
+            raise LaunchError(
+                f"Python could not make an environment in {environment.folder}.",
+                f"On Debian or Ubuntu: sudo apt install python3-venv. Details: {environment.log}",
+            )
+        stage.done()
 
 
 def _install_torch(environment: Environment) -> str:
@@ -135,14 +135,13 @@ def _install_torch(environment: Environment) -> str:
     if not _answers(f"{build.index_url}/torch/"):
         say(f"{torch_build.INDEX_URL} does not answer; taking the build of torch that the usual index has.")
         return torch_build.PLAIN
-    stage = Stage(f"Fetching torch from {build.index_url}")
     try:
-        pip.install(environment, [pinned, "--index-url", build.index_url], stage)
+        with Stage(f"Fetching torch from {build.index_url}") as stage:
+            pip.install(environment, [pinned, "--index-url", build.index_url], stage)
+            stage.done()
     except LaunchError as error:
-        stage.failed()
         say(f"{error} Taking the build of torch that the usual index has instead.")
         return torch_build.PLAIN
-    stage.done()
     return build.name
 
 
@@ -155,26 +154,19 @@ def _wanted_build() -> torch_build.TorchBuild:
 
 
 def _install_packages(environment: Environment, part: Part, title: str, options: Sequence[str] = ()) -> None:
-    stage = Stage(title)
-    try:
+    with Stage(title) as stage:
         pip.install(environment, [*options, "-r", str(part.requirements)], stage)
-    except LaunchError:
-        stage.failed()
-        raise
-    stage.done()
+        stage.done()
 
 
 def _try_out(environment: Environment) -> None:
     """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
-    stage = Stage("Trying it out")
     code = "import torch; print('torch', torch.__version__, 'CUDA', torch.cuda.is_available())"
-    with environment.log.open("a", encoding="utf-8") as log:
-        status = pip.run_logged([str(environment.python), "-c", code], log)
-    if status != 0:
-        stage.failed()
-        hint = "install the Microsoft Visual C++ Redistributable, then " if os.name == "nt" else ""
-        raise LaunchError("torch is installed but does not start.", f"Please {hint}see {environment.log}.")
-    stage.done("torch works")
+    with Stage("Trying it out") as stage, environment.log.open("a", encoding="utf-8") as log:
+        if pip.run_logged([str(environment.python), "-c", code], log) != 0:
+            hint = "install the Microsoft Visual C++ Redistributable, then " if os.name == "nt" else ""
+            raise LaunchError("torch is installed but does not start.", f"Please {hint}see {environment.log}.")
+        stage.done("torch works")
 
 
 def _pinned_torch(part: Part) -> str | None:

@@ -131,9 +131,9 @@ class PipProgress:
         words = line.split()
         if re.match(r"\s*(Collecting|Processing) ", line):
             self._fetched += 1
-            self._doing = f"{self._fetched} packages, now {Path(words[1]).name.split('-')[0]}"
+            self._doing = f"package {self._fetched}, {Path(words[1]).name.split('-')[0]}"
         elif size := re.match(r"\s*Downloading (\S+?)-\S+ \(([\d.]+ [MG]B)\)", line):
-            self._doing = f"{self._fetched} packages, now {size[1]}, {size[2]}"
+            self._doing = f"package {self._fetched}, {size[1]}, {size[2]}"
         elif line.startswith("Installing collected packages"):
             self._doing = f"unpacking {line.count(',') + 1} packages, which takes a minute or two"
 

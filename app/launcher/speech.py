@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
-_REDRAW_S = 0.2
+_REDRAW_S = 0.2  # in a terminal, where a line is drawn over
+_REPEAT_S = 20  # where the output is kept
 
 
 class LaunchError(Exception):
@@ -21,36 +23,42 @@ def say(sentence: str) -> None:
 
 
 class Stage:
-    """One line of progress: redrawn in place in a terminal, written once where the output is kept."""
+    """One piece of work: a line redrawn in place in a terminal, a few lines where the output is kept.
+
+    Use it in a ``with`` statement, so that whatever happens, the next sentence starts on a line of its own.
+    """
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._begin = time.monotonic()
-        self._drawn = 0.0
+        self._begin = self._told = time.monotonic()
         self._width = 0
         self._live = sys.stderr.isatty()
-        if not self._live:
-            say(title + " ...")
+        self._show("...")
 
     def update(self, detail: str) -> None:
-        now = time.monotonic()
-        if self._live and now - self._drawn >= _REDRAW_S:
-            self._drawn = now
-            self._draw(f"{self._title}: {detail} ({now - self._begin:.0f} s)")
+        if time.monotonic() - self._told >= (_REDRAW_S if self._live else _REPEAT_S):
+            self._show(f"{detail} ({self._seconds()} s)")
 
     def done(self, result: str = "done") -> None:
-        seconds = time.monotonic() - self._begin
+        self._show(f"{result} ({self._seconds()} s)")
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._live:
-            self._draw(f"{self._title}: {result} ({seconds:.0f} s)")
             sys.stderr.write("\n")
+
+    def _seconds(self) -> int:
+        return round(time.monotonic() - self._begin)
+
+    def _show(self, what: str) -> None:
+        self._told = time.monotonic()
+        line = f"{self._title}: {what}"
+        if self._live:
+            line = line[: shutil.get_terminal_size().columns - 1]
+            sys.stderr.write("\r" + line.ljust(self._width))
+            self._width = len(line)
         else:
-            say(f"    {result} ({seconds:.0f} s)")
-
-    def failed(self) -> None:
-        if self._live and self._width:
-            sys.stderr.write("\n")
-
-    def _draw(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self._width))
+            sys.stderr.write(line + "\n")
         sys.stderr.flush()
-        self._width = len(line)

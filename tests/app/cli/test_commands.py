@@ -1,0 +1,132 @@
+"""ask, read and doctor on a real file with real (tiny, untrained) models."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import main
+
+LIMIT_S = 180
+
+
+def test_ask_json_is_one_object_with_the_figures(
+    book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", str(book_file), "Who lit it?", *pair, "--max-tokens", "16", "--json"]) == 0
+    said = capfd.readouterr()
+    report = json.loads(said.out)  # nothing else may be there
+    assert report["answer_tokens"] == len(report["token_ids"]) <= 16
+    assert report["mode"] == "hierarchical"
+    assert report["stop_reason"] in ("end", "length")
+    assert report["prompt_tokens"] > report["book_tokens"] > 300
+    assert report["prefilled_tokens"] == report["prompt_tokens"] - report["book_tokens"]
+    assert report["kv_bytes"]["device"] + report["kv_bytes"]["host"] > 0
+    assert report["ttft_s"] > 0
+    assert "Reading" in said.err
+
+
+def test_ask_streams_the_words_and_then_the_figures(
+    book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = ["ask", str(book_file), "Who lit it?", *pair, "--max-tokens", "16"]
+    assert main([*line, "--json"]) == 0
+    expected = json.loads(capfd.readouterr().out)
+    assert main(line) == 0
+    said = capfd.readouterr()
+    assert said.out == expected["answer"] + "\n"
+    assert f"{expected['answer_tokens']} tokens" in said.err
+    assert "tokens/s" in said.err
+
+
+def test_both_modes_give_the_same_greedy_answer_and_a_seed_repeats_a_sampled_one(
+    book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def token_ids(*options: str) -> list[int]:
+        assert main(["ask", str(book_file), "Who?", *pair, "--max-tokens", "12", "--json", *options]) == 0
+        ids: list[int] = json.loads(capfd.readouterr().out)["token_ids"]
+        return ids
+
+    assert token_ids("--mode", "plain") == token_ids("--mode", "hierarchical", "--gamma1", "2", "--gamma2", "5")
+    sampled = ("--temperature", "1", "--seed", "7")
+    assert token_ids(*sampled) == token_ids(*sampled)
+
+
+def test_ask_without_draft_model(book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    line = ["ask", str(book_file), "Who?", *pair[:2], "--draft", "none", "--max-tokens", "8", "--json"]
+    assert main(line) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["draft"] is None
+    assert report["acceptance"]["middle"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--pages", "5-9"], "not in this book"),
+        (["--context", "300"], "too long for the window"),
+        (["--context", "100000"], "at most 4,096 tokens"),
+        (["--top-p", "7"], "at most 1"),
+        (["--draft", "/no/such/folder"], "/no/such/folder"),
+        (["--device", "gpu9"], "gpu9"),
+    ],
+)
+def test_ask_refuses_in_a_sentence(
+    options: list[str], words: str, book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", str(book_file), "Who?", *pair, *options]) == 2
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert words in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", ["missing.pdf", "empty.pdf"])
+def test_unusable_file_is_refused_before_a_model_is_loaded(
+    name: str, tmp_path: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.pdf").touch()
+    assert main(["ask", str(tmp_path / name), "Who?", *pair]) == 2
+    said = capfd.readouterr()
+    assert name in said.err
+    assert "Loading" not in said.err
+
+
+def test_read_says_what_was_found(book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(book_file), *pair, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["pages"] >= 1
+    assert report["characters"] == pytest.approx(len(book_file.read_text(encoding="utf-8")), rel=0.05)
+    assert report["tokens"] > 300
+    assert report["warnings"] == []
+    assert main(["read", str(book_file), *pair]) == 0
+    assert f"{report['tokens']:,} tokens" in capfd.readouterr().out
+
+
+def test_read_shows_the_file_even_without_a_model(book_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["read", str(book_file), "--model", "/no/such/model", "--json"]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out)["tokens"] is None
+    assert "not counted" in said.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_in_the_middle_ends_quietly(book_file: Path, pair: list[str], checkout: Path) -> None:
+    line = ["ask", str(book_file), "Who?", *pair, "--max-tokens", "3000", "--temperature", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "app.cli", *line], cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    process.stdout.read(1)  # the answer has begun
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert time.monotonic() - begin < 10

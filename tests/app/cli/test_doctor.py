@@ -1,0 +1,101 @@
+"""The doctor: facts of this machine, and what follows from facts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import psutil
+import pytest
+
+from app import machine
+from app.cli.doctor import Findings, advice_for, lines_of
+from app.cli.main import main
+from app.launcher.torch_build import Gpu
+from app.machine import ChildProcess, Machine, ProbeFailed
+from engine.errors import ModelNotFound
+from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model
+
+GB = 10**9
+HERE = Machine("System", "3.11", "/python", "Processor", 2, 2, 16 * GB, 9 * GB, 90 * GB, "/data", (), "/chromium")
+CPU = DeviceFacts("cpu", "processor", 16 * GB, 9 * GB, gflops=(("float32", 150.0),))
+GPU = DeviceFacts("cuda:0", "NVIDIA Test", 24 * GB, 20 * GB, "8.9")
+MODEL = ModelFacts("demo", "llama", 131072, "float32", "cpu", 100, 1000, 131072)
+WELL = Findings(HERE, {"torch": "2.13.0"}, TorchFacts("2.13.0", None, 2, (CPU,)), "cpu", MODEL, MODEL, ())
+
+
+def test_nothing_to_mend_when_all_is_well() -> None:
+    assert advice_for(WELL) == []
+    text = "\n".join(lines_of(WELL))
+    assert "float32 150 GFLOP/s" in text
+    assert "books of up to 131,072 tokens, the model's whole window" in text
+    assert "flash-attn is optional" in text
+
+
+def with_machine(**changes: object) -> Findings:
+    return dataclasses.replace(WELL, machine=dataclasses.replace(HERE, **changes))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (with_machine(memory_available=GB), "1.0 GB of memory"),
+        (with_machine(disk_free=GB), "of disk"),
+        (with_machine(browser=None), "sudo apt install chromium"),
+        (with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), "CUDA 13.0 build of torch"),
+        (dataclasses.replace(WELL, troubles=("It is broken. Mend it.",)), "It is broken. Mend it."),
+        (dataclasses.replace(WELL, target=dataclasses.replace(MODEL, context_in_memory=9)), "very long books"),
+        (
+            dataclasses.replace(
+                WELL, torch=TorchFacts("2.13.0", "13.0", 2, (CPU, dataclasses.replace(GPU, trouble="no kernel")))
+            ),
+            "NVIDIA Test: no kernel",
+        ),
+    ],
+)
+def test_each_trouble_gets_one_sentence(found: Findings, words: str) -> None:
+    advice = advice_for(found)
+    assert len(advice) == 1
+    assert words in advice[0]
+
+
+def test_working_gpu_needs_no_advice() -> None:
+    found = dataclasses.replace(
+        with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), torch=TorchFacts("2.13.0", "13.0", 2, (CPU, GPU))
+    )
+    assert advice_for(found) == []
+
+
+def test_doctor_on_this_machine(pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *pair, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["machine"]["memory_total"] == psutil.virtual_memory().total
+    assert report["machine"]["usable_cores"] >= 1
+    speeds = dict(report["torch"]["devices"][0]["gflops"])
+    assert set(speeds) == {"float32", "bfloat16"}
+    assert min(speeds.values()) > 0
+    # The tiny model: keys and values of 3 layers, 2 KV heads of 16, in 4-byte numbers.
+    assert report["target"]["kv_bytes_per_token"] == 2 * 3 * 2 * 16 * 4
+    assert report["target"]["context_limit"] == report["target"]["context_in_memory"] == 4096
+    assert report["draft"]["kv_bytes_per_token"] == 2 * 1 * 2 * 16 * 4
+    assert report["troubles"] == []
+
+
+def test_doctor_goes_on_when_there_is_no_model(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--model", "/no/such/model"]) == 0
+    said = capfd.readouterr()
+    assert "Target     none" in said.out
+    assert "/no/such/model" in said.out
+    assert "Traceback" not in said.err
+
+
+def test_child_that_crashes_or_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    with ChildProcess() as child, pytest.raises(ProbeFailed, match="crashed"):
+        child.call(os._exit, 3)
+    with ChildProcess() as child, pytest.raises(ModelNotFound, match="/no/such/model"):
+        child.call(inspect_model, "/no/such/model")
+    monkeypatch.setattr(machine, "_PROBE_TIMEOUT_S", 0.01)
+    with ChildProcess() as child, pytest.raises(ProbeFailed, match="did not answer"):
+        child.call(inspect_model, "/no/such/model")

@@ -1,0 +1,107 @@
+"""The figures in numbers and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from app.cli import figures
+from engine import ModelInfo
+from engine.document import Document, Page
+from engine.events import (
+    Acceptance,
+    AnswerDone,
+    BookRead,
+    Figures,
+    KvBytes,
+    ReadingProgress,
+    Stage,
+    StopReason,
+    TimeSplit,
+)
+
+DOCUMENT = Document("The Lamp", "", tuple(Page(n, str(n), "x") for n in range(3, 9)), "text", "0" * 64)
+BOOK = BookRead(1000, 1500, 4, 6, 2.0, 500.0, KvBytes(host=10), stopped=False)
+FIGURES = Figures(
+    mode="hierarchical",
+    answer_tokens=40,
+    rounds=5,
+    ttft_s=0.5,
+    ms_per_token_mean=12.0,
+    ms_per_token_p50=10.0,
+    ms_per_token_p95=31.0,
+    tokens_per_s=83.3,
+    middle=Acceptance(30, 60),
+    verify=Acceptance(36, 40),
+    mean_acceptance_length=8.0,
+    plain_ms=30.0,
+    speedup_vs_plain=2.5,
+    time_split=TimeSplit(1.0, 2.0, 3.0),
+    kv_bytes=KvBytes(host=1_500_000),
+    prompt_tokens=1020,
+    prefilled_tokens=20,
+    context_tokens=1060,
+    context_limit=4096,
+)
+DONE = AnswerDone("Maren.", (1, 2), (Stage.DRAFT, Stage.TARGET), StopReason.END, FIGURES)
+MODEL = ModelInfo("demo", "/m", 10, "llama", 4096, "float32", "cpu", 384, 100, "small", 5)
+
+
+def test_report_holds_what_programs_rely_on() -> None:
+    report = json.loads(json.dumps(figures.report_of(DOCUMENT, BOOK, DONE, MODEL)))
+    expected = {
+        "answer": "Maren.",
+        "token_ids": [1, 2],
+        "prompt_tokens": 1020,
+        "answer_tokens": 40,
+        "stop_reason": "end",
+        "ttft_s": 0.5,
+        "prefill_tokens_per_s": 500.0,
+        "tokens_per_s": 83.3,
+        "acceptance": {"middle": 0.5, "verify": 0.9},
+        "mean_acceptance_length": 8.0,
+        "speedup_vs_plain": 2.5,
+        "kv_bytes": {"device": 0, "host": 1_500_000, "disk": 0},
+        "mode": "hierarchical",
+        "model": "demo",
+        "stages": ["draft", "target"],
+    }
+    assert {name: report[name] for name in expected} == expected
+    assert report["ms_per_token"]["p50"] == 10.0
+    assert report["ms_per_token"]["p95"] == 31.0
+    assert report["pages"] == [3, 6]  # by their numbers in the file, as far as they were read
+
+
+def test_lines_for_people() -> None:
+    text = "\n".join(figures.lines_of(DONE))
+    for words in ("first token after 0.50 s", "10.0 ms per token (p95 31.0)", "2.50 times a plain step"):
+        assert words in text
+    assert "middle 50%, verify 90%, 8.0 tokens per verification" in text
+    assert "1.5 MB host" in text
+
+
+def test_figures_that_do_not_exist_are_left_out() -> None:
+    nothing = Acceptance()
+    plain = dataclasses.replace(
+        FIGURES, middle=nothing, verify=nothing, mean_acceptance_length=None, speedup_vs_plain=None, ttft_s=None
+    )
+    text = "\n".join(figures.lines_of(dataclasses.replace(DONE, figures=plain)))
+    assert "accepted" not in text
+    assert "None" not in text
+    report = figures.report_of(DOCUMENT, BOOK, dataclasses.replace(DONE, figures=plain), None)
+    assert report["acceptance"] == {"middle": None, "verify": None}
+
+
+def test_progress_of_reading() -> None:
+    line = figures.progress_line(ReadingProgress(12_288, 28_412, 90, 212, 1210.4, 13.3))
+    assert line == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s, 13 s left"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (25_276_514_304, "25 GB"), (3 * 10**15, "3000 TB")],
+)
+def test_size(count: int, text: str) -> None:
+    assert figures.size(count) == text

@@ -1,0 +1,96 @@
+"""One running app, found by those that come later; a free port for a new one."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import instance
+from app.settings import HOST
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    body = b'{"app": "trifold", "status": "ok"}'
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+class Stranger(Health):
+    body = b'{"app": "something else"}'
+
+
+@pytest.fixture
+def serve() -> Iterator[object]:
+    servers = []
+
+    def start(handler: type[Health]) -> int:
+        server = http.server.ThreadingHTTPServer((HOST, 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return int(server.server_address[1])
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_running_app_is_found_by_its_announcement(serve, tmp_path: Path) -> None:
+    port = serve(Health)
+    file = tmp_path / "new folder" / "instance.json"
+    instance.announce(file, port)
+    assert json.loads(file.read_text(encoding="utf-8")) == {"pid": os.getpid(), "port": port}
+    assert instance.find_running(file) == port
+
+
+def test_left_over_announcement_is_not_believed(serve, tmp_path: Path) -> None:
+    file = tmp_path / "instance.json"
+    assert instance.find_running(file) is None
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        instance.announce(file, taken.getsockname()[1])  # nothing listens there
+    assert instance.find_running(file) is None
+    instance.announce(file, serve(Stranger))  # another program has taken the port since
+    assert instance.find_running(file) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"port": "x"}', '{"pid": 1}'])
+def test_damaged_announcement_is_not_believed(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "instance.json"
+    file.write_text(content, encoding="utf-8")
+    assert instance.find_running(file) is None
+    instance.withdraw(file)
+
+
+def test_only_its_own_announcement_is_withdrawn(tmp_path: Path) -> None:
+    file = tmp_path / "instance.json"
+    instance.announce(file, 1)
+    instance.withdraw(file)
+    assert not file.exists()
+    file.write_text(json.dumps({"pid": os.getpid() + 1, "port": 1}), encoding="utf-8")
+    instance.withdraw(file)
+    assert file.exists()
+
+
+def test_taken_port_gives_way_to_a_free_one() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        wanted = int(other.getsockname()[1])
+        picked = instance.pick_port(wanted)
+        assert picked != wanted
+        assert 0 < picked < 65536
+    assert instance.pick_port(wanted) == wanted

@@ -1,0 +1,37 @@
+"""What all tests share: a data folder that is thrown away, no network for the libraries, and where things are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure() -> None:
+    """The libraries read these when they are imported, which is before any fixture runs."""
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees or touches what the person who runs it keeps."""
+    folder = tmp_path_factory.mktemp("data")
+    monkeypatch.setenv("TRIFOLD_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    return CHECKOUT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Books and documents beside the checkout, for tests on many real files."""
+    folder = CHECKOUT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("the folder ../shared with real books and documents is not here")
+    return folder
