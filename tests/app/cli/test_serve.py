@@ -1,0 +1,111 @@
+"""The app command from start to end, as processes: ports, the second start, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import instance, serve
+from app.settings import HOST
+
+LIMIT_S = 120
+ADDRESS = re.compile(r"Trifold is at (http://127\.0\.0\.1:(\d+)/\?token=\S+)")
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(pair: list[str], checkout: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts the app; what it says on stderr goes to a file that ``said`` reads."""
+    processes = []
+
+    def run(*options: str) -> subprocess.Popen[str]:
+        with (tmp_path / f"said-{len(processes)}").open("w", encoding="utf-8") as errors:
+            command = [sys.executable, "-m", "app.cli", "--no-browser", *pair, *options]
+            process = subprocess.Popen(command, cwd=checkout, stderr=errors, text=True)
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_for_address(file: Path, process: subprocess.Popen[str]) -> tuple[str, int]:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        found = ADDRESS.search(file.read_text(encoding="utf-8"))
+        if found:
+            return found[1], int(found[2])
+        assert process.poll() is None, file.read_text(encoding="utf-8")
+        time.sleep(0.1)
+    raise AssertionError("the app did not say its address: " + file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_app_from_start_to_end(start: Start, tmp_path: Path, data_folder: Path) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        taken = int(other.getsockname()[1])
+        first = start("--port", str(taken))
+        address, port = wait_for_address(tmp_path / "said-0", first)
+    assert port != taken
+    assert f"uses port {taken}" in (tmp_path / "said-0").read_text(encoding="utf-8")
+    announced = json.loads((data_folder / "instance.json").read_text(encoding="utf-8"))
+    assert announced == {"pid": first.pid, "port": port}
+    with urllib.request.urlopen(address) as page:
+        assert page.status == 200
+
+    second = start()
+    again, same_port = wait_for_address(tmp_path / "said-1", second)
+    assert second.wait(LIMIT_S) == 0
+    assert same_port == port
+    assert "running already" in (tmp_path / "said-1").read_text(encoding="utf-8")
+    with urllib.request.urlopen(again) as page:  # another ticket than the first, which has been used
+        assert page.status == 200
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(address)
+
+    first.send_signal(signal.SIGINT)
+    assert first.wait(LIMIT_S) == 130
+    assert not (data_folder / "instance.json").exists()
+    said = (tmp_path / "said-0").read_text(encoding="utf-8")
+    assert "Traceback" not in said
+    assert instance.find_running(data_folder / "instance.json") is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_app_that_is_told_to_end_cleans_up(start: Start, tmp_path: Path, data_folder: Path) -> None:
+    process = start()
+    wait_for_address(tmp_path / "said-0", process)
+    process.terminate()
+    assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert not (data_folder / "instance.json").exists()
+
+
+def test_no_browser_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(serve.webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr(serve.sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert not serve._open_browser("http://x")
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert serve._open_browser("http://x")
+    assert opened == ["http://x"]
