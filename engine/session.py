@@ -288,8 +288,9 @@ class Session:
         """Time plain steps on this very context. The first also shows the newest query to the selection."""
         if mode == "plain":
             return
-        for _ in range(1 if self._plain_ms else _PLAIN_PROBES):
-            self._plain_ms.append(decoding.plain_step_ms(self.target, self.full, tokens, tap))
+        for probe in range(1 if self._plain_ms else _PLAIN_PROBES):
+            observer = tap if probe == 0 else None
+            self._plain_ms.append(decoding.plain_step_ms(self.target, self.full, tokens, observer))
         self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
 
     def _decode(

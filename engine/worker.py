@@ -1,9 +1,9 @@
 """The engine thread: one session, a queue of requests in, typed events out.
 
 ``Engine`` is what an app holds. Its methods never block on the models: they hand a ``Request`` to the thread and
-return. The thread is the only one that touches models and caches (counting a book's tokens apart, which touches neither). A
-request ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes ``Failed``
-and the thread lives on. Knows no page and no terminal.
+return. The thread is the only one that touches models and caches (counting a book's tokens touches neither). A
+request ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes
+``Failed`` and the thread lives on. Knows no page and no terminal.
 """
 
 from __future__ import annotations

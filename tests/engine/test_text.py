@@ -1,0 +1,131 @@
+"""Tokenizer, chat format and document: pages of tokens, streamed text, templates cut into stable pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from jinja2 import Environment
+
+from engine.config import EngineConfig, SamplingParams, from_mapping
+from engine.document import Document, Page
+from engine.errors import ModelError, OptionError
+from engine.metrics import percentile
+from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
+from engine.tokenizer import BookTokenizer
+
+TEMPLATES = {
+    "plain fallback": FALLBACK_TEMPLATE,
+    "chatml": "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "no system role": "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}"
+    "{% elif m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]{% else %} {{ m['content'] }}</s>{% endif %}"
+    "{% endfor %}",
+    # As in Mistral 7B v0.3: the system text goes into the last question, which would move the book at every turn.
+    "system in the last question": "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}"
+    "{% set chat = messages[1:] %}{% else %}{% set chat = messages %}{% endif %}{% for m in chat %}"
+    "{% if m['role'] == 'user' %}[INST] {% if loop.last and system is defined %}{{ system }}\n\n{% endif %}"
+    "{{ m['content'] }}[/INST]{% else %} {{ m['content'] }}</s>{% endif %}{% endfor %}",
+}
+
+
+def renderer(template: str) -> Callable[..., str]:
+    environment = Environment()
+
+    def fail(message: str) -> None:
+        raise ValueError(message)
+
+    environment.globals["raise_exception"] = fail
+
+    def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
+        return environment.from_string(template).render(messages=messages, add_generation_prompt=add_generation_prompt)
+
+    return render
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_pieces_put_together_are_the_template(name: str) -> None:
+    render = renderer(TEMPLATES[name])
+    form = chat_format(render, "A  Title\nin lines")
+    pieces = form.before_book + "BOOK" + form.after_book + "Q1" + form.after_question
+    pieces += "A1" + form.between_turns + "Q2" + form.after_question
+    book = f"{INSTRUCTION}\n\n# A Title in lines\n\nBOOK"
+    answer = {"role": "assistant", "content": "A1"}
+    if name in ("no system role", "system in the last question"):
+        messages = [{"role": "user", "content": f"{book}\n\nQ1"}, answer, {"role": "user", "content": "Q2"}]
+    else:
+        messages = [{"role": "system", "content": book}, {"role": "user", "content": "Q1"}, answer]
+        messages.append({"role": "user", "content": "Q2"})
+    # A space that a template writes before the assistant's words is left to the model, which begins its answer with it.
+    assert pieces == render(messages, add_generation_prompt=True).replace(" A1", "A1")
+
+
+def test_a_template_without_room_for_a_book_is_refused() -> None:
+    with pytest.raises(ModelError, match="template"):
+        chat_format(renderer("{{ messages[-1]['content'] }}"), "T")
+
+
+def test_every_page_starts_at_its_own_token(tiny: Callable[..., str]) -> None:
+    tokenizer = BookTokenizer(tiny("llama"))
+    pages = [f"Sentence {n} of the log. Nobody remembered 東京 🙂 {n}." for n in range(20)]
+    pages[7] = ""
+    document = Document("T", "", tuple(Page(n + 1, str(n + 1), text) for n, text in enumerate(pages)), "text", "0")
+    book = tokenizer.book(document, tokenizer.format_for("T"))
+    ends = (*book.page_starts[1:], len(book.ids))
+    for text, start, stop in zip(pages, book.page_starts, ends, strict=True):
+        assert tokenizer.decode(book.ids[start:stop]).strip() == text
+    assert book.pages_within(len(book.ids)) == 20
+    assert book.pages_within(book.page_starts[3]) == 3
+    assert book.pages_within(book.page_starts[3] + 1) == 3
+
+
+def test_stream_equals_one_decode(tiny: Callable[..., str]) -> None:
+    tokenizer = BookTokenizer(tiny("llama"))
+    text = "A naïve café 🙂👩‍🚀 in 東京:\n\n “quotes”…\ttab  two spaces " * 9
+    ids = tokenizer.words(text)
+    stream = tokenizer.stream()
+    deltas = [stream.add([token]) for token in ids]
+    assert "".join(deltas) + stream.flush() == tokenizer.decode(ids) == text
+    assert all("\ufffd" not in delta for delta in deltas)
+    assert sum(map(bool, deltas)) > 50
+    broken = tokenizer.words("🙂")[:-1]
+    stream = tokenizer.stream()
+    assert stream.add(broken) == ""
+    assert stream.flush() == tokenizer.decode(broken)
+
+
+def test_joined_pages_keep_running_sentences() -> None:
+    pages = (Page(1, "i", "The end of a\n"), Page(2, "ii", ""), Page(3, "1", "sentence."), Page(4, "2", "New."))
+    document = Document("T", "", pages, "pdf", "0")
+    assert document.text == "The end of a\nsentence.\n\nNew."
+    assert [document.page_at(i) for i in (0, 11, 13, 22, 24)] == [0, 0, 2, 2, 3]
+    assert document.select(3, 4).text == "sentence.\n\nNew."
+    with pytest.raises(OptionError, match="1-4"):
+        document.select(3, 9)
+    with pytest.raises(OptionError):
+        document.select(3, 2)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(OptionError, match="'temperature'"):
+        from_mapping(SamplingParams, {"temprature": 1.0})
+    for bad in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"max_tokens": 0}, {"seed": -1}):
+        with pytest.raises(OptionError, match=next(iter(bad))):
+            from_mapping(SamplingParams, bad)
+    for bad in (
+        {"context": 3},
+        {"dtype": "int4"},
+        {"retrieval_budget": 4},
+        {"num_pending_tokens": 0},
+        {"chunk_size": 0},
+    ):
+        with pytest.raises(OptionError, match=next(iter(bad))):
+            from_mapping(EngineConfig, {"model": "m", **bad})
+    with pytest.raises(OptionError, match="kind"):
+        from_mapping(SamplingParams, {"temperature": "hot"})
+
+
+def test_percentile_by_hand() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([float(n) for n in range(100)], 0.95) == 95.0

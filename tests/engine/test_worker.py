@@ -1,0 +1,164 @@
+"""The engine thread: events in order, cancel within a second, one thing at a time, and a life after errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import Engine, EngineConfig, SamplingParams, Turn
+from engine.document import Document, Page
+from engine.errors import Busy, Closed, ModelNotFound
+from engine.events import AnswerDone, AnswerStarted, BookRead, Failed, ReadingProgress, StopReason, TextDelta
+
+LONG = SamplingParams(max_tokens=2000)
+
+
+@pytest.fixture
+def engine(tiny: Callable[..., str]) -> Iterator[Engine]:
+    config = EngineConfig(
+        model=tiny("llama", spread=0.1),
+        draft=tiny("llama", seed=1, layers=1, width=32),
+        context=4096,
+        retrieval_budget=128,
+        prefill_block=64,
+    )
+    with Engine(config) as engine:
+        yield engine
+
+
+def test_read_and_ask(engine: Engine, book: Document) -> None:
+    status = engine.wait_ready(60)
+    assert status.state == "idle"
+    assert status.model is not None
+    assert status.model.draft_name is not None
+    assert status.model.context_limit == 4096
+    fit = engine.measure(book)
+    events = list(engine.read(book))
+    assert isinstance(events[0], ReadingProgress)
+    assert isinstance(events[-1], BookRead)
+    assert events[-1].tokens == fit.tokens
+    info = engine.status().book
+    assert info is not None
+    assert info.complete
+    assert info.pages_read == 8
+    request = engine.ask("Where is the key?", sampling=SamplingParams(max_tokens=20))
+    kinds = [type(event) for event in request]
+    assert kinds.index(AnswerStarted) < kinds.index(TextDelta)
+    assert kinds[-1] is AnswerDone
+    assert request.finished
+    assert engine.status().figures is not None
+    assert engine.status().figures.answer_tokens == 20  # type: ignore[union-attr]
+
+
+def test_one_thing_at_a_time(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    first = engine.ask("Where?", sampling=LONG)
+    with pytest.raises(Busy, match="question is being answered"):
+        engine.ask("And now?")
+    with pytest.raises(Busy):
+        engine.read(book)
+    first.cancel()
+    assert isinstance(list(first)[-1], AnswerDone)
+    assert isinstance(list(engine.ask("And now?", sampling=SamplingParams(max_tokens=3)))[-1], AnswerDone)
+
+
+def test_cancel_ends_an_answer_within_a_second(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    request = engine.ask("Where?", sampling=LONG)
+    while not isinstance(request.next_event(30), TextDelta):
+        pass
+    asked = time.perf_counter()
+    request.cancel()
+    done = list(request)[-1]
+    assert time.perf_counter() - asked < 1.0
+    assert isinstance(done, AnswerDone)
+    assert done.stop_reason is StopReason.CANCELLED
+    follow = engine.ask("More?", (Turn("Where?", done.answer),), SamplingParams(max_tokens=3))
+    last = list(follow)[-1]
+    assert isinstance(last, AnswerDone)
+    assert last.figures.prefilled_tokens < 40
+
+
+def test_cancel_ends_reading_within_a_second(engine: Engine, book: Document) -> None:
+    request = engine.read(book)
+    while not isinstance(request.next_event(30), ReadingProgress):
+        pass
+    asked = time.perf_counter()
+    request.cancel()
+    done = list(request)[-1]
+    assert time.perf_counter() - asked < 1.0
+    assert isinstance(done, BookRead)
+    assert done.stopped
+
+
+def test_leaving_the_loop_cancels(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    request = engine.ask("Where?", sampling=LONG)
+    for event in request:
+        if isinstance(event, TextDelta):
+            break
+    del event
+    assert request.cancelled
+
+
+def test_an_error_is_an_event_and_the_thread_lives_on(
+    engine: Engine, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = list(engine.ask("Before any book?"))
+    assert isinstance(refused[-1], Failed)
+    assert refused[-1].kind == "InputError"
+    list(engine.read(book))
+    good = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+    for error, kind in ((RuntimeError("boom"), "EngineError"), (MemoryError(), "ResourceError")):
+
+        def broken(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("engine.decoding._verify", broken)
+            failed = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+        assert isinstance(failed, Failed)
+        assert failed.kind == kind
+        assert failed.remedy
+        again = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+        assert isinstance(again, AnswerDone)
+        assert isinstance(good, AnswerDone)
+        assert again.token_ids == good.token_ids
+
+
+def test_too_long_and_empty_books_are_refused(engine: Engine) -> None:
+    huge = Document("Huge", "", (Page(1, "1", "lamp " * 9000),), "text", "0")
+    failed = list(engine.read(huge))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.kind == "ContextTooSmall"
+    assert "4,096" in failed.cause or "3,840" in failed.cause
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    engine = Engine(EngineConfig(model=str(tmp_path / "absent")))
+    with pytest.raises(ModelNotFound):
+        engine.wait_ready(60)
+    assert engine.status().state == "failed"
+    assert "absent" in engine.status().detail
+    with pytest.raises(ModelNotFound):
+        engine.ask("Where?")
+    engine.close()
+
+
+def test_closed_engine_says_so(tiny: Callable[..., str], book: Document) -> None:
+    engine = Engine(EngineConfig(model=tiny("llama"), context=4096))
+    engine.wait_ready(60)
+    engine.close()
+    assert engine.status().state == "closed"
+    with pytest.raises(Closed):
+        engine.read(book)
+
+
+def test_front_door_does_not_load_torch() -> None:
+    code = "import engine, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
