@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from app.ui.desk import Keeper
+    from app.ui.sample import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -83,20 +84,12 @@ def make_keeper(settings: Settings) -> Keeper:
 def guarded_app(keeper: Keeper, settings: Settings) -> App:
     """Everything that answers, behind the guard."""
     from app.ui.routes import DOORS
+    from app.ui.sample import Sample
     from app.ui.shell import Shell
 
     tickets = Tickets(load_secret(settings.data))
-    page = _page(keeper, settings, sample_book(SAMPLE_BOOKS))
+    page = _page(keeper, settings, Sample(SAMPLE_BOOKS))
     return Guard(Shell(page), settings.port, tickets, (*_DOORS, *DOORS))
-
-
-def sample_book(folder: Path) -> Path | None:
-    """The bundled book, in the best form there is."""
-    for suffix in (".pdf", ".epub", ".txt"):
-        found = sorted(folder.glob(f"*{suffix}"))
-        if found:
-            return found[0]
-    return None
 
 
 def quiet_gradio(uploads: Path) -> None:
@@ -111,7 +104,7 @@ def quiet_gradio(uploads: Path) -> None:
     )
 
 
-def _page(keeper: Keeper, settings: Settings, sample: Path | None) -> App:
+def _page(keeper: Keeper, settings: Settings, sample: Sample) -> App:
     quiet_gradio(settings.uploads)
     import gradio
     from fastapi import FastAPI
@@ -128,7 +121,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Path | None) -> App:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes += [
         Route("/healthz", healthz),
-        Live(keeper).route(),
+        Live(keeper, sample).route(),
         shell.files_route(shell.page_files()),
         *BookRoutes(keeper, sample).routes(),
     ]

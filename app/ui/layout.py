@@ -97,10 +97,18 @@ def _how() -> list[gr.components.Component]:
         mode = gr.Radio(_MODES, value="hierarchical", label="Decoding", elem_id="mode")
         with gr.Row(elem_id="sampling"):
             temperature = gr.Slider(
-                0.0, 2.0, _DEFAULTS.temperature, step=0.05, label="Temperature", info="0 takes the likeliest word"
+                0.0,
+                2.0,
+                _DEFAULTS.temperature,
+                step=0.05,
+                label="Temperature",
+                buttons=[],
+                info="0: the likeliest word",
             )
-            top_p = gr.Slider(0.05, 1.0, _DEFAULTS.top_p, step=0.05, label="Top-p", info="1 leaves every word in")
+            top_p = gr.Slider(
+                0.05, 1.0, _DEFAULTS.top_p, step=0.05, label="Top-p", buttons=[], info="1: any word may come"
+            )
             length = gr.Slider(
-                *_LENGTHS, value=_DEFAULTS.max_tokens, step=32, label="Length", info="most tokens in an answer"
+                *_LENGTHS, value=_DEFAULTS.max_tokens, step=32, label="Length", buttons=[], info="tokens at most"
             )
     return [mode, temperature, top_p, length]

@@ -15,8 +15,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from app.books import Book
 from app.ui.desk import Keeper
 from app.ui.presentation import View
+from app.ui.sample import Sample
 from app.ui.view import page_view
 
 TICK_SECONDS = 0.1
@@ -27,18 +29,23 @@ SHELF_SECONDS = 2.0  # the folder of books is looked at this often
 class Live:
     """Args:
     keeper: keeps the desk that is shown.
+    sample: the bundled book, for the questions it comes with.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, sample: Sample) -> None:
         self._keeper = keeper
-        self._books: list = []
+        self._sample = sample
+        self._books: list[Book] = []
         self._looked = 0.0
 
     def view(self) -> View:
         keeper = self._keeper
         desk = keeper.desk
         chats = keeper.chats.of_book(desk.book.sha256) if desk.book else ()
-        return page_view(desk, keeper.engine.status(), chats, self._shelf())
+        view = page_view(desk, keeper.engine.status(), chats, self._shelf())
+        of_sample = desk.book is not None and desk.book.sha256 == self._sample.sha256
+        view["suggestions"] = list(self._sample.questions) if of_sample else []
+        return view
 
     def route(self) -> Route:
         async def live(request: Request) -> StreamingResponse:
@@ -47,7 +54,7 @@ class Live:
 
         return Route("/live", live)
 
-    def _shelf(self) -> list:
+    def _shelf(self) -> list[Book]:
         now = time.monotonic()
         if not self._looked or now - self._looked > SHELF_SECONDS:
             self._looked = now

@@ -70,11 +70,19 @@ def _answer(exchange: Exchange, waiting: str) -> Message:
         return message
     content = harmless(exchange.answer)
     if exchange.stopped is None:
-        content += CARET if content else WAITING.format(html.escape(waiting or "Thinking…"))
+        content = _unfinished(content) if content else WAITING.format(html.escape(waiting or "Thinking…"))
     else:
         line = presentation.answer_line(exchange.figures, exchange.stopped)
         content += f'\n\n<div class="under">{html.escape(line)}</div>' if line else ""
     return {"role": "assistant", "content": content}
+
+
+def _unfinished(content: str) -> str:
+    """An answer in the middle of being written: bold words that are still open are shown bold, not as asterisks."""
+    words = content.rstrip("* ") if content.endswith("*") else content
+    if words.rpartition("\n\n")[2].count("**") % 2 and not words.endswith((" ", "\n")):
+        words += "**"
+    return words + CARET
 
 
 def _sentences(trouble: Trouble) -> str:

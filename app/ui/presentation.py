@@ -16,6 +16,7 @@ View = dict[str, Any]
 
 SCORE_LEVELS = 100
 PACE_LENGTH = 120
+FIRST_GUESS = 0.005  # part of the book after which the time that is left can be guessed
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -31,11 +32,12 @@ WHY_STOPPED = {
 def reading_view(progress: ReadingProgress, unit: str) -> View:
     """The line and the bar while the book is being read."""
     rate = wording.rate(progress.tokens_per_s)
+    fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
-        "fraction": _share(progress.tokens_done, progress.tokens_total),
+        "fraction": fraction,
         "pages": progress.pages_done,
         "where": f"Reading {unit} {_next_page(progress)} of {wording.count(progress.pages_total)}",
-        "pace": f"{rate} tokens/s · {wording.time_left(progress.seconds_left)}" if progress.tokens_per_s else "",
+        "pace": f"{rate} tokens/s · {wording.time_left(progress.seconds_left)}" if fraction >= FIRST_GUESS else "",
     }
 
 
@@ -52,11 +54,11 @@ def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: 
 
 def read_line(read: BookRead, unit: str) -> str:
     """How the reading went, once it is over."""
-    pace = f"{wording.duration(read.seconds)}, {wording.rate(read.tokens_per_s)} tokens/s"
     if not read.stopped:
+        pace = f"{wording.duration(read.seconds)}, {wording.rate(read.tokens_per_s)} tokens/s"
         return f"Read {wording.counted(read.pages_read, unit)} in {pace}. It stays in memory for every question."
     return (
-        f"Stopped after {wording.counted(read.pages_read, unit)} of {wording.count(read.pages_total)} ({pace}). "
+        f"Stopped at {unit} {wording.count(read.pages_read)} of {wording.count(read.pages_total)}. "
         "Questions are answered from what was read."
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +18,7 @@ from starlette.routing import Route
 from app.books import MAX_BYTES
 from app.guard import Door
 from app.ui.desk import Keeper
+from app.ui.sample import Sample
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
@@ -41,10 +41,10 @@ Handler = Callable[[Request], Awaitable[Any]]
 class BookRoutes:
     """Args:
     keeper: keeps the desk.
-    sample: the bundled book, if there is one.
+    sample: the bundled book.
     """
 
-    def __init__(self, keeper: Keeper, sample: Path | None) -> None:
+    def __init__(self, keeper: Keeper, sample: Sample) -> None:
         self._keeper = keeper
         self._sample = sample
 
@@ -78,9 +78,9 @@ class BookRoutes:
         self._keeper.open(book, _text(asked, "password") or None)
 
     async def open_sample(self, request: Request) -> None:
-        if self._sample is None:
+        if self._sample.file is None:
             raise DocumentError("The sample book is missing from this copy of Trifold.", "Open a book of your own.")
-        self._keeper.open(await run_in_threadpool(self._keeper.books.copy_in, self._sample))
+        self._keeper.open(await run_in_threadpool(self._keeper.books.copy_in, self._sample.file))
 
     async def choose(self, request: Request) -> None:
         asked = await _body(request)

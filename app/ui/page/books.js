@@ -5,6 +5,10 @@ const byId = (id) => document.getElementById(id);
 const MOST_BYTES = 200 * 2 ** 20;
 
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
+const HINTS = {
+  reading: "You can ask already: your question waits until the book has been read.",
+  ready: "Ask anything about this book.",
+};
 const MENDS = {
   "open-again": ["Try again", () => post("/books/open", { id: current.id })],
   "read-again": ["Read it", () => post("/reading/again")],
@@ -28,11 +32,13 @@ function draw() {
   byId("book-line").textContent = current.line || "";
   byId("book-line").title = (current.warnings || []).join("\n");
   byId("opening-words").textContent = WORDS[current.stage] || "";
+  byId("hint-words").textContent = HINTS[current.stage] || "";
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
   root.dataset.trouble = trouble ? "yes" : "no";
   if (trouble) drawTrouble(trouble);
   if (current.choose) drawChoice(current.choose);
+  byId("password-words").textContent = current.stage === "locked" && trouble ? trouble.cause : "";
   if (current.stage !== "locked") byId("password").value = "";
 }
 

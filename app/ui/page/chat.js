@@ -13,6 +13,7 @@ const askedHere = () => Boolean(byId("stop")?.checkVisibility());
 export function showChat(chat) {
   const other = shown && (shown.id !== chat.id || (shown.turns !== chat.turns && !askedHere() && !asking));
   shown = chat;
+  byId("trifold").dataset.turns = chat.turns ? "some" : "none";
   if (other) press("refresh");
   mark();
 }
@@ -29,6 +30,28 @@ function mark() {
     if (button.dataset.id === shown?.id) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
   }
+}
+
+// Questions that are worth asking, while the chat is empty.
+export function showSuggestions(questions) {
+  byId("suggestions").replaceChildren(
+    ...questions.map((question) => {
+      const entry = document.createElement("li");
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = question;
+      button.addEventListener("click", () => ask(question));
+      entry.append(button);
+      return entry;
+    }),
+  );
+}
+
+function ask(question) {
+  const box = document.querySelector("#ask-box textarea");
+  box.value = question;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+  setTimeout(() => press("send"), 60); // Gradio takes the words over in its own time
 }
 
 export function bindChat() {

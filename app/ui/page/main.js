@@ -1,6 +1,6 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
 import { bindBooks, showBook, showShelf, showSending } from "./books.js";
-import { bindChat, showAsking, showChat } from "./chat.js";
+import { bindChat, showAsking, showChat, showSuggestions } from "./chat.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
 import { glow, showMap, showRead, showReading } from "./map.js";
@@ -11,7 +11,10 @@ const show = {
   model: showModel,
   book: showBook,
   books: (books) => showShelf("books", books),
-  chats: (chats) => showShelf("chats", chats),
+  chats: (chats) => {
+    showShelf("chats", chats);
+    document.getElementById("trifold").dataset.chats = chats.length ? "some" : "none";
+  },
   map: showMap,
   pages_read: showRead,
   reading: showReading,
@@ -22,6 +25,7 @@ const show = {
   figures: showFigures,
   pace: showPace,
   scores: glow,
+  suggestions: showSuggestions,
 };
 
 function listen() {
