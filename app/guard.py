@@ -169,31 +169,32 @@ def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
 
 
 async def _limited(app: App, door: Door, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the app on a body that is cut off, and answered for, once it has grown past the door's limit."""
     received = 0
-    started = False
+    started = refused = False
 
     async def counted() -> Message:
-        nonlocal received
+        nonlocal received, refused
         message = await receive()
         received += len(message.get("body", b""))
-        if received > door.limit:
-            raise _TooLarge
-        return message
+        if received <= door.limit:
+            return message
+        if not started and not refused:
+            refused = True
+            await _answer(send, 413, _too_large(door))
+        return {"type": "http.disconnect"}
 
     async def watched(message: Message) -> None:
         nonlocal started
-        started = True
-        await send(message)
+        if not refused:
+            started = True
+            await send(message)
 
     try:
         await app(scope, counted, watched)
-    except _TooLarge:
-        if not started:
-            await _answer(send, 413, _too_large(door))
-
-
-class _TooLarge(Exception):
-    """The body has grown past the door's limit."""
+    except Exception:
+        if not refused:  # what an app says about a client that seems gone is of no interest
+            raise
 
 
 def _too_large(door: Door) -> str:

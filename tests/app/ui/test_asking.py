@@ -1,0 +1,157 @@
+"""One question's life: what is written down, when it stops, and that it never blocks for long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedEngine, wait_for
+
+from app.ui import asking
+from app.ui.desk import Keeper, Stage
+from engine.config import SamplingParams
+from engine.errors import Busy, TrifoldError
+from engine.events import Failed, StopReason
+
+Make = Callable[..., Keeper]
+LONG = " ".join(["word"] * 400)
+
+
+def ask(keeper: Keeper, question: str = "Who?", position: int | None = None) -> Iterator[str]:
+    return asking.ask(keeper, question, SamplingParams(), "hierarchical", position)
+
+
+def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
+    keeper = ready()
+    list(ask(keeper))
+    exchange = keeper.chat.exchanges[0]
+    assert (exchange.question, exchange.answer) == ("Who?", "It was Maren Holt who kept the north light.")
+    assert exchange.stopped is StopReason.END
+    assert exchange.figures.answer_tokens == 9
+    assert keeper.desk.figures == exchange.figures
+    assert sum(keeper.desk.scores) == pytest.approx(1.0)
+    assert len(keeper.desk.pace) > 0
+    assert not keeper.desk.asking
+
+
+def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:
+    engine = ScriptedEngine()
+    keeper = ready(engine)
+    list(ask(keeper))
+    list(ask(keeper, "And after her?"))
+    question, history, sampling, mode = engine.asked[1]
+    assert question == "And after her?"
+    assert [(turn.question, turn.answer) for turn in history] == [("Who?", engine.answer)]
+    assert (sampling, mode) == (SamplingParams(), "hierarchical")
+
+
+def test_asking_again_takes_the_old_answers_place(ready: Make) -> None:
+    engine = ScriptedEngine()
+    keeper = ready(engine)
+    list(ask(keeper))
+    engine.answer = "Nobody knows."
+    list(ask(keeper, "Who?", position=0))
+    assert [exchange.answer for exchange in keeper.chat.exchanges] == ["Nobody knows."]
+    assert engine.asked[1][1] == ()
+
+
+def test_updates_are_at_most_twenty_a_second(ready: Make) -> None:
+    keeper = ready(ScriptedEngine(answer=LONG, word_seconds=0.002))
+    began = time.monotonic()
+    updates = len(list(ask(keeper)))
+    assert updates <= (time.monotonic() - began) / asking.UPDATE_SECONDS + 2
+    assert updates >= 4
+
+
+def test_stop_ends_it_within_a_second_and_keeps_the_words(ready: Make) -> None:
+    keeper = ready(ScriptedEngine(answer=LONG))
+    steps = ask(keeper)
+    wait_for(lambda: next(steps) is not None and len(keeper.chat.exchanges[0].answer) > 20)
+    keeper.stop_asking()
+    stopped = time.monotonic()
+    list(steps)
+    assert time.monotonic() - stopped < 1.0
+    exchange = keeper.chat.exchanges[0]
+    assert exchange.stopped is StopReason.CANCELLED
+    assert 20 < len(exchange.answer) < len(LONG)
+
+
+def test_a_closed_tab_cancels_the_request(ready: Make) -> None:
+    engine = ScriptedEngine(answer=LONG)
+    keeper = ready(engine)
+    steps = ask(keeper)
+    wait_for(lambda: next(steps) is not None and bool(keeper.chat.exchanges[0].answer))
+    steps.close()  # type: ignore[attr-defined]
+    assert engine.requests[-1].cancelled.is_set()
+    assert keeper.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert not keeper.desk.asking
+    list(ask(keeper, "And now?"))
+    assert keeper.chat.exchanges[1].stopped is StopReason.END
+
+
+def test_the_caller_gets_its_turn_while_the_engine_is_silent(ready: Make) -> None:
+    keeper = ready(ScriptedEngine(answer=LONG, word_seconds=5.0))
+    steps = ask(keeper)
+    next(steps)
+    for _ in range(3):
+        began = time.monotonic()
+        next(steps)
+        assert time.monotonic() - began < 0.6
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_second_tab_is_told_at_once(ready: Make) -> None:
+    keeper = ready(ScriptedEngine(answer=LONG))
+    steps = ask(keeper)
+    next(steps)
+    with pytest.raises(Busy, match="Another tab"):
+        next(ask(keeper, "Me too?"))
+    assert len(keeper.chat.exchanges) == 1
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_failure_is_written_where_the_answer_would_be(ready: Make) -> None:
+    failure = Failed("The memory ran out.", "Read fewer pages.", "ResourceError")
+    keeper = ready(ScriptedEngine(failure=failure))
+    list(ask(keeper))
+    exchange = keeper.chat.exchanges[0]
+    assert (exchange.trouble.cause, exchange.trouble.remedy) == ("The memory ran out.", "Read fewer pages.")
+    assert exchange.answer == "It was Maren"
+    keeper.engine.failure = None
+    list(ask(keeper, "Who?", position=0))
+    assert keeper.chat.exchanges[0].trouble is None
+
+
+def test_a_question_waits_for_the_reading(make_keeper: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=None)
+    keeper = make_keeper(engine)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(lambda: keeper.desk.stage is Stage.READING)
+    steps = ask(keeper)
+    assert [next(steps), next(steps)][1].startswith("Your question is asked as soon as")
+    assert engine.asked == []
+    keeper.stop_reading()
+    list(steps)
+    assert keeper.chat.exchanges[0].stopped is StopReason.END
+
+
+def test_a_waiting_question_can_be_stopped(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(ScriptedEngine(reading_seconds=None))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(lambda: keeper.desk.stage is Stage.READING)
+    steps = ask(keeper)
+    next(steps)
+    next(steps)
+    keeper.stop_asking()
+    list(steps)
+    assert keeper.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert keeper.desk.stage is Stage.READING
+
+
+def test_without_a_book_there_is_nothing_to_ask(make_keeper: Make) -> None:
+    keeper = make_keeper()
+    with pytest.raises(TrifoldError, match="no book"):
+        next(ask(keeper))
+    assert not keeper.desk.asking

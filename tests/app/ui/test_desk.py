@@ -1,0 +1,167 @@
+"""The desk: a book on its way to being read, and everything that can come between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedEngine, ScriptedStatus, book, wait_for
+
+from app.ui.desk import Action, Keeper, Stage
+from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
+
+Make = Callable[..., Keeper]
+
+
+def at(keeper: Keeper, stage: Stage) -> Callable[[], bool]:
+    return lambda: keeper.desk.stage is stage
+
+
+def test_a_book_is_opened_measured_and_read(ready: Make) -> None:
+    keeper = ready()
+    desk = keeper.desk
+    assert desk.book is not None
+    assert desk.book.title == "The Lamplighters of Orre"
+    assert desk.read is not None
+    assert desk.read.pages_read == 60
+    assert desk.fit.fits
+    assert keeper.chat is not None
+    assert keeper.books.all()[0].pages == 60
+
+
+def test_stopping_keeps_what_was_read(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(ScriptedEngine(reading_seconds=None))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(lambda: keeper.desk.progress is not None and keeper.desk.progress.pages_done == 24)
+    keeper.stop_reading()
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.read is not None
+    assert (keeper.desk.read.pages_read, keeper.desk.read.stopped) == (24, True)
+
+
+def test_a_book_that_is_too_long_waits_for_a_choice_of_pages(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(ScriptedEngine(limit=4000))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.CHOOSING))
+    assert not keeper.desk.fit.fits
+    keeper.choose(11, 15)
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.document is not None
+    assert [page.number for page in keeper.desk.document.pages] == [11, 12, 13, 14, 15]
+    assert keeper.desk.whole is not None
+    assert len(keeper.desk.whole.pages) == 60
+
+
+def test_a_choice_that_is_still_too_long_is_asked_again(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(ScriptedEngine(limit=2000))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.CHOOSING))
+    keeper.choose(1, 50)
+    wait_for(lambda: keeper.desk.stage is Stage.CHOOSING and len(keeper.desk.document.pages) == 50)
+    assert len(keeper.desk.whole.pages) == 60
+
+
+def test_a_locked_book_asks_for_its_password(make_keeper: Make, a_file: Path) -> None:
+    def reader(path: Path, password: str | None = None) -> object:
+        if password != "lamp":
+            raise PasswordNeeded("It is locked.", "Type its password.")
+        return book()
+
+    keeper = make_keeper(reader=reader)
+    shelved = keeper.books.copy_in(a_file)
+    keeper.open(shelved)
+    wait_for(at(keeper, Stage.LOCKED))
+    assert keeper.desk.trouble.cause == "It is locked."
+    keeper.open(shelved, "wrong")
+    wait_for(at(keeper, Stage.LOCKED))
+    keeper.open(shelved, "lamp")
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.trouble is None
+
+
+def test_a_file_that_is_no_book_is_a_sentence(make_keeper: Make, a_file: Path) -> None:
+    def reader(path: Path, password: str | None = None) -> object:
+        raise DocumentError("This is no book.", "Choose another.")
+
+    keeper = make_keeper(reader=reader)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.FAILED))
+    assert keeper.desk.trouble.cause == "This is no book."
+    assert keeper.desk.action is Action.OTHER_BOOK
+
+
+def test_a_surprise_is_a_sentence_too(make_keeper: Make, a_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def reader(path: Path, password: str | None = None) -> object:
+        raise ZeroDivisionError
+
+    keeper = make_keeper(reader=reader)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.FAILED))
+    assert "broke" in keeper.desk.trouble.cause
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_book_can_be_picked_while_the_model_loads(make_keeper: Make, a_file: Path) -> None:
+    engine = ScriptedEngine()
+    engine.now = ScriptedStatus(state="loading", model=None)
+    keeper = make_keeper(engine)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.WAITING))
+    assert keeper.desk.document is not None
+    engine.now = replace(engine.now, state="idle")
+    wait_for(at(keeper, Stage.READY))
+
+
+def test_a_model_that_cannot_be_loaded_is_a_sentence(make_keeper: Make, a_file: Path) -> None:
+    class Broken(ScriptedEngine):
+        def wait_ready(self, timeout: float | None = None) -> ScriptedStatus:
+            raise ModelNotFound("There is no model.", "Name one.")
+
+    keeper = make_keeper(Broken())
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.FAILED))
+    assert keeper.desk.trouble.cause == "There is no model."
+
+
+def test_another_book_takes_over_from_one_that_is_being_read(make_keeper: Make, a_file: Path, tmp_path: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=None)
+    keeper = make_keeper(engine)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.READING))
+    engine.reading_seconds = 0.05
+    second = tmp_path / "second.txt"
+    second.write_text("Another.", encoding="utf-8")
+    shelved = keeper.books.copy_in(second)
+    keeper.open(shelved)
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.book.sha256 == shelved.sha256
+    assert engine.requests[0].cancelled.is_set()
+
+
+def test_one_question_at_a_time(ready: Make) -> None:
+    keeper = ready()
+    claim = keeper.claim()
+    assert keeper.desk.asking
+    with pytest.raises(Busy):
+        keeper.claim()
+    keeper.stop_asking()
+    assert claim.is_set()
+    keeper.release(claim)
+    assert not keeper.desk.asking
+    keeper.claim()
+
+
+def test_each_book_keeps_its_chat(ready: Make, tmp_path: Path) -> None:
+    keeper = ready()
+    first_book, first_chat = keeper.desk.book, keeper.desk.chat
+    keeper.chats.ask(first_chat, "Who?")
+    other = tmp_path / "other.txt"
+    other.write_text("Other.", encoding="utf-8")
+    keeper.open(keeper.books.copy_in(other))
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.chat != first_chat
+    keeper.open(first_book)
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.chat == first_chat

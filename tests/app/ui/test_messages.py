@@ -1,0 +1,71 @@
+"""Text of a model made harmless, and the chat as the chatbot gets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.chats import Exchange, Trouble
+from app.ui import messages
+from app.ui.messages import harmless
+from engine.events import StopReason
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain *words* and **bold**", "plain *words* and **bold**"),
+        ("![secret](http://evil.example/x.png?q=1)", "secret (an image at evil.example, not loaded)"),
+        ("![](http://evil.example/x.png)", "image (an image at evil.example, not loaded)"),
+        ("![a][ref]", "!\\[a][ref]"),
+        ("[ref]: http://evil.example/x", "\\[ref]: http://evil.example/x"),
+        ("[here](https://example.org/a)", "[here](https://example.org/a) (example.org)"),
+        ("[bank.example](http://evil.example)", "[bank.example](http://evil.example) (evil.example)"),
+        ("[run](javascript:alert(1))", "run)"),
+        ("[file](file:///etc/passwd)", "file"),
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)>"),
+        ("a < b & c &lt; d", "a &lt; b & c &amp;lt; d"),
+        ("`<b>` stays code", "`<b>` stays code"),
+        ("```html\n<b>&amp;</b>\n```\n<i>", "```html\n<b>&amp;</b>\n```\n&lt;i>"),
+        ("```\n<b> never closed ![x](http://e.example)", "```\n<b> never closed ![x](http://e.example)"),
+        ("> quoted", "> quoted"),
+    ],
+)
+def test_an_answer_is_only_words(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
+@pytest.mark.parametrize("text", ["![", "[", "](", "`", "```", "![[](", "&", "<", "\x00", "[a](http://[::1)", "~~~"])
+def test_broken_marks_do_not_break_it(text: str) -> None:
+    assert "<" not in harmless(text)
+
+
+def test_questions_are_made_harmless_too() -> None:
+    shown = messages.messages([Exchange("<b>Who?</b>", "Maren.", StopReason.END)])
+    assert shown[0] == {"role": "user", "content": "&lt;b>Who?&lt;/b>"}
+    assert shown[1]["content"] == "Maren."
+
+
+def test_an_answer_being_written_has_a_caret_and_no_open_marks() -> None:
+    first, growing, bold = (
+        messages.messages([Exchange("Who?", text)], "Reading the question…")[1]["content"]
+        for text in ("", "It was", "It was **Maren Ho")
+    )
+    assert first == '<span class="waiting">Reading the question…</span>'
+    assert growing == f"It was{messages.CARET}"
+    assert bold == f"It was **Maren Ho**{messages.CARET}"
+
+
+def test_only_the_last_exchange_waits() -> None:
+    shown = messages.messages([Exchange("One?", "", StopReason.CANCELLED), Exchange("Two?")], "Thinking…")
+    assert shown[1]["content"].strip() == '<div class="under">stopped</div>'
+    assert "Thinking" in shown[3]["content"]
+
+
+def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
+    trouble = Trouble("The memory ran out <here>.", "Read fewer pages.")
+    message = messages.messages([Exchange("Who?", "It was", StopReason.CANCELLED, trouble=trouble)])[1]
+    assert message["content"] == (
+        'It was\n\n<div class="trouble">The memory ran out &lt;here&gt;. Read fewer pages.</div>'
+    )
+    assert message["options"] == [{"label": "Ask again", "value": messages.AGAIN}]
