@@ -84,7 +84,7 @@ class Shell:
 
         await self._app(scope, receive, hold)
         body = b"".join(message.get("body", b"") for message in held if message["type"] == "http.response.body")
-        start = held[0]
+        start = next(message for message in held if message["type"] == "http.response.start")
         if start["status"] == 200:
             body = frame(body.decode("utf-8")).encode("utf-8")
             kept = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]

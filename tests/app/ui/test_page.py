@@ -1,0 +1,211 @@
+"""The page as a browser gets it, without a browser: frame, files, live stream, routes, and the doors that are shut."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import pytest
+from scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
+from starlette.testclient import TestClient
+
+from app import server, settings
+from app.books import Books
+from app.chats import Chats
+from app.tickets import opening_address
+from app.ui import shell
+from app.ui.desk import Desk, Keeper, Stage
+from app.ui.live import changes
+from app.ui.view import page_view
+from engine.errors import EngineError
+
+PORT = 7862
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Keeper]]:
+    """A client with the cookie in front of the whole guarded app, and the keeper behind it."""
+    data = tmp_path_factory.mktemp("data")
+    keeper = Keeper(ScriptedEngine(), Books(data / "books"), Chats(), lambda path, password=None: book())
+    chosen = dataclasses.replace(settings.make_settings(), data=data, port=PORT)
+    base = f"http://127.0.0.1:{PORT}"
+    with TestClient(server.guarded_app(keeper, chosen), base_url=base, client=("127.0.0.1", 1)) as client:
+        client.get(opening_address(data, PORT).removeprefix(base))
+        yield client, keeper
+    keeper.close()
+
+
+@pytest.fixture
+def browser(served: tuple[TestClient, Keeper]) -> TestClient:
+    return served[0]
+
+
+@pytest.fixture
+def keeper(served: tuple[TestClient, Keeper]) -> Keeper:
+    return served[1]
+
+
+def ready_with(keeper: Keeper, name: str) -> Callable[[], bool]:
+    return lambda: keeper.desk.stage is Stage.READY and keeper.desk.book.name == name
+
+
+def test_the_start_page_is_ours_around_gradios_chat(browser: TestClient) -> None:
+    page = browser.get("/").text
+    assert page.index('id="trifold"') < page.index("<gradio-app") < page.index('id="figures"')
+    assert page.count("<base") == 0
+    assert "https://raw.githubusercontent.com" not in page
+    assert '<script src="/ui/theme.js">' in page
+
+
+def test_every_file_that_the_page_names_is_served(browser: TestClient) -> None:
+    for name in ("theme.js", "main.js", "map.js", "figures.js", "trifold.css", "chat.css", "trifold.svg"):
+        answer = browser.get(f"/ui/{name}")
+        assert answer.status_code == 200, name
+        assert answer.content
+    assert browser.get("/ui/main.js").headers["content-type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("name", ["frame.html", "..%2f..%2fserver.py", "nothing.js", "%2fetc%2fpasswd"])
+def test_no_other_file_is(browser: TestClient, name: str) -> None:
+    assert browser.get(f"/ui/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/gradio_api/upload"),
+        ("GET", "/gradio_api/file=/etc/passwd"),
+        ("GET", "/gradio_api/file=http://evil.example/"),
+        ("GET", "/gradio_api/proxy=http://evil.example/"),
+        ("GET", "/gradio_api/info"),
+        ("GET", "/gradio_api/startup-events"),
+        ("POST", "/gradio_api/call/ask"),
+        ("POST", "/gradio_api/component_server"),
+        ("GET", "/openapi.json"),
+        ("GET", "/docs"),
+        ("GET", "/monitoring"),
+        ("POST", "/login"),
+    ],
+)
+def test_what_gradio_adds_and_the_page_does_not_need_is_shut(browser: TestClient, method: str, path: str) -> None:
+    answer = browser.request(method, path)
+    assert answer.status_code == 404
+    assert "nothing at this address" in answer.text
+
+
+def test_a_book_comes_in_by_its_bytes(browser: TestClient, keeper: Keeper) -> None:
+    name = quote("Das <b>Licht</b> é.txt")
+    assert browser.post("/books", content=b"Es werde Licht.", headers={"x-file-name": name}).status_code == 200
+    wait_for(ready_with(keeper, "b> é.txt"))  # all before the last slash is a folder's name
+    assert keeper.desk.book.title == "The Lamplighters of Orre"
+
+
+def test_the_sample_is_one_press_away(browser: TestClient, keeper: Keeper) -> None:
+    assert browser.post("/books/sample", json={}).status_code == 200
+    wait_for(ready_with(keeper, "the-lamplighters-of-orre.pdf"))
+    reopened = browser.post("/books/open", json={"id": keeper.desk.book.sha256})
+    assert reopened.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "cause"),
+    [
+        ("/books", b"", "is empty"),
+        ("/books/open", b'{"id": "../../x"}', "no longer"),
+        ("/books/open", b'{"id": 5}', "must be text"),
+        ("/books/open", b"not json", "not JSON"),
+        ("/books/open", b"[1]", "not a JSON object"),
+        ("/reading/choose", b'{"first": null, "last": 3}', "whole number"),
+        ("/reading/choose", b'{"first": true, "last": 3}', "whole number"),
+    ],
+)
+def test_a_bad_request_is_answered_in_a_sentence(browser: TestClient, path: str, body: bytes, cause: str) -> None:
+    answer = browser.post(path, content=body)
+    assert answer.status_code == 400
+    assert cause in answer.json()["cause"]
+
+
+def test_pages_outside_the_book_are_refused(
+    browser: TestClient, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper.engine, "limit", 4000)
+    browser.post("/books", content=b"x")
+    wait_for(lambda: keeper.desk.stage is Stage.CHOOSING)
+    answer = browser.post("/reading/choose", json={"first": 5, "last": 999})
+    assert answer.status_code == 400
+    assert "5-999" in answer.json()["cause"]
+
+
+def test_gradio_answers_through_the_guard(browser: TestClient) -> None:
+    config = browser.get("/config").json()
+    named = {component["props"].get("elem_id") for component in config["components"]}
+    assert {"chat", "ask-box", "send", "stop", "how"} <= named
+    assert all(dependency["api_visibility"] == "private" for dependency in config["dependencies"])
+
+
+def test_another_start_page_is_refused_not_broken() -> None:
+    with pytest.raises(EngineError, match="start page"):
+        shell.frame("<html><body><new-gradio></new-gradio></body></html>")
+
+
+def view_of(desk: Desk, status: ScriptedStatus | None = None) -> dict:
+    return page_view(desk, status or ScriptedStatus(), (), ())
+
+
+def test_an_empty_desk() -> None:
+    view = view_of(Desk())
+    assert view["book"]["stage"] == "empty"
+    assert view["map"] == {"pages": 0, "unit": "page", "labels": []}
+    assert view["figures"] is None
+    assert view["model"]["line"] == "Storyteller 27M"
+    assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
+
+
+def test_a_model_on_its_way_and_one_that_failed() -> None:
+    loading = view_of(Desk(), ScriptedStatus(state="loading", model=None))["model"]
+    assert (loading["state"], loading["line"]) == ("loading", "Loading the model…")
+    assert "open a book already" in loading["detail"]
+    failed = view_of(Desk(), ScriptedStatus(state="failed", detail="No folder.", model=None))["model"]
+    assert (failed["state"], failed["detail"]) == ("failed", "No folder.")
+
+
+def test_a_choice_proposes_what_fits() -> None:
+    engine = ScriptedEngine(limit=4000)
+    document = book(60)
+    desk = Desk(stage=Stage.CHOOSING, whole=document, document=document, fit=engine.measure(document))
+    choose = view_of(desk)["book"]["choose"]
+    assert choose["pages"] == 60
+    assert (choose["first"], choose["last"]) == (1, desk.fit.pages_that_fit)
+    assert "too long" in choose["sentence"]
+
+
+def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
+    document = book(3)
+    assert view_of(Desk(document=document))["map"]["labels"] == []
+    pages = tuple(dataclasses.replace(page, label=label) for page, label in zip(document.pages, "iv1", strict=True))
+    named = dataclasses.replace(document, pages=pages)
+    assert view_of(Desk(document=named))["map"]["labels"] == ["i", "v", "1"]
+
+
+def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
+    views = iter([{"a": 1, "b": [1]}, {"a": 1, "b": [1]}, {"a": 2, "b": [1]}, {"a": 2, "b": None}])
+    left = iter([False, False, False, False, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
+
+    assert asyncio.run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
+
+
+def test_a_view_is_json_and_small() -> None:
+    document = book(2000, words=3)
+    desk = Desk(stage=Stage.READY, document=document, scores=tuple([1 / 2000] * 2000), figures=figures())
+    view = view_of(desk)
+    moving = {key: view[key] for key in ("figures", "scores", "pace")}
+    assert len(json.dumps(moving)) < 16_000
