@@ -1,9 +1,9 @@
 """One attention primitive: exact attention over a piece of the context, and the merge of pieces.
 
 ``attend`` answers queries against keys that they all see; ``attend_causal`` answers new tokens against themselves;
-``merge`` joins any such parts exactly by their log-sum-exp. The long part of a context therefore never needs a mask,
-and pieces may lie in different buffers (book and tail, resident and streamed). The rows of one KV head's queries
-(the GQA group times the queries) are packed together, so each key and value is read once.
+``merge`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident and
+streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous buffer. The rows of one KV head's
+queries (the GQA group times the queries) are packed together, so each key and value is read once.
 
 Also owns the bridge to transformers: ``register`` installs an attention function that hands the layer's queries, keys
 and values to the cache object that came down the call as ``kv``. Knows no cache and no model family.
@@ -13,6 +13,7 @@ Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ IMPLEMENTATION = "trifold"
 
 # A KV head's keys are cut into up to this many pieces when there are fewer heads than processors.
 _MAX_SPLITS = 16
+# Most queries that go through one masked call; more would make the mask itself the cost.
+_MASKED_QUERIES = 64
 # Pieces shorter than this cost more in the merge than they gain.
 _MIN_SPLIT_KEYS = 2048
 
@@ -71,12 +74,43 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
     return out.reshape(q.shape), lse.reshape(1, heads, n)
 
 
+def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
+
+    Shapes as ``attend``; returns out alone. A single token sees everything. A few tokens on a CPU take one call with a
+    mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
+    """
+    n, past = q.shape[2], k.shape[2] - q.shape[2]
+    if n == 1 or past == 0:
+        return (attend if n == 1 else attend_causal)(q, k, v, scaling)[0]
+    if q.device.type == "cpu" and n <= _MASKED_QUERIES and _splits(k.shape[1], past, torch.get_num_threads()) == 1:
+        group = q.shape[1] // k.shape[1]
+        packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        mask = _newest_mask(n, past, group, q.dtype)
+        return kernel(packed, k, v, 0.0, False, attn_mask=mask, scale=scaling)[0].reshape(q.shape)
+    parts = [
+        attend(q, k[:, :, :past], v[:, :, :past], scaling),
+        attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
+    ]
+    return merge(parts)
+
+
+@functools.lru_cache(maxsize=4)
+def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive mask (1, 1, group * n, past + n). The layers of a pass share it, so the last few are kept."""
+    mask = torch.zeros(n, past + n, dtype=dtype)
+    mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
+    return mask.repeat(group, 1)[None, None]
+
+
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as ``attend`` with seq = n."""
     group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    if group > 1:
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     if q.device.type == "cpu":
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scaling)
         return out, lse

@@ -201,6 +201,14 @@ def test_wrong_line_or_help_needs_no_install(
     assert not (tmp_path / "home").exists()
 
 
+def test_place_that_cannot_be_used_gets_a_sentence(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "home").write_text("a file where the folder should be", encoding="utf-8")
+    done = run("doctor", TRIFOLD_HOME=str(tmp_path / "home"))
+    assert done.returncode == 2
+    assert "TRIFOLD_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_help_and_refusals_use_the_standard_library_only(checkout: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(checkout)!r})\n"

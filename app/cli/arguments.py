@@ -62,9 +62,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         command = rest.pop(0)
     if command not in COMMANDS:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
-    if command == "bench":
-        return argparse.Namespace(command=command, rest=rest)
     parser = _PARSERS[command]()
+    if command == "bench":  # it reads its own line; only the models have to be known beforehand
+        return argparse.Namespace(command=command, rest=rest, **vars(parser.parse_known_args(rest)[0]))
     if command == "test":
         options, passed_on = parser.parse_known_args(rest)
         return argparse.Namespace(command=command, rest=passed_on, **vars(options))
@@ -175,8 +175,16 @@ def _test_parser() -> Parser:
     )
 
 
+def _bench_parser() -> Parser:
+    parser = Parser("bench", add_help=False)
+    parser.add_argument("--model")
+    parser.add_argument("--draft")
+    return parser
+
+
 _PARSERS = {
     APP: _app_parser,
+    "bench": _bench_parser,
     "ask": _ask_parser,
     "read": _read_parser,
     "doctor": _doctor_parser,

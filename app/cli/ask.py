@@ -113,8 +113,9 @@ def events_of(request: Request) -> Iterator[Event]:
 def _say_what_was_read(document: Document, book: BookRead) -> None:
     for warning in document.warnings:
         say(f"Note: {warning}")
-    if book.pages_read < book.pages_total:
+    pages = document.pages
+    if book.pages_read < len(pages):
         say(
-            f"Note: {document.unit}s {document.pages[0].number}-{document.pages[book.pages_read - 1].number} fit and "
-            f"were read; {book.pages_total - book.pages_read} of {book.pages_total} {document.unit}s are left out."
+            f"Note: {document.unit}s {pages[0].number}-{pages[book.pages_read - 1].number} fit and were read; "
+            f"{len(pages) - book.pages_read} of {len(pages)} {document.unit}s are left out."
         )

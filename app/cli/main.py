@@ -102,7 +102,8 @@ def logging_to(folder: Path) -> Iterator[Path]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    for name in ("app", "engine"):  # of the libraries only warnings are wanted
+        logging.getLogger(name).setLevel(logging.INFO)
     try:
         yield path
     finally:

@@ -44,6 +44,9 @@ def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence
     except LaunchError as error:
         say(str(error))
         return EXIT_BAD_INPUT
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}. Set TRIFOLD_HOME to a folder that you may write to, and start again.")
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         say("\nStopped. The next start goes on from here.")
         return EXIT_INTERRUPTED

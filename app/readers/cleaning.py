@@ -32,6 +32,7 @@ _TABLE: dict[int, str] = {
     },
     **dict.fromkeys(_BULLETS, "•"),
 }
+_PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
 _FIRST_PART = re.compile(r"[^\W\d_]+")
@@ -53,7 +54,7 @@ _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble
 def characters(text: str) -> str:
     """The same text with unwanted characters dropped, ligatures spelled out, composed; line breaks are ``\\n``."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return unicodedata.normalize("NFC", text.translate(_TABLE))
+    return unicodedata.normalize("NFC", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
 
 
 def spaces(text: str) -> str:
@@ -61,6 +62,11 @@ def spaces(text: str) -> str:
     text = re.sub(r" {2,}", " ", text)
     text = re.sub(r" ?\n ?", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def line_ends(text: str) -> str:
+    """Line ends trimmed and blank lines made one; spaces within and before a line stay (program text, tables)."""
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", text)).strip("\n ")
 
 
 def one_line(text: str, longest: int = 200) -> str:

@@ -11,6 +11,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_CYRILLIC = ("cp1251", "koi8_r", "iso8859_5", "cp866", "mac_cyrillic")
 _SAMPLE = 256 << 10
 _MOSTLY = 0.4  # of the even or odd bytes are zero in UTF-16 of a Latin text
 _BROKEN = 0.002  # of the characters may be wrong in a text that is still UTF-8
@@ -62,4 +63,15 @@ def _guess(data: bytes) -> str:
     from charset_normalizer import from_bytes
 
     best = from_bytes(sample).best()
-    return best.encoding if best is not None else "cp1252"
+    if best is None:
+        return "cp1252"
+    return _cyrillic(sample) if best.encoding in _CYRILLIC else best.encoding
+
+
+def _cyrillic(sample: bytes) -> str:
+    """The Cyrillic code page that gives the most small letters: the wrong ones turn case round or give signs."""
+
+    def small(encoding: str) -> int:
+        return sum("а" <= sign <= "я" for sign in sample.decode(encoding, errors="replace"))
+
+    return max(_CYRILLIC, key=small)

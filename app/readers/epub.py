@@ -194,7 +194,7 @@ def _chapters(
     by_file: dict[str, list[_Entry]] = {}
     for entry in entries:
         by_file.setdefault(entry.file, []).append(entry)
-    named = sum(name in by_file for name in package.spine) > _NAMED_SHARE * len(package.spine)
+    named = sum(name in by_file for name in package.spine) >= _NAMED_SHARE * len(package.spine)
     chapters: list[Chapter] = []
     warnings: list[str] = []
     count, characters, waiting = len(package.spine), 0, list[_Entry]()

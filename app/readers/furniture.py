@@ -184,7 +184,8 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
             labels.append(before)
         else:
             roman = printed.get(index, "")
-            labels.append(roman if roman and not roman.isdigit() else f"after {before}" if before else "front")
+            other = f"after {before}" if before else f"front {index + 1}"
+            labels.append(roman if roman and not roman.isdigit() else other)
     return _unique(labels)
 
 

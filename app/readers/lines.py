@@ -21,6 +21,7 @@ Joint = Literal["join", "break", "paragraph"]
 
 _SLACK = 0.6  # line heights that a word may be too wide by and still count as fitting
 _INDENT = 0.7  # line heights
+_LOOSE = 2.5  # line heights
 _GAP = 1.35  # line pitches between two lines of different paragraphs
 _NEIGHBOURS = 8  # lines looked at on either side
 _CUT_REACH = 3.0  # line heights to the next line of a paragraph
@@ -43,6 +44,7 @@ class Line:
     bottom: float
     cut: bool = False  # the last word goes on in the next line
     size: float = 0.0  # height of the type where it is known, else of the box
+    shown: bool = True  # False outside of the visible part of the page
 
     @property
     def height(self) -> float:
@@ -149,9 +151,9 @@ def _fits(above: Line, line: Line, margin: Margins) -> bool:
 
 
 def _pitch(lines: Sequence[Line]) -> float:
-    """The usual distance from line to line."""
+    """The usual distance from line to line; no more than loosely set type has."""
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
-    return steps[len(steps) // 2] if steps else lines[0].height
+    return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 
 
 def _base(lines: Sequence[Line], index: int) -> float:

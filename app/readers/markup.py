@@ -97,6 +97,9 @@ class _Reader(HTMLParser):
             self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
 
     def _close_block(self) -> None:
+        if not self._parts:
+            self._level = 0
+            return
         text = cleaning.characters("".join(self._parts))
         text = text.strip("\n") if self._preformatted else cleaning.spaces(text)
         if text.strip():

@@ -114,6 +114,8 @@ def _read_pages(
         if reason is None or reason == _SECOND_READER:
             try:
                 lines = second.lines(index) if reason else _one_page(document, index, pages, second)
+            except MemoryError:
+                raise
             except pdfium.PdfiumError:
                 lines, reason = _rescue(second, index), "it is damaged"
             except Exception as error:  # noqa: BLE001 - one bad page is a warning, not a lost book
@@ -134,7 +136,7 @@ def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: A
     page = document[index]
     try:
         lines = page_lines(page)
-        text = sum(len(line.text) for line in lines)
+        text = sum(len(line.text) for line in lines if line.shown)
         if text < SCAN_CHARACTERS and _has_image(page):
             pages.images.append(index + 1)
     finally:
@@ -197,11 +199,7 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
 
 def _texts(pages: list[list[Line]], found: furniture.Furniture, step: Step) -> list[str]:
     kept = [
-        [
-            line
-            for number, line in enumerate(lines)
-            if number not in found.drop[index] and not _ORNAMENT.match(line.text)
-        ]
+        [line for at, line in enumerate(lines) if at not in found.drop[index] and _is_text(line)]
         for index, lines in enumerate(pages)
     ]
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
@@ -213,6 +211,10 @@ def _texts(pages: list[list[Line]], found: furniture.Furniture, step: Step) -> l
         texts.append(cleaning.spaces(reflow(lines, words, margins[index % 2])))
     _join_pages(texts, words)
     return texts
+
+
+def _is_text(line: Line) -> bool:
+    return line.shown and not _ORNAMENT.match(line.text)
 
 
 def _join_pages(texts: list[str], words: Counter[str]) -> None:

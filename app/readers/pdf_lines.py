@@ -17,6 +17,8 @@ import pypdfium2.raw as raw
 from app.readers import cleaning
 from app.readers.lines import Line
 
+_Box = tuple[float, float, float, float]
+
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
 _WORD = re.compile(r"\S+")
@@ -37,7 +39,7 @@ def page_lines(page: pdfium.PdfPage) -> list[Line]:
     """
     text_page = page.get_textpage()
     try:
-        pieces = _pieces(text_page, page.get_rotation(), page.get_size())
+        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox())
     finally:
         text_page.close()
     if not pieces:
@@ -52,18 +54,19 @@ def page_lines(page: pdfium.PdfPage) -> list[Line]:
     return lines
 
 
-def _pieces(text_page: pdfium.PdfTextPage, rotation: int, size: tuple[float, float]) -> list[Line]:
+def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> list[Line]:
     count = text_page.count_chars()
     text = text_page.get_text_range() if count else ""
     if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
-    boxes = _Boxes(text_page, rotation, size)
+    boxes = _Boxes(text_page, rotation, visible)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes)
         for piece in found:
             piece.text = _tidy(piece.text)
+            piece.shown = boxes.shows(piece)
         if found and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
             found[-1].text += "-"
             found[-1].cut = True
@@ -98,14 +101,21 @@ def _tidy(text: str) -> str:
 
 
 class _Boxes:
-    """Character boxes, turned the way a reader holds the page."""
+    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
 
-    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, size: tuple[float, float]) -> None:
+    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> None:
         self._raw = text_page.raw
         self._rect = raw.FS_RECTF()
         self._ref = byref(self._rect)
         self._rotation = rotation
-        self._width, self._height = size
+        self._left, self._bottom, self._right, self._top = visible
+        across, down = self._right - self._left, self._top - self._bottom
+        self._width, self._height = (down, across) if rotation % 180 else (across, down)
+
+    def shows(self, line: Line) -> bool:
+        """Whether the middle of a line lies on the visible part of the page."""
+        across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
+        return 0 <= across <= self._width and 0 <= down <= self._height
 
     def span(self, first: int, last: int) -> tuple[float, float, float, float] | None:
         """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
@@ -119,14 +129,16 @@ class _Boxes:
         if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
             return None
         box = self._rect
-        left, right, low, high = box.left, box.right, box.bottom, box.top
+        left, right = box.left - self._left, self._right - box.right
+        low, high = box.bottom - self._bottom, self._top - box.top
+        width, height = box.right - box.left, box.top - box.bottom
         if self._rotation == 90:
-            return low, high, left, right
+            return low, low + height, left, left + width
         if self._rotation == 180:
-            return self._width - right, self._width - left, low, high
+            return right, right + width, low, low + height
         if self._rotation == 270:
-            return self._width - high, self._width - low, self._height - right, self._height - left
-        return left, right, self._height - high, self._height - low
+            return high, high + height, right, right + width
+        return left, left + width, high, high + height
 
 
 def _same_row(one: Line, two: Line) -> bool:
@@ -141,7 +153,13 @@ def _merged(pieces: list[Line]) -> list[Line]:
         if not piece.text:
             continue
         last = lines[-1] if lines else None
-        if last is None or last.cut or not _same_row(last, piece) or not _continues(last, piece):
+        if (
+            last is None
+            or last.cut
+            or last.shown != piece.shown
+            or not _same_row(last, piece)
+            or not _continues(last, piece)
+        ):
             lines.append(piece)
             continue
         gap = max(piece.x0 - last.x1, last.x0 - piece.x1)

@@ -77,7 +77,7 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
     seen: Counter[str] = Counter()
     number = 0
     for chapter in chapters:
-        text = cleaning.spaces(chapter.text)
+        text = cleaning.line_ends(chapter.text)
         if not text:
             continue
         title = cleaning.one_line(chapter.title, 80)
@@ -90,7 +90,7 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
                 label = title if at == 0 else f"{title.rstrip('.')}, part {at + 1}"
             else:
                 number += 1
-                label = f"part {number}" if not named or len(parts) > 1 or number > 1 else "opening"
+                label = "opening" if named and len(parts) == 1 and not sections else f"part {number}"
             seen[label] += 1
             sections.append(Section(label if seen[label] == 1 else f"{label} ({seen[label]})", part))
     least = min((entry.level for entry in outline), default=0)

@@ -127,13 +127,8 @@ class FullPass:
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, start, n = self._cache, self._start, q.shape[2]
         cache.write(layer, start, k, v)
-        # A single new token sees everything stored, itself included: one call, nothing to merge.
-        seen = start + 1 if n == 1 else start
-        past = attention.attend(
-            q, cache.keys(layer, 0, seen).unsqueeze(0), cache.values(layer, 0, seen).unsqueeze(0), scaling
-        )
-        parts = [past] if n == 1 else [past, attention.attend_causal(q, k, v, scaling)]
-        out = attention.merge(parts)
+        keys, values = cache.keys(layer, 0, start + n), cache.values(layer, 0, start + n)
+        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
         if self._observer is not None:
             self._observer.observe(layer, q, scaling)
         return out

@@ -205,14 +205,10 @@ class RetrievalPass:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         keys, values = self._cache._parts(layer)
-        start, n = self._start, q.shape[2]
-        keys[:, start : start + n] = k[0]
-        values[:, start : start + n] = v[0]
-        seen = start + 1 if n == 1 else start
-        past = attention.attend(q, keys[:, :seen].unsqueeze(0), values[:, :seen].unsqueeze(0), scaling)
-        if n == 1:
-            return past[0]
-        return attention.merge([past, attention.attend_causal(q, k, v, scaling)])
+        start, stop = self._start, self._start + q.shape[2]
+        keys[:, start:stop] = k[0]
+        values[:, start:stop] = v[0]
+        return attention.attend_newest(q, keys[:, :stop].unsqueeze(0), values[:, :stop].unsqueeze(0), scaling)
 
 
 class Refresh:

@@ -126,10 +126,5 @@ class StreamingPass:
         cache._raw[layer, :, start:stop] = k[0]
         cache._rotated[layer, :, start:stop] = turned[0]
         cache._values[layer, :, start:stop] = v[0]
-        seen = stop if stop - start == 1 else start
-        past = attention.attend(
-            q, cache._rotated[layer, :, :seen].unsqueeze(0), cache._values[layer, :, :seen].unsqueeze(0), scaling
-        )
-        if stop - start == 1:
-            return past[0]
-        return attention.merge([past, attention.attend_causal(q, turned, v, scaling)])
+        keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
+        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)

@@ -71,6 +71,14 @@ def test_past_and_new_merge_to_causal_attention(heads: int, kv_heads: int, n: in
     ]
     expected, _ = definition(q, k, v, 0.2, causal=True)
     assert torch.allclose(attention.merge(parts).double(), expected, atol=2e-6)
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", [65, 130])
+def test_many_new_tokens_take_the_merged_path(n: int) -> None:
+    q, k, v = tensors(4, 2, n, 400, 32)
+    expected, _ = definition(q, k, v, 0.2, causal=True)
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
 
 
 def test_merge_of_many_pieces_in_any_order() -> None:

@@ -91,4 +91,7 @@ def test_help_explains_every_setting_of_the_engine() -> None:
 
 def test_test_and_bench_pass_on_what_they_do_not_know() -> None:
     assert parse(["test", "tests/app", "-k", "name", "-x"]).rest == ["tests/app", "-k", "name", "-x"]
+    bench = parse(["bench", "--context", "512", "--model", "/m"])
+    assert bench.rest == ["--context", "512", "--model", "/m"]
+    assert (bench.model, bench.draft) == ("/m", None)
     assert parse(["bench", "--help"]).rest == ["--help"]

@@ -87,6 +87,25 @@ def test_ask_refuses_in_a_sentence(
     assert "Traceback" not in said.err
 
 
+def test_too_long_book_is_read_as_far_as_it_fits_when_asked_to(
+    tmp_path: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "long.md"
+    chapters = (f"# Chapter {number}\n\n" + "The lamp stood on the sill. " * 40 for number in range(1, 11))
+    book.write_text("\n\n".join(chapters), encoding="utf-8")
+    line = ["ask", str(book), "Who?", *pair, "--context", "2048", "--max-tokens", "4"]
+    assert main(line) == 2
+    assert "--fit" in capfd.readouterr().err
+    assert main([*line, "--fit", "--json"]) == 0
+    said = capfd.readouterr()
+    first, last = json.loads(said.out)["pages"]
+    assert first == 1
+    assert 1 <= last < 10
+    assert f"sections 1-{last} fit and were read; {10 - last} of 10 sections are left out" in said.err
+    assert main([*line, "--pages", "2-3", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["pages"] == [2, 3]
+
+
 @pytest.mark.parametrize("name", ["missing.pdf", "empty.pdf"])
 def test_unusable_file_is_refused_before_a_model_is_loaded(
     name: str, tmp_path: Path, pair: list[str], capfd: pytest.CaptureFixture[str]

@@ -1,0 +1,163 @@
+"""PDF pages made in code: paragraphs, columns, furniture, rotation, crop, labels, damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.readers import read_document
+from app.readers.pages import find_on_page, render_page
+from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
+
+_WORDS = ["the", "keeper", "of", "the", "north", "light", "went", "up", "the", "stairs", "once", "more", "to", "see"]
+
+
+def _page(number: int, header: str = "THE NORTH LIGHT") -> list[tuple[float, float, str]]:
+    lines: list[tuple[float, float, str]] = [(72, 750, header)]
+    for row in range(20):
+        shifted = _WORDS[row % 5 :] + _WORDS[: row % 5]
+        lines.append((72, 700 - 15 * row, f"{' '.join(shifted)} {'abcdefg'[number % 7]}."))
+    lines.append((300, 40, str(number)))
+    return lines
+
+
+def test_header_and_page_numbers_are_stripped_and_become_labels(files: Any) -> None:
+    document = read_document(files.pdf("a.pdf", [_page(number) for number in range(5, 15)]))
+    assert "NORTH LIGHT" not in document.text
+    assert [page.label for page in document.pages] == [str(number) for number in range(5, 15)]
+    assert not any(sign.isdigit() for sign in document.text)
+    assert document.pages[0].text.count("keeper") == 20
+
+
+def test_short_document_keeps_everything(files: Any) -> None:
+    text = read_document(files.pdf("a.pdf", [_page(7)])).text
+    assert "THE NORTH LIGHT" in text
+    assert text.endswith("7")
+
+
+def test_columns_stored_row_by_row(files: Any) -> None:
+    spots = []
+    for row in range(12):
+        spots.append((72, 700 - 15 * row, f"left {row:02} keeps to its own side and"))
+        spots.append((330, 700 - 15 * row, f"right {row:02} keeps to the other side"))
+    text = read_document(files.pdf("a.pdf", [spots])).text
+    places = [text.index(f"{side} {row:02}") for side in ("left", "right") for row in range(12)]
+    assert places == sorted(places)
+
+
+def test_table_is_read_row_by_row(files: Any) -> None:
+    spots = [(x, 700 - 15 * row, f"{name}{row:02}") for row in range(10) for x, name in ((72, "key"), (330, "value"))]
+    text = read_document(files.pdf("a.pdf", [spots])).text
+    assert text.split()[:4] == ["key00", "value00", "key01", "value01"]
+
+
+_UPRIGHT = {  # text matrices that undo a page's rotation, with the place of a point (right, down) from the top left
+    0: lambda x, y: f"1 0 0 1 {x} {792 - y}",
+    90: lambda x, y: f"0 1 -1 0 {y} {x}",
+    180: lambda x, y: f"-1 0 0 -1 {612 - x} {y}",
+    270: lambda x, y: f"0 -1 1 0 {612 - y} {792 - x}",
+}
+
+
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+def test_turned_pages_read_alike(files: Any, make_stream: Any, turn: int) -> None:
+    spots = [
+        (72, 80, "Heading of it", 24),
+        *[(72, 160 + 15 * row, f"{' '.join(_WORDS)} and so", 12) for row in range(4)],
+    ]
+    content = "".join(f"BT /F1 {size} Tf {_UPRIGHT[turn](x, y)} Tm ({text}) Tj ET\n" for x, y, text, size in spots)
+    path = files.pdf("a.pdf", [], f"/Rotate {turn}", streams=[make_stream(content.encode())])
+    line = f"{' '.join(_WORDS)} and so"
+    assert read_document(path).text == "Heading of it\n\n" + " ".join([line] * 4)
+
+
+def test_page_printed_sideways_keeps_its_words(files: Any) -> None:
+    spots = [(72, 700 - 15 * row, " ".join(_WORDS)) for row in range(4)]
+    assert read_document(files.pdf("a.pdf", [spots], "/Rotate 90")).text.count(" ".join(_WORDS)) == 4
+
+
+def test_text_outside_of_the_visible_page_is_left_out(files: Any) -> None:
+    spots = [(72, 700, "Words that can be seen."), (20, 20, "Printer's mark")]
+    text = read_document(files.pdf("a.pdf", [spots], "/CropBox [60 60 550 750]")).text
+    assert text == "Words that can be seen."
+
+
+def test_hyphens_at_line_ends(files: Any) -> None:
+    line = "the keeper of the north light went up the stairs once more to see if his light-"
+    spots = [
+        (72, 700, line),
+        (72, 685, "house was dry, and it was, said the keeper of it, who was known to be well-"),
+        (72, 670, "man."),
+    ]
+    text = read_document(files.pdf("a.pdf", [spots])).text
+    assert "lighthouse was dry" in text
+    assert "to be well-read, a well-read man." in text
+
+
+def test_labels_and_names_of_the_file(files: Any) -> None:
+    labels = "/PageLabels << /Nums [0 << /S /r >> 2 << /S /D /St 1 >>] >>"
+    pages = [[(72, 700, f"Some words of page {'abcd'[at]} here.")] for at in range(4)]
+    document = read_document(files.pdf("My_Book.pdf", pages, catalog=labels))
+    assert [page.label for page in document.pages] == ["i", "ii", "1", "2"]
+    assert document.title == "My Book"
+
+
+def test_progress_counts_the_pages(files: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    read_document(files.pdf("a.pdf", [_page(1)] * 5), progress=lambda done, total: seen.append((done, total)))
+    assert seen[:5] == [(at, 5) for at in range(5)]
+    assert seen[-1] == (5, 5)
+
+
+def test_picture_of_a_page(files: Any) -> None:
+    picture = render_page(files.pdf("a.pdf", [_page(1)]), 1, width=300)
+    assert picture.startswith(b"\x89PNG")
+    assert int.from_bytes(picture[16:20], "big") == 300
+    assert int.from_bytes(picture[20:24], "big") == pytest.approx(300 * 792 / 612, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [(0, (72 / 612, 1 - 710 / 792)), (180, (1 - 250 / 612, 698 / 792))],
+)
+def test_passage_is_found_where_it_stands(files: Any, turn: int, expected: tuple[float, float]) -> None:
+    spots = [(72, 700, "It was not the wind: “the"), (72, 685, "lamp” had gone out.")]
+    path = files.pdf("a.pdf", [spots], f"/Rotate {turn}")
+    found = find_on_page(path, 1, "not the wind: 'The Lamp' had")
+    assert len(found) == 2
+    first = found[0]
+    assert 0 < first[0] < first[2] < 1
+    assert first[1] == pytest.approx(expected[1], abs=0.03)
+    assert find_on_page(path, 1, "no such passage anywhere") == []
+
+
+def test_page_view_refuses_in_words(files: Any, tmp_path: Any) -> None:
+    path = files.pdf("a.pdf", [_page(1)])
+    with pytest.raises(DocumentError, match="has no page 9; it has 1"):
+        render_page(path, 9)
+    with pytest.raises(OptionError, match="no page 0"):
+        find_on_page(path, 0, "x")
+    with pytest.raises(OptionError, match="100000 pixels"):
+        render_page(path, 1, width=100_000)
+    with pytest.raises(DocumentError, match="not a PDF"):
+        render_page(files.text("a.txt", "words"), 1)
+    with pytest.raises(InputError, match="no file"):
+        render_page(tmp_path / "absent.pdf", 1)
+
+
+def test_password(files: Any) -> None:
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(files.pdf("a.pdf", [[(72, 700, "A secret of the keeper.")]])))
+    writer.encrypt("open sesame", algorithm="AES-256")
+    path = files.folder / "locked.pdf"
+    writer.write(path)
+    with pytest.raises(PasswordNeeded, match="is protected by a password"):
+        read_document(path)
+    with pytest.raises(PasswordNeeded, match="does not open with this password"):
+        read_document(path, "wrong")
+    with pytest.raises(PasswordNeeded):
+        render_page(path, 1)
+    assert read_document(path, "open sesame").text == "A secret of the keeper."
+    assert render_page(path, 1, "open sesame").startswith(b"\x89PNG")

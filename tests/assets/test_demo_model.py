@@ -1,0 +1,162 @@
+"""The shipped demo model: its promises as files, and that it does what its card says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
+ROLES = ("target", "draft")
+PARAMETER_LIMITS = {"target": 20_000_000, "draft": 3_000_000}
+FOLDER_LIMIT_BYTES = 30_000_000
+CONTEXT = 131_072
+BOOK = (
+    "The tide had gone out an hour before, and the boats lay on their sides in the mud.\n\n"
+    "Old Tobias Fenwick counted the lanterns twice before he locked the shed. There ought to have been nine, and "
+    "there were eight. He said nothing of it to his sister, who was boiling crabs in the yellow kitchen.\n\n"
+    "In the morning a brass key was found under the third step of the chapel, wrapped in a page of music."
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> transformers.PreTrainedTokenizerBase:
+    return transformers.AutoTokenizer.from_pretrained(DEMO / "target")
+
+
+@pytest.fixture(scope="module", params=ROLES)
+def loaded(request: pytest.FixtureRequest) -> tuple[str, transformers.PreTrainedModel]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(DEMO / request.param, dtype=torch.float32)
+    return request.param, model.eval()
+
+
+def test_everything_together_is_small_enough_to_ship() -> None:
+    shipped = [path for path in DEMO.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in shipped) <= FOLDER_LIMIT_BYTES
+
+
+def test_models_are_plain_llamas_of_the_promised_size(loaded: tuple[str, transformers.PreTrainedModel]) -> None:
+    role, model = loaded
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert sum(p.numel() for p in model.parameters()) <= PARAMETER_LIMITS[role]
+    assert model.config.max_position_embeddings == CONTEXT
+    assert model.config.num_key_value_heads == model.config.num_attention_heads
+    assert model.config.tie_word_embeddings
+
+
+def test_weights_are_finite_and_stored_in_bfloat16() -> None:
+    from safetensors import safe_open
+
+    for role in ROLES:
+        with safe_open(DEMO / role / "model.safetensors", framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  (the reader is no mapping)
+                tensor = weights.get_tensor(name)
+                assert tensor.dtype == torch.bfloat16, name
+                assert tensor.isfinite().all(), name
+
+
+def test_target_and_draft_share_every_tokenizer_file() -> None:
+    names = [path.name for path in (DEMO / "target").iterdir() if "token" in path.name or "template" in path.name]
+    assert "tokenizer.json" in names
+    for name in names:
+        assert (DEMO / "target" / name).read_bytes() == (DEMO / "draft" / name).read_bytes(), name
+
+
+def test_answers_end_at_the_end_token(loaded: tuple[str, transformers.PreTrainedModel]) -> None:
+    _, model = loaded
+    tokenizer = transformers.AutoTokenizer.from_pretrained(DEMO / "target")
+    assert tokenizer.eos_token == "<|end|>"
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert len(tokenizer) == model.config.vocab_size
+
+
+def test_chat_template_only_ever_appends(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    messages = [
+        {"role": "system", "content": "A book."},
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "She."},
+        {"role": "user", "content": "Where?"},
+    ]
+    whole = tokenizer.apply_chat_template(messages, tokenize=False)
+    for count in range(1, len(messages)):
+        assert whole.startswith(tokenizer.apply_chat_template(messages[:count], tokenize=False))
+    asked = tokenizer.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
+    assert asked == "<|bos|><|system|>\nA book.<|end|>\n<|user|>\nWho?<|end|>\n<|assistant|>\n"
+
+
+def test_any_text_survives_the_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    text = 'Zoë said: “Ça va?” — "well…" \t\n\n  雪 🕯 end\n'
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+def test_marks_typed_in_a_book_can_be_kept_from_becoming_special(
+    tokenizer: transformers.PreTrainedTokenizerBase,
+) -> None:
+    ids = tokenizer("He wrote <|end|> there.", add_special_tokens=False, split_special_tokens=True).input_ids
+    assert tokenizer.eos_token_id not in ids
+
+
+def test_quotation_marks_do_not_change_the_tokens_inside(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    def tokens(text: str) -> list[str]:
+        return tokenizer.tokenize(text)
+
+    book = tokens("He met his old friend.")
+    assert tokens("“He met his old friend.”")[1:-1] == book
+    answer = tokens("“… met his old friend.”")
+    assert answer[-len(book) : -1] == book[1:]
+
+
+def test_the_target_quotes_a_story_it_has_never_seen(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    answers = [
+        _answer(tokenizer, question)
+        for question in (
+            'Where does it say "counted the lanterns twice"?',
+            'Where does it say "a brass key was found"?',
+            'Find: "was boiling crabs in"',
+        )
+    ]
+    expected = [
+        "“… counted the lanterns twice before he locked the shed.”",
+        "“… a brass key was found under the third step of the chapel, wrapped in a page of music.”",
+        "“… was boiling crabs in the yellow kitchen.”",
+    ]
+    assert sum(answer == wanted for answer, wanted in zip(answers, expected, strict=True)) >= 2, answers
+
+
+def test_the_card_reports_the_measurements_that_lie_beside_it() -> None:
+    report = json.loads((DEMO / "evaluation.json").read_text(encoding="utf-8"))
+    card = (DEMO / "README.md").read_text(encoding="utf-8")
+    for figures in report["quoting"].values():
+        assert f"{figures['exact']:.0%}".replace("%", " %") in card
+    for kind in ("prose", "quotes"):
+        assert f"{report['agreement'][kind]['accepted_greedy']:.2f}" in card
+
+
+def test_held_back_books_are_chosen_by_name_alone() -> None:
+    sys.path.insert(0, str(DEMO))
+    try:
+        from recipe.corpus import is_held_back
+    finally:
+        sys.path.remove(str(DEMO))
+    assert is_held_back("persuasion")
+    assert is_held_back("war-and-peace")
+    assert not is_held_back("emma")
+
+
+def _answer(tokenizer: transformers.PreTrainedTokenizerBase, question: str) -> str:
+    from engine.prompt import book_message
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32).eval()
+    messages = [
+        {"role": "system", "content": book_message("The Ninth Lantern", BOOK)},
+        {"role": "user", "content": question},
+    ]
+    inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**inputs, max_new_tokens=60, do_sample=False)
+    return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
