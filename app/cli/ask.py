@@ -55,6 +55,7 @@ def loaded_engine(settings: Settings) -> Iterator[Engine]:
         with Stage("Loading the model") as stage:
             while engine.status().state == "loading":
                 engine.wait_ready(_POLL_S)
+                stage.update("...")
             status = engine.wait_ready()
             stage.done(figures.model_line(status.model) if status.model else "done")
         yield engine
