@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ from app.readers.limits import Limits
 from app.readers.parsed import Refused, damaged
 
 _RATIO_FROM = 1 << 20  # bytes; smaller entries may be packed as tightly as they like
+_DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
 
 
@@ -42,7 +44,7 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
             ratio = entry.file_size / max(entry.compress_size, 1)
             raise Refused(f"is a zip bomb: a part of it is packed {ratio:,.0f} to 1.", _HOSTILE)
         name = entry.filename.replace("\\", "/")
-        if name.startswith("/") or ":" in name.split("/", 1)[0] or ".." in PurePosixPath(name).parts:
+        if name.startswith("/") or _DRIVE.match(name) or ".." in PurePosixPath(name).parts:
             raise Refused(f"holds a file name that leads outside of it ({entry.filename[:60]!r}).", _HOSTILE)
 
 

@@ -46,6 +46,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (60, b"BOOKMOBI", "is a Kindle book (MOBI)", _EBOOK),
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
+_PLAIN_MAGIC = (b"{\\rtf", b"%!PS")  # formats that are text themselves; a tale may well begin with "RIFF"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
@@ -64,14 +65,15 @@ def kind(path: Path, limits: Limits) -> str:
         head = file.read(_HEAD)
     if not head:
         raise Refused("is empty (0 bytes).", "Get the file again.")
-    if b"%PDF-" in head[:1024]:
+    binary = _CONTROL.search(head[:1024]) is not None
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:1024]):
         return "pdf"
-    if head.startswith(b"PK"):
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
     if head.startswith(_OLE):
         raise _old_office(path)
     for place, magic, what, remedy in _MAGIC:
-        if head.startswith(magic, place) and (len(magic) > 2 or b"\x00" in head[:256]):
+        if head.startswith(magic, place) and (binary or magic in _PLAIN_MAGIC):
             raise Refused(f"{what}, not a document.", remedy)
     return _textual(head, path)
 

@@ -91,8 +91,9 @@ _SAMPLES = {
 
 _UNICODE = ("utf-8", "utf-8-sig", "utf-16", "utf-32")
 _LOCAL = [
-    ("german", "utf-16-le"), ("german", "utf-16-be"), ("german", "cp1252"), ("german", "iso8859-1"), ("french", "cp1252"),
-    ("russian", "cp1251"), ("russian", "koi8-r"), ("japanese", "shift_jis"), ("japanese", "euc_jp"),
+    ("german", "utf-16-le"), ("german", "utf-16-be"), ("german", "cp1252"), ("german", "iso8859-1"),
+    ("french", "cp1252"), ("russian", "cp1251"), ("russian", "koi8-r"), ("japanese", "shift_jis"),
+    ("japanese", "euc_jp"),
 ]  # fmt: skip
 
 
@@ -122,6 +123,7 @@ def test_overrides_that_turn_text_around_are_dropped(files: Any) -> None:
 def test_name_does_not_tell_the_kind(files: Any) -> None:
     assert read_document(files.text("book.pdf", "Just words.")).kind == "text"
     assert read_document(files.text("book.txt", "<!DOCTYPE html><p>Just words.")).kind == "html"
+    assert read_document(files.text("riff.txt", "RIFF raff and MZ; a file begins with %PDF- they say.")).kind == "text"
     real = files.pdf("a.txt", [[(72, 700, "Just words in a page.")]])
     assert read_document(real).kind == "pdf"
 
@@ -138,12 +140,13 @@ def test_markdown(files: Any) -> None:
 def test_html(files: Any) -> None:
     text = (
         "<html><head><title>The Light</title><meta name='author' content='Ada Writer'><style>p{}</style></head><body>"
-        "<script>alert('never')</script><h1>One</h1><p>A&nbsp;b &amp; c<br>d<p>e <em>f</em>g<table><tr><td>1<td>2</table>"
+        "<script>alert('never')</script><h1>One</h1><p>A&nbsp;b &amp; c<br>d<p>e <em>f</em>g"
+        "<table><tr><td>1<td>2</table>"
         "<h1>Two</h1><pre>x\n  y</pre>tail"
     )
     document = read_document(files.text("a.html", text))
     assert (document.title, document.author) == ("The Light", "Ada Writer")
-    assert [page.text for page in document.pages] == ["One\n\nA b & c\nd\n\ne fg\n\n1 2", "Two\n\nx\n y\n\ntail"]
+    assert [page.text for page in document.pages] == ["One\n\nA b & c\nd\n\ne fg\n\n1 2", "Two\n\nx\n  y\n\ntail"]
     assert "never" not in document.text
 
 

@@ -63,9 +63,9 @@ def test_wrong_kind_under_a_book_name(files: Any, head: bytes, what: str) -> Non
 
 
 def test_flate_bomb_is_held_by_the_memory_limit(files: Any, make_stream: Any) -> None:
-    bomb = files.pdf("bomb.pdf", [], streams=[make_stream(b" " * (600 << 20), rounds=2)])
+    bomb = files.pdf("bomb.pdf", [], streams=[make_stream(b" " * (256 << 20), rounds=2)])
     assert bomb.stat().st_size < 10_000
-    _refused(bomb, "no page that can be read", Limits(memory_bytes=400 << 20, seconds_per_page=10, seconds=30))
+    _refused(bomb, "no page that can be read", Limits(memory_bytes=320 << 20, seconds_per_page=10, seconds=30))
 
 
 def test_page_that_never_ends(files: Any, make_stream: Any) -> None:
