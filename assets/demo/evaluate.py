@@ -1,0 +1,127 @@
+"""Measures the demo model on books that it was not trained on, and writes evaluation.json and the card's figures.
+
+    python assets/demo/evaluate.py --books FOLDER [--lengths 2048,8192,32768] [--per-depth 2] [--texts 3]
+
+Everything is measured on the shipped folders, with transformers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+import torch  # noqa: E402  (the recipe lies beside this file)
+from recipe import card, network, quoting  # noqa: E402
+from recipe.corpus import read_books  # noqa: E402
+from recipe.plan import Stage  # noqa: E402
+from recipe.samples import ANSWER_WEIGHT  # noqa: E402
+from recipe.training import Materials  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: E402
+
+TEMPERATURE = 0.6
+LOSS_LENGTH = 1024
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--books", type=Path, required=True)
+    parser.add_argument("--models", type=Path, default=HERE, help="folder that holds target/ and draft/")
+    parser.add_argument("--lengths", default="2048,8192,32768")
+    parser.add_argument("--per-depth", type=int, default=2, help="questions for each fifth of a text")
+    parser.add_argument("--texts", type=int, default=3, help="held-back books asked about at every length")
+    parser.add_argument("--rows", type=int, default=24, help="sequences for the losses and acceptance")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
+    parser.add_argument("--examples", type=Path, help="write every question and answer there")
+    return parser.parse_args()
+
+
+def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
+    """Exact-match rate of some quotations, in all and by depth, with their number."""
+    by_depth = []
+    for depth in range(quoting.NUM_DEPTHS):
+        part = [result.exact for result in results if result.depth == depth]
+        by_depth.append(round(sum(part) / len(part), 3) if part else None)
+    begun = [result.answer[:30] == result.expected[:30] for result in results]
+    return {
+        "questions": len(results),
+        "exact": round(sum(result.exact for result in results) / len(results), 3),
+        "begun_right": round(sum(begun) / len(begun), 3),
+        "exact_by_depth": by_depth,
+    }
+
+
+def accepted(target: Tensor, draft: Tensor) -> Tensor:
+    """Probability that a token drawn from `draft` is accepted by `target`: the overlap of two distributions."""
+    return torch.minimum(target, draft).sum(-1)
+
+
+@torch.inference_mode()
+def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Materials, rows: int) -> dict[str, Any]:
+    """Losses and acceptance on held-back text and answers, each next token given the true ones before it."""
+    stage = Stage(1.0, LOSS_LENGTH, 1, 0, {"quote": 1.0}, skip_share=0.0)
+    batches = iter(materials.loader(stage, materials.held_back, seed=23))
+    sums: dict[str, dict[str, float]] = {"prose": {}, "quotes": {}}
+    for _ in range(rows):
+        ids, weights, positions, _ = next(batches)
+        p, q = (model.lm_head(network.hidden_states(model, ids, positions))[0, :-1] for model in (target, draft))
+        figures = {
+            "target_loss": functional.cross_entropy(p, ids[0, 1:], reduction="none"),
+            "draft_loss": functional.cross_entropy(q, ids[0, 1:], reduction="none"),
+            "accepted_greedy": (p.argmax(-1) == q.argmax(-1)).float(),
+            f"accepted_T{TEMPERATURE}": accepted((p / TEMPERATURE).softmax(-1), (q / TEMPERATURE).softmax(-1)),
+        }
+        for kind, weight in (("prose", 1.0), ("quotes", ANSWER_WEIGHT)):
+            chosen = weights[0, 1:] == weight
+            for name, values in figures.items():
+                sums[kind][name] = sums[kind].get(name, 0.0) + float(values[chosen].sum())
+            sums[kind]["tokens"] = sums[kind].get("tokens", 0.0) + int(chosen.sum())
+    return {
+        kind: {name: round(value / parts["tokens"], 3) for name, value in parts.items() if name != "tokens"}
+        | {"tokens": int(parts["tokens"])}
+        for kind, parts in sums.items()
+    }
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = AutoTokenizer.from_pretrained(options.models / "target")
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(options.models / name, dtype=torch.float32).to(device).eval()
+        for name in ("target", "draft")
+    )
+    books = read_books(options.books, held_back=True)
+    materials = Materials([], books, tokenizer, torch.device("cpu"), options.seed, 0)
+    report: dict[str, Any] = {"agreement": agreement(target.cpu(), draft.cpu(), materials, options.rows), "quoting": {}}
+    target.to(device)
+    absent = quoting.absences(target, tokenizer, books[: options.texts], 2048, 8, options.seed)
+    report["absent"] = {"questions": len(absent), "said_so": round(sum(a.exact for a in absent) / len(absent), 3)}
+    examples = []
+    for length in (int(part) for part in options.lengths.split(",")):
+        long_enough = [book for book in books if len(book.text) > 3.6 * length][: options.texts]
+        results = quoting.quote(target, tokenizer, long_enough, length, options.per_depth, options.seed)
+        report["quoting"][str(length)] = rates(results)
+        examples += [[r.length, r.depth, r.question, r.expected, r.answer] for r in results]
+        print(length, json.dumps(report["quoting"][str(length)]), flush=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.examples:
+        options.examples.write_text(json.dumps(examples, indent=1, ensure_ascii=False), encoding="utf-8")
+    if options.json.parent == HERE:
+        card.update(HERE / "README.md", report)
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The books: which are trained on, which are held back, and how their text is laid out.
+
+Owns reading the texts, the hold-out rule, and the layout variants (straight or curly quotes, one paragraph a line
+or lines broken as on a page). Knows no tokens and no questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+HOLD_OUT_EVERY = 20
+"""A book is held back when sha256(slug) is divisible by this: about 5 % of the books."""
+
+CURLY_SHARE = 0.35
+WRAPPED_SHARE = 0.2
+LINE_WIDTHS = (56, 84)
+
+_OPENING_DOUBLE = re.compile(r'(^|[\s(\[—\-])"')
+_OPENING_SINGLE = re.compile(r"(^|[\s(\[—\-“])'")
+
+
+@dataclass(frozen=True)
+class Book:
+    """One text: `slug` is the file's name without its ending, `title` its first line."""
+
+    slug: str
+    title: str
+    text: str
+
+
+def is_held_back(slug: str) -> bool:
+    """The rule that keeps a book out of training, from its name alone, so that anybody can repeat it."""
+    return int(hashlib.sha256(slug.encode()).hexdigest(), 16) % HOLD_OUT_EVERY == 0
+
+
+def read_books(folder: Path, *, held_back: bool) -> list[Book]:
+    """The books of `folder` (*.txt) on one side of the hold-out rule, in the order of their names."""
+    books = []
+    for path in sorted(folder.glob("*.txt")):
+        if is_held_back(path.stem) is held_back:
+            text = path.read_text(encoding="utf-8").strip()
+            books.append(Book(path.stem, text.split("\n", 1)[0].strip(), text))
+    if not books:
+        raise SystemExit(f"No books in {folder}: unpack books.tar.xz there, or give --books FOLDER.")
+    return books
+
+
+def curl_quotes(text: str) -> str:
+    """Straight quotation marks as a typesetter would set them."""
+    text = _OPENING_DOUBLE.sub(r"\1“", text).replace('"', "”")
+    return _OPENING_SINGLE.sub(r"\1‘", text).replace("'", "’")
+
+
+def wrap_lines(text: str, width: int) -> str:
+    """Every paragraph broken into lines of at most `width` characters, as text from a page comes."""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join("\n".join(textwrap.wrap(line, width, **options)) for line in text.split("\n"))
+
+
+def lay_out(text: str, rng: random.Random) -> str:
+    """One of the layouts that a reader of PDFs, e-books and plain text meets."""
+    if rng.random() < CURLY_SHARE:
+        text = curl_quotes(text)
+    if rng.random() < WRAPPED_SHARE:
+        text = wrap_lines(text, rng.randint(*LINE_WIDTHS))
+    return text
+
+
+def random_span(books: list[Book], num_chars: int, rng: random.Random) -> tuple[Book, str, str]:
+    """A book (longer ones more often), about `num_chars` of it from a paragraph's start, and what follows."""
+    book = rng.choices(books, weights=[len(book.text) for book in books])[0]
+    start = rng.randrange(max(1, len(book.text) - num_chars))
+    start = book.text.rfind("\n", 0, start) + 1
+    end = book.text.find(" ", min(start + num_chars, len(book.text) - 1))
+    end = len(book.text) if end < 0 else end
+    return book, book.text[start:end].strip(), book.text[end : end + num_chars].lstrip()

@@ -1,0 +1,131 @@
+"""The quoting test: passages planted nowhere, just books nobody trained on, and questions with their own words.
+
+Owns how a question is put to a model at a given length and depth, and what counts as right. Uses transformers alone,
+so that a figure here does not depend on the project's own decoding.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from engine.prompt import book_message
+from recipe import questions
+from recipe.corpus import Book
+from recipe.samples import CHARS_PER_TOKEN
+
+MAX_ANSWER_TOKENS = 160
+NUM_DEPTHS = 5
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """One question, what was expected and what came. `depth`: 0 for the first fifth of the book, 4 for the last."""
+
+    length: int
+    depth: int
+    question: str
+    expected: str
+    answer: str
+
+    @property
+    def exact(self) -> bool:
+        return self.answer.strip() == self.expected
+
+
+class Reader:
+    """A model that has read one text and answers questions about it, greedily."""
+
+    def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, title: str, text: str) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        book = [{"role": "system", "content": book_message(title, text)}]
+        self._prompt = tokenizer.apply_chat_template(book, tokenize=False)
+        ids = self._encode(self._prompt)
+        self.num_tokens = ids.shape[1]
+        self._cache = DynamicCache(config=model.config)
+        with torch.inference_mode():
+            model(input_ids=ids, past_key_values=self._cache, logits_to_keep=1)
+
+    @torch.inference_mode()
+    def ask(self, question: str) -> str:
+        """The answer, with the cache left as it was."""
+        turn = f"<|user|>\n{question}<|end|>\n<|assistant|>\n"
+        ids, answer = self._encode(turn), []
+        for _ in range(MAX_ANSWER_TOKENS):
+            logits = self.model(input_ids=ids, past_key_values=self._cache, logits_to_keep=1).logits
+            token = int(logits[0, -1].argmax())
+            if token == self.tokenizer.eos_token_id:
+                break
+            answer.append(token)
+            ids = torch.tensor([[token]], device=self.model.device)
+        self._cache.crop(self.num_tokens)
+        return self.tokenizer.decode(answer)
+
+    def _encode(self, text: str) -> Tensor:
+        return self.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.to(self.model.device)
+
+
+def text_of(book: Book, num_tokens: int, rng: random.Random) -> str:
+    """A stretch of about `num_tokens` of a book, from a paragraph's start."""
+    num_chars = int(num_tokens * CHARS_PER_TOKEN)
+    start = book.text.rfind("\n", 0, rng.randrange(max(1, len(book.text) - num_chars))) + 1
+    return book.text[start : start + num_chars].strip()
+
+
+def turns_by_depth(text: str, per_depth: int, rng: random.Random) -> list[tuple[int, questions.Turn]]:
+    """`per_depth` phrase questions for every fifth of `text`; each key stands once in the whole text."""
+    turns = []
+    for depth in range(NUM_DEPTHS):
+        size = len(text) // NUM_DEPTHS
+        part = text[depth * size : (depth + 1) * size]
+        found = 0
+        while found < per_depth:
+            turn = questions.phrase_turn(part, rng)
+            if turn and text.count(turn.answer.strip("“”… ")) == 1:
+                turns.append((depth, turn))
+                found += 1
+    return turns
+
+
+def quote(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    books: list[Book],
+    length: int,
+    per_depth: int,
+    seed: int,
+) -> list[Quotation]:
+    """`per_depth` questions at every depth of one text of `length` tokens out of each of `books`."""
+    results = []
+    for number, book in enumerate(books):
+        rng = random.Random(f"{seed}/{length}/{number}")
+        text = text_of(book, length, rng)
+        reader = Reader(model, tokenizer, book.title, text)
+        for depth, turn in turns_by_depth(text, per_depth, rng):
+            results.append(Quotation(length, depth, turn.question, turn.answer, reader.ask(turn.question)))
+    return results
+
+
+def absences(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    books: list[Book],
+    length: int,
+    count: int,
+    seed: int,
+) -> list[Quotation]:
+    """Questions with words of another book; right is to say that they are not there."""
+    results = []
+    for number, book in enumerate(books):
+        rng = random.Random(f"{seed}/absent/{number}")
+        text, other = text_of(book, length, rng), text_of(books[number - 1], length, rng)
+        reader = Reader(model, tokenizer, book.title, text)
+        while len(results) < count * (number + 1):
+            turn = questions.absent_turn(text, other, rng)
+            if turn:
+                results.append(Quotation(length, 0, turn.question, turn.answer, reader.ask(turn.question)))
+    return results

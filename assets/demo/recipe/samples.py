@@ -1,0 +1,191 @@
+"""Training sequences: tokens, positions and the weight of every token in the loss.
+
+Owns the four kinds of sequence and their layout in tokens. The wording of questions is in `questions.py`.
+
+    quote   a book message and many questions about it
+    repeat  book text, then pieces of it again in random order: the plainest lesson in copying
+    random  the same with random tokens, so that copying cannot be helped by knowing English
+    prose   book text alone
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerFast
+
+from engine.prompt import book_message
+from recipe import questions
+from recipe.corpus import Book, lay_out, random_span
+from recipe.vocabulary import ASSISTANT, BOS, END, MAX_POSITIONS, SPECIAL_TOKENS, SYSTEM, USER
+
+CHARS_PER_TOKEN = 3.4
+QUESTION_WEIGHT = 0.2
+"""The words of a question cannot be foreseen; little is learned from them."""
+ANSWER_WEIGHT = 2.0
+COPY_LENGTHS = (8, 48)
+POSITION_SKIPS = 3
+
+
+@dataclass
+class Sample:
+    """Tokens with their loss weights, growing until a sequence is full."""
+
+    ids: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+    def add(self, ids: list[int], weight: float, source: int | None = None) -> None:
+        """`source`: where in the sequence the first of these tokens was copied from, if they are a copy."""
+        self.ids += ids
+        self.weights += [weight] * len(ids)
+        self.sources += [-1] * len(ids) if source is None else range(source, source + len(ids))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Finds the tokens of the book's text in a sequence: where the text begins in its message, where every token of
+    the message begins, and where the message begins in the sequence."""
+
+    text_begin: int
+    token_begins: list[int]
+    message_begin: int
+
+    def token_at(self, char: int) -> int:
+        return self.message_begin + bisect_right(self.token_begins, self.text_begin + char) - 1
+
+
+class Samples(IterableDataset):
+    """An endless stream of (ids, weights, positions, sources), each of shape (length + 1,)."""
+
+    def __init__(
+        self,
+        books: list[Book],
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        length: int,
+        mix: dict[str, float],
+        skip_share: float,
+        seed: int,
+    ) -> None:
+        self.books, self.length, self.mix, self.skip_share, self.seed = books, length, mix, skip_share, seed
+        self._backend = tokenizer.backend_tokenizer
+        self._special = {token: self._backend.token_to_id(token) for token in SPECIAL_TOKENS}
+        self._vocabulary_size = len(tokenizer)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        worker = get_worker_info()
+        rng = random.Random(f"{self.seed}/{worker.id if worker else 0}")
+        makers = {"quote": self._quote, "repeat": self._repeat, "random": self._random, "prose": self._prose}
+        kinds, shares = list(self.mix), list(self.mix.values())
+        while True:
+            sample = makers[rng.choices(kinds, shares)[0]](rng)
+            size = self.length + 1
+            if len(sample.ids) >= size:
+                yield (
+                    torch.tensor(sample.ids[:size]),
+                    torch.tensor(sample.weights[:size]),
+                    torch.from_numpy(self._positions(size, rng)),
+                    torch.tensor(sample.sources[:size]),
+                )
+
+    def encode(self, text: str) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def _positions(self, size: int, rng: random.Random) -> np.ndarray:
+        """Positions that sometimes skip ahead, so that far distances are met in short sequences (PoSE)."""
+        positions = np.arange(size)
+        if rng.random() < self.skip_share:
+            room = int(max(0, MAX_POSITIONS - size) ** rng.uniform(0.5, 1.0))
+            cuts = sorted(rng.randrange(1, size) for _ in range(rng.randint(1, POSITION_SKIPS)))
+            for cut in cuts:
+                positions[cut:] += rng.randint(0, room // len(cuts))
+        return positions
+
+    def _span(self, num_tokens: int, rng: random.Random) -> tuple[Book, str, str]:
+        return random_span(self.books, int(num_tokens * CHARS_PER_TOKEN), rng)
+
+    def _prose(self, rng: random.Random) -> Sample:
+        sample = Sample()
+        _, text, _ = self._span(int(self.length * 1.3), rng)
+        sample.add([self._special[BOS]], 0.0)
+        sample.add(self.encode(lay_out(text, rng)), 1.0)
+        return sample
+
+    def _repeat(self, rng: random.Random) -> Sample:
+        _, text, _ = self._span(self.length // 2, rng)
+        return self._with_copies(self.encode(lay_out(text, rng)), 1.0, rng)
+
+    def _random(self, rng: random.Random) -> Sample:
+        first = len(SPECIAL_TOKENS)
+        return self._with_copies(
+            [rng.randrange(first, self._vocabulary_size) for _ in range(self.length // 2)], 0.0, rng
+        )
+
+    def _with_copies(self, source: list[int], source_weight: float, rng: random.Random) -> Sample:
+        sample = Sample()
+        sample.add([self._special[BOS]], 0.0)
+        begin = len(sample.ids)
+        sample.add(source, source_weight)
+        while len(sample.ids) <= self.length:
+            size = min(rng.randint(*COPY_LENGTHS), len(source))
+            start = rng.randrange(len(source) - size + 1)
+            sample.add(source[start : start + 1], 0.0)
+            sample.add(source[start + 1 : start + size], 1.0, begin + start + 1)
+        return sample
+
+    def _quote(self, rng: random.Random) -> Sample:
+        share = min(0.85, 0.5 + 0.06 * max(0, self.length.bit_length() - 9) + rng.uniform(-0.1, 0.1))
+        book, text, following = self._span(int(self.length * share), rng)
+        _, other, _ = self._span(400, rng)
+        text = lay_out(text, rng)
+        sample = Sample()
+        sample.add([self._special[BOS], self._special[SYSTEM]], 0.0)
+        content = "\n" + book_message(book.title, text)
+        encoded = self._backend.encode(content, add_special_tokens=False)
+        places = _Places(len(content) - len(text), [begin for begin, _ in encoded.offsets], len(sample.ids))
+        sample.add(encoded.ids, 1.0)
+        sample.add([self._special[END], *self.encode("\n")], QUESTION_WEIGHT)
+        if rng.random() < 0.08:
+            words = following[: rng.randint(200, 700)].rsplit(" ", 1)[0]
+            turn = questions.Turn(rng.choice(questions.CONTINUE_REQUESTS), words)
+            self._add_turn(sample, places, turn, 1.0)
+        failures, limit = 0, 60
+        while len(sample.ids) <= self.length and failures < limit:
+            turn = self._turn(text, other, rng)
+            if turn is None:
+                failures += 1
+            else:
+                self._add_turn(sample, places, turn, ANSWER_WEIGHT)
+        return sample
+
+    def _turn(self, text: str, other: str, rng: random.Random) -> questions.Turn | None:
+        kind = rng.random()
+        if kind < 0.7:
+            return questions.phrase_turn(text, rng)
+        if kind < 0.86:
+            return questions.name_turn(text, rng)
+        if kind < 0.96:
+            return questions.absent_turn(text, other, rng)
+        return questions.opening_turn(text, rng)
+
+    def _add_turn(self, sample: Sample, places: _Places, turn: questions.Turn, weight: float) -> None:
+        sample.add([self._special[USER], *self.encode("\n" + turn.question)], QUESTION_WEIGHT)
+        sample.add([self._special[END], *self.encode("\n"), self._special[ASSISTANT]], QUESTION_WEIGHT)
+        answer = self.encode("\n" + turn.answer)
+        if turn.span is None:
+            sample.add(answer, weight)
+        else:
+            first = places.token_at(turn.span[0])
+            passage = range(first, places.token_at(turn.span[1]))
+            sample.add(answer[: -len(passage) - 1], weight)
+            sample.add(answer[-len(passage) - 1 : -1], weight, first)
+            sample.add(answer[-1:], weight)
+        sample.add([self._special[END]], weight)
+        sample.add(self.encode("\n"), QUESTION_WEIGHT)
