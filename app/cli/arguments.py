@@ -29,6 +29,16 @@ COMMANDS = {
     "test": "the test suite: formatting, lint, types, tests",
 }
 
+_EPILOG = f"""\
+{PROGRAM} COMMAND --help tells more about one.
+{PROGRAM} --repair makes the program's environment afresh.
+
+environment variables:
+  TRIFOLD_DATA   folder for books, uploads and logs
+  TRIFOLD_HOME   folder for the program's environment, where this one cannot be written to
+  TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130 or plain; found out by itself otherwise
+"""
+
 # Names from the paper and the habit of the field, beside the engine's own.
 _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
@@ -116,7 +126,7 @@ def _app_parser() -> Parser:
     parser = Parser(
         APP,
         description="Talk with a whole book on this machine.\n\ncommands:\n" + commands,
-        epilog=f"{PROGRAM} COMMAND --help tells more about one. {PROGRAM} --repair makes the environment afresh.",
+        epilog=_EPILOG,
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     parser.add_argument(

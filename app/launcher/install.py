@@ -27,6 +27,7 @@ from app.launcher.speech import LaunchError, Stage, say
 DISK_NEED_BYTES = 3_000_000_000  # 1.5 GB measured for the processor build on Linux, and as much for the downloads
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
+_NO_GPU = 10  # exit status of the trial
 
 
 def ensure(environment: Environment, parts: Sequence[Part], afresh: bool = False) -> None:
@@ -67,7 +68,7 @@ def _install_program(environment: Environment) -> None:
     torch = _install_torch(environment)
     _install_packages(environment, environment.program, "Fetching and unpacking the packages")
     if _pinned_torch(environment.program):
-        _try_out(environment)
+        _try_out(environment, torch)
     environment.write_stamp(environment.program, torch, running_version())
 
 
@@ -133,7 +134,7 @@ def _install_torch(environment: Environment) -> str:
     if build.index_url is None:
         return torch_build.PLAIN
     if not _answers(f"{build.index_url}/torch/"):
-        say(f"{torch_build.INDEX_URL} does not answer; taking the build of torch that the usual index has.")
+        say(f"{torch_build.INDEX_URL} does not answer; taking the usual build of torch, which can be larger.")
         return torch_build.PLAIN
     try:
         with Stage(f"Fetching torch from {build.index_url}") as stage:
@@ -159,14 +160,19 @@ def _install_packages(environment: Environment, part: Part, title: str, options:
         stage.done()
 
 
-def _try_out(environment: Environment) -> None:
+def _try_out(environment: Environment, torch: str) -> None:
     """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
-    code = "import torch; print('torch', torch.__version__, 'CUDA', torch.cuda.is_available())"
+    wants_gpu = torch in (torch_build.CUDA_12, torch_build.CUDA_13)
+    code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.cuda.is_available() else 0)"
     with Stage("Trying it out") as stage, environment.log.open("a", encoding="utf-8") as log:
-        if pip.run_logged([str(environment.python), "-c", code], log) != 0:
+        status = pip.run_logged([str(environment.python), "-c", code], log)
+        if status == _NO_GPU:
+            stage.done("torch works, but not on the GPU; python launch.py doctor says more")
+        elif status != 0:
             hint = "install the Microsoft Visual C++ Redistributable, then " if os.name == "nt" else ""
             raise LaunchError("torch is installed but does not start.", f"Please {hint}see {environment.log}.")
-        stage.done("torch works")
+        else:
+            stage.done("torch works")
 
 
 def _pinned_torch(part: Part) -> str | None:
