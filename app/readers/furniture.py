@@ -141,19 +141,20 @@ def _page_numbers(
     offsets: dict[int, set[tuple[bool, int]]] = {}
     for index in range(len(pages)):
         seen = [text for _, text in bare[index]] + list(numbers[index].values())
-        offsets[index] = {(text.isdigit(), value - index) for text in seen if (value := _value(text)) is not None}
+        offsets[index] = {(text.isdigit(), value - index) for text in seen if (value := number_value(text)) is not None}
     for index in range(len(pages)):
         near = range(max(0, index - 2 * _WINDOW), min(len(pages), index + 2 * _WINDOW + 1))
         shared = {offset for other in near if other != index for offset in offsets[other]}
         for number, text in [*bare[index], *numbers[index].items()]:
-            value = _value(text)
+            value = number_value(text)
             counts = value is not None and (text.isdigit(), value - index) in shared
             if counts or (text == labels[index].casefold() and text):
                 found.drop[index].add(number)
                 found.printed[index] = text
 
 
-def _value(text: str) -> int | None:
+def number_value(text: str) -> int | None:
+    """What a number in digits or small Roman letters says; None for none."""
     if text.isdigit():
         return int(text)
     total, last = 0, 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.readers import cleaning, encoding
+from app.readers.furniture import number_value
 from app.readers.limits import Limits
 from app.readers.lines import Line, Margins, reflow
 from app.readers.parsed import Parsed, Refused
@@ -26,11 +27,12 @@ _NAMED = (
     r"chapter|book|part|volume|letter|act|scene|canto|stave|kapitel|teil|buch|brief|chapitre|partie|livre|cap[ií]tulo|parte"
     r"|libro|capitolo|hoofdstuk|глава|часть|книга"
 )
-_NUMBERED = re.compile(rf"(?:{_NAMED})\s+{_NUMERAL}(?:[.:)\]—–-]*$|[.:)\]—–-]+\s*\S.*$|\s+[\"“A-Z].*$)", re.I)
+_NUMBERED = re.compile(rf"(?:{_NAMED})\s+{_NUMERAL}(?:[.:)\]—–-]*$|\s?[.:)\]—–-]+\s*\S.*$|\s+[\"“A-Z].*$)", re.I)
 _ALONE = re.compile(
     r"(?:prologue|epilogue|preface|foreword|introduction|afterword|appendix|conclusion|etymology)\.?$", re.I
 )
-_ROMAN_ALONE = re.compile(r"[IVXLC]+\.?$")
+_COUNTED = re.compile(r"([IVXLC]+|\d{1,3})(?:\.?$|\.\s+\S.*$)")
+_COUNTED_LENGTH = 800  # characters between counted headings at least, on average; a list has less
 _UPPER_PARTS = re.compile(r"(?:book|part|volume|act|buch|teil|livre|partie|libro|parte|часть|книга)\b", re.I)
 _LONGEST_HEADING = 90
 _CONTENTS_RUN = 3  # headings with nothing between them that make a list of contents
@@ -100,7 +102,7 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
     """Which paragraphs are chapter headings: index -> title. Lists of contents are not."""
     found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
     if len(found) < 2:
-        found.update({at: text for at, text in enumerate(paragraphs) if _ROMAN_ALONE.match(text.strip())})
+        found.update(_counted(paragraphs))
     keys = {at: " ".join(_first_line(text).casefold().split()) for at, text in found.items()}
     later: Counter[str] = Counter(keys.values())
     order = sorted(found)
@@ -120,6 +122,21 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
                 continue
             kept[at] = _title(paragraphs, at)
     return kept
+
+
+def _counted(paragraphs: list[str]) -> dict[int, str]:
+    """Headings that are only numbers, or begin with one: they count from 1 without a gap, with text between them."""
+    found: dict[int, str] = {}
+    wanted = 1
+    for at, text in enumerate(paragraphs):
+        match = _COUNTED.match(text) if len(text) <= _LONGEST_HEADING else None
+        if match and number_value(match[1].casefold()) == wanted:
+            found[at] = text
+            wanted += 1
+    if len(found) < _CONTENTS_RUN:
+        return {}
+    first, last = min(found), max(found)
+    return found if sum(map(len, paragraphs[first:last])) > _COUNTED_LENGTH * (len(found) - 1) else {}
 
 
 def _first_line(text: str) -> str:

@@ -50,6 +50,26 @@ def test_parts_and_chapters_are_nested(files: Any) -> None:
     assert len(set(_labels(document))) == len(document.pages)
 
 
+@pytest.mark.parametrize(
+    "heads",
+    [
+        ["CHAPTER I - THE LIGHT", "CHAPTER II - THE STORM", "CHAPTER III - THE BOAT"],
+        ["I. The Light", "II. The Storm", "III. The Boat"],
+        ["1. The Light", "2. The Storm", "3. The Boat"],
+        ["Chapter One", "Chapter Two", "Chapter Three"],
+        ["Kapitel 1: Das Licht", "Kapitel 2: Der Sturm", "Kapitel 3: Das Boot"],
+    ],
+)
+def test_ways_to_head_a_chapter(files: Any, heads: list[str]) -> None:
+    text = "\n\n".join(f"{head}\n\n{_PARAGRAPH}\n\n{_PARAGRAPH}\n\n{_PARAGRAPH}" for head in heads)
+    assert _labels(read_document(files.text("a.txt", text))) == heads
+
+
+def test_numbered_list_is_no_table_of_chapters(files: Any) -> None:
+    text = "\n\n".join(["Bring these:", "1. A lamp", "2. A rope", "3. A knife", _PARAGRAPH])
+    assert _labels(read_document(files.text("a.txt", text))) == ["part 1"]
+
+
 def test_sentence_that_begins_like_a_heading_is_text(files: Any) -> None:
     text = f"Part of the night he slept.\n\n{_PARAGRAPH}\n\nBook in hand, he sat.\n\n{_PARAGRAPH}"
     assert _labels(read_document(files.text("a.txt", text))) == ["part 1"]
