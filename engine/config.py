@@ -49,6 +49,7 @@ class EngineConfig:
         device: "auto", "cpu", "cuda" or "cuda:1".
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1).
+        num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head.
         chunk_size: neighbouring tokens that are selected together.
@@ -65,6 +66,7 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     num_draft_tokens: int = 4
+    num_lookup_tokens: int = 32
     num_pending_tokens: int = 8
     retrieval_budget: int = 1024
     chunk_size: int = 8
@@ -79,6 +81,7 @@ class EngineConfig:
         _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
         _check(0 <= self.num_draft_tokens <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
+        _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
         _check(1 <= self.num_pending_tokens <= 256, "num_pending_tokens", self.num_pending_tokens, "1 to 256")
         _check(1 <= self.chunk_size <= 256, "chunk_size", self.chunk_size, "1 to 256")
         _check(

@@ -46,16 +46,20 @@ class Context:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Speculation lengths: ``draft`` per middle pass (gamma1), ``pending`` per verification (gamma2)."""
+    """Speculation lengths: ``draft`` per middle pass (gamma1), ``pending`` per verification (gamma2).
+
+    ``lookup`` is the most that a drafter may propose at once where it copies.
+    """
 
     draft: int
     pending: int
     refresh_every: int
+    lookup: int = 0
 
     @property
     def longest(self) -> int:
         """Most tokens that can be ahead of the committed context."""
-        return self.pending + self.draft + 1
+        return self.pending + max(self.draft, self.lookup) + 1
 
 
 def aim(context: Context, retrieval: RetrievalCache, drafter: Drafter, tap: QueryTap) -> None:
@@ -108,7 +112,7 @@ def hierarchical(context: Context, retrieval: RetrievalCache, drafter: Drafter, 
                 retrieval.rebase(len(context.tokens) - 1 - RECENT, renewal.queries, renewal.scaling)
             else:
                 retrieval.absorb(base - 1, len(context.tokens) - 1)
-            drafter.settle(len(context.tokens) - 1)
+            drafter.settle(context.tokens)
         made += len(done.tokens)
         split = replace(done.split, other=_since(start))
         yield replace(done, split=split, renewed=renewal is not None)
@@ -147,22 +151,19 @@ def _gather(
     while len(pending.tokens) < min(lengths.pending, most) and not _has_end(pending.tokens, context.stop_ids):
         start = time.perf_counter()
         known = context.tokens + pending.tokens
-        wanted = min(lengths.draft, most - len(pending.tokens) - 1)
-        proposal = drafter.propose(known, wanted, context.sampler, context.generator) if wanted > 0 else None
+        proposal = drafter.propose(known, lengths.draft, context.sampler, context.generator)
+        proposed = proposal.tokens[: most - len(pending.tokens) - 1]
         pending.draft_ms += _since(start)
         start = time.perf_counter()
-        feed = context.decoder.ids(known[retrieval.length :])
-        proposed = proposal.tokens if proposal is not None else feed[:0]
-        count = proposed.shape[0]
+        feed, count = context.decoder.ids(known[retrieval.length :]), proposed.shape[0]
         ids = torch.cat([feed, proposed])
         rope = context.decoder.rope(context.decoder.span(retrieval.length, ids.shape[0]))
         logits = context.decoder.forward(ids, rope, retrieval.extend(), rows=count + 1)
         probs = context.sampler(logits)
-        given = proposal.probs if proposal is not None and count else probs[:0]
-        verdict = judge(proposed, given, probs, context.generator)
+        verdict = judge(proposed, proposal.probs[:count], probs, context.generator)
         stands = [*proposed[: verdict.accepted].tolist(), verdict.token]
         pending.tokens += stands
-        pending.stages += [Stage.DRAFT] * verdict.accepted + [Stage.RETRIEVAL]
+        pending.stages += [proposal.stage] * verdict.accepted + [Stage.RETRIEVAL]
         pending.laws.append(probs[: verdict.accepted + 1])
         pending.accepted += verdict.accepted
         pending.proposed += count

@@ -1,4 +1,4 @@
-"""Who proposes tokens to the middle level: here the draft model on its streaming cache.
+"""Who proposes tokens to the middle level: the draft model on its streaming cache, and the book itself.
 
 A drafter proposes with the law that each token was drawn from, follows the context by itself (tokens that it has not
 seen are fed when it is asked next), and is told what was committed. It can be wrong about everything: only speed
@@ -14,20 +14,22 @@ from typing import Protocol
 import torch
 
 from engine.cache.streaming import StreamingCache
+from engine.events import Stage
+from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.sampling import Sampler, draw
+
+# A match of fewer tokens says too little to go without the draft model.
+_SHORTEST_MATCH = 6
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """``tokens`` (n,) on the device with their laws ``probs`` (n, vocabulary of the target)."""
+    """``tokens`` (n,) on the device with their laws ``probs`` (n, vocabulary of the target), and who made them."""
 
     tokens: torch.Tensor
     probs: torch.Tensor
-
-    @property
-    def count(self) -> int:
-        return int(self.tokens.shape[0])
+    stage: Stage = Stage.DRAFT
 
 
 class Drafter(Protocol):
@@ -39,8 +41,8 @@ class Drafter(Protocol):
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
         """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call."""
 
-    def settle(self, length: int) -> None:
-        """The first ``length`` tokens of the context are committed and will not be taken back."""
+    def settle(self, context: Sequence[int]) -> None:
+        """All tokens of ``context`` are committed and will not be taken back while this context is followed."""
 
 
 class NoDrafter:
@@ -57,7 +59,7 @@ class NoDrafter:
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
         return self._nothing
 
-    def settle(self, length: int) -> None:
+    def settle(self, context: Sequence[int]) -> None:
         pass
 
 
@@ -75,6 +77,8 @@ class ModelDrafter:
         self._decoder = decoder
         self._vocabulary = vocabulary
         self._slack = max(64, 2 * longest)
+        self._settled = 0  # length of the context that can no longer be taken back
+        self._fed: list[int] = []  # tokens in the cache after that
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
 
     def begin(self, context: Sequence[int]) -> None:
@@ -84,16 +88,18 @@ class ModelDrafter:
         """
         cache, sinks = self.cache, self.cache.num_sink_tokens
         cache.reset()
+        self._settled, self._fed = 0, []
         wanted = 2 * cache.window_size
         skip = max(0, len(context) - 1 - sinks - wanted) // self._slack * self._slack
-        self._feed(context[:sinks])
+        self._feed(context[: min(sinks, len(context) - 1)])
         if skip:
             cache.skip(skip)
+        self._settled, self._fed = cache.length, []
         self._catch_up(context, upto=len(context) - 1)
 
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
         cache = self.cache
-        cache.crop(min(cache.length, len(context) - 1))
+        self._crop_to(context)
         if len(context) - cache.length > self._slack:
             self._catch_up(context, upto=len(context) - 1)
         feed = self._decoder.ids(list(context[cache.length :]))
@@ -105,9 +111,23 @@ class ModelDrafter:
             laws.append(law)
         return Proposal(torch.cat(tokens), torch.cat(laws))
 
-    def settle(self, length: int) -> None:
-        self.cache.crop(min(self.cache.length, length))
+    def settle(self, context: Sequence[int]) -> None:
+        self._crop_to(context)
+        self._settle()
+
+    def _settle(self) -> None:
         self.cache.settle()
+        self._settled, self._fed = self.cache.length, []
+
+    def _crop_to(self, context: Sequence[int]) -> None:
+        """Drop what was fed and is not in this context; its last token stays out, as the next input."""
+        same = 0
+        for fed, token in zip(self._fed, context[self._settled : -1], strict=False):
+            if fed != token:
+                break
+            same += 1
+        del self._fed[same:]
+        self.cache.crop(self._settled + same)
 
     def _catch_up(self, context: Sequence[int], upto: int) -> None:
         """Feed the tokens of the context that the cache has not seen, evicting as it fills."""
@@ -115,7 +135,7 @@ class ModelDrafter:
         while cache.length < upto:
             count = min(upto - cache.length, self._slack)
             if count > cache.room() - self._slack:
-                cache.settle()
+                self._settle()
             self._feed(context[cache.length : cache.length + count])
 
     def _feed(self, tokens: Sequence[int]) -> None:
@@ -126,6 +146,7 @@ class ModelDrafter:
         decoder, count = self._decoder, ids.shape[0]
         logits = decoder.forward(ids, decoder.no_rope(count), self.cache.extend(count), rows=1)
         self.cache.advance(count)
+        self._fed += ids.tolist()
         return logits
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
@@ -133,3 +154,41 @@ class ModelDrafter:
         if missing > 0:
             return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
         return logits[:, : self._vocabulary]
+
+
+class LookupDrafter:
+    """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
+
+    A proposal grows with the length of the match: a long match is a copy in progress. It is a point mass, so the text
+    keeps its law at any temperature.
+
+    Args:
+        inner: who is asked where no long match is found.
+        vocabulary: of the target.
+        longest: most tokens of one proposal.
+        device: where laws are made.
+    """
+
+    def __init__(self, inner: Drafter, vocabulary: int, longest: int, device: torch.device) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+        self._longest = longest
+        self._device = device
+        self._index = LookupIndex()
+
+    def begin(self, context: Sequence[int]) -> None:
+        self._index.follow(context)
+        self._inner.begin(context)
+
+    def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
+        match = self._index.find(context[len(self._index) :])
+        if match is None or match.length < _SHORTEST_MATCH:
+            return self._inner.propose(context, count, sampler, generator)
+        found = self._index.after(match.position, min(self._longest, 2 * match.length))
+        tokens = torch.tensor(found, dtype=torch.long, device=self._device)
+        laws = torch.zeros(len(found), self._vocabulary, device=self._device).scatter_(1, tokens.unsqueeze(1), 1.0)
+        return Proposal(tokens, laws, Stage.LOOKUP)
+
+    def settle(self, context: Sequence[int]) -> None:
+        self._index.extend(context)
+        self._inner.settle(context)

@@ -15,6 +15,7 @@ class Stage(str, Enum):
     """Which level put a token into the answer."""
 
     DRAFT = "draft"  # proposed by the draft model, accepted by both levels of the target
+    LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by both levels of the target
     RETRIEVAL = "retrieval"  # produced by the target on the retrieval cache, accepted by the full cache
     TARGET = "target"  # the target on its full cache: a residual, a bonus, or plain decoding
 

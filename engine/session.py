@@ -31,7 +31,7 @@ from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
 from engine.decoding import Context, Lengths
 from engine.document import Document
-from engine.drafters import Drafter, ModelDrafter, NoDrafter
+from engine.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.errors import ContextTooSmall, InputError
 from engine.events import (
     AnswerDone,
@@ -96,7 +96,7 @@ class Session:
         self.target = target
         self.draft = draft
         gamma1 = config.num_draft_tokens if draft is not None else 0
-        self.lengths = Lengths(gamma1, config.num_pending_tokens, config.refresh_every)
+        self.lengths = Lengths(gamma1, config.num_pending_tokens, config.refresh_every, config.num_lookup_tokens)
         self.full = FullCache(target.kv_shape, target.window)
         tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.lengths.longest
         self.retrieval = RetrievalCache(self.full, config.retrieval_budget, config.chunk_size, tail)
@@ -124,11 +124,13 @@ class Session:
 
     def _make_drafter(self) -> Drafter:
         config, target = self.config, self.target
-        if self.draft is None or config.num_draft_tokens == 0:
-            return NoDrafter(target.vocabulary, target.device)
-        return ModelDrafter(
-            self.draft, target.vocabulary, config.num_sink_tokens, config.window_size, self.lengths.longest
-        )
+        drafter: Drafter = NoDrafter(target.vocabulary, target.device)
+        if self.draft is not None and config.num_draft_tokens > 0:
+            sinks, window, longest = config.num_sink_tokens, config.window_size, self.lengths.longest
+            drafter = ModelDrafter(self.draft, target.vocabulary, sinks, window, longest)
+        if config.num_lookup_tokens == 0:
+            return drafter
+        return LookupDrafter(drafter, target.vocabulary, config.num_lookup_tokens, target.device)
 
     # The book ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,98 @@
+"""Finds where the current text occurred before, in the book or the chat: a suffix index over token ids.
+
+An index of short n-grams gives the places where the newest tokens occurred; the longest match among the latest places
+wins, and what followed there is the proposal. Built once per book, extended with every committed token. Pure lists and
+dictionaries: no model, no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SEED = 3
+"""Tokens that a place must share with the end of the text before it is looked at."""
+
+# Places of one n-gram that are compared, newest first: a common n-gram occurs everywhere and says little.
+_PLACES = 16
+# A match is not followed back further than this.
+_LONGEST_MATCH = 64
+
+
+@dataclass(frozen=True)
+class Match:
+    """``length`` tokens before ``position`` equal the end of the text; what follows begins at ``position``."""
+
+    position: int
+    length: int
+
+
+class LookupIndex:
+    """Every place of every n-gram of ``SEED`` tokens in one growing text."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._places: dict[tuple[int, ...], list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Make the index that of ``tokens``: crop where they part, append what is new."""
+        self._crop(_common(self._tokens, tokens))
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append what ``tokens``, which begin with the indexed ones, have more."""
+        for token in tokens[len(self._tokens) :]:
+            self._tokens.append(token)
+            end = len(self._tokens)
+            if end >= SEED:
+                self._places.setdefault(tuple(self._tokens[end - SEED :]), []).append(end)
+
+    def find(self, tail: Sequence[int]) -> Match | None:
+        """The longest earlier occurrence of the end of the indexed text followed by ``tail`` (tokens not indexed)."""
+        text = [*self._tokens[max(0, len(self._tokens) - _LONGEST_MATCH) :], *tail]
+        if len(text) < SEED:
+            return None
+        best: Match | None = None
+        places = self._places.get(tuple(text[-SEED:]), ())
+        for position in reversed(places[-_PLACES - 1 :]):
+            if position >= len(self._tokens):  # the end of the text itself
+                continue
+            length = self._match_length(position, text)
+            if best is None or length > best.length:
+                best = Match(position, length)
+        return best
+
+    def after(self, position: int, count: int) -> list[int]:
+        """At most ``count`` tokens from ``position`` on."""
+        return self._tokens[position : position + count]
+
+    def _match_length(self, position: int, text: Sequence[int]) -> int:
+        length = SEED
+        most = min(position, len(text), _LONGEST_MATCH)
+        while length < most and self._tokens[position - 1 - length] == text[-1 - length]:
+            length += 1
+        return length
+
+    def _crop(self, length: int) -> None:
+        while len(self._tokens) > length:
+            end = len(self._tokens)
+            if end >= SEED:
+                self._places[tuple(self._tokens[end - SEED :])].pop()
+            self._tokens.pop()
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    if len(a) <= len(b) and list(b[: len(a)]) == list(a):
+        return len(a)
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[:middle]) == list(b[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

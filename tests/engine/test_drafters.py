@@ -1,0 +1,65 @@
+"""The draft model's drafter: whatever happened before, it proposes what a fresh one would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+
+from engine import models
+from engine.config import SamplingParams
+from engine.drafters import ModelDrafter
+from engine.sampling import Sampler, make_generator
+
+CPU = torch.device("cpu")
+GREEDY = Sampler(SamplingParams())
+
+
+def proposal(drafter: ModelDrafter, context: list[int]) -> list[int]:
+    return drafter.propose(context, 4, GREEDY, make_generator(0, CPU)).tokens.tolist()
+
+
+def test_detours_leave_no_trace(tiny: Callable[..., str]) -> None:
+    """Proposals that were rejected, and tokens that came from elsewhere, are as if they had never been fed."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    rng = random.Random(1)
+    used = ModelDrafter(decoder, decoder.vocabulary, 4, 400, longest=30)
+    context = [rng.randrange(6, 380) for _ in range(50)]
+    with torch.inference_mode():
+        used.begin(context)
+        for step in range(25):
+            ahead = list(context)
+            for _ in range(rng.randrange(1, 4)):
+                drafted = proposal(used, ahead)
+                ahead += [*drafted[: rng.randrange(4)], rng.randrange(6, 380)]
+                if rng.random() < 0.4:  # a copy from the book that the draft model was not asked about
+                    ahead += [rng.randrange(6, 380) for _ in range(rng.randrange(1, 9))]
+            context += ahead[len(context) : len(context) + rng.randrange(1, 5)] or [7]
+            context.append(rng.randrange(6, 380))
+            used.settle(context)
+            if step % 6 == 0:
+                fresh = ModelDrafter(decoder, decoder.vocabulary, 4, 400, longest=30)
+                fresh.begin(context)
+                assert proposal(used, context) == proposal(fresh, context)
+
+
+def test_long_context_costs_a_window(tiny: Callable[..., str]) -> None:
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+    with torch.inference_mode():
+        drafter.begin([7] * 100_000)
+        assert drafter.cache.held <= drafter.cache.capacity
+        assert drafter.cache.length == 99_999
+        assert len(proposal(drafter, [7] * 100_000)) == 4
+
+
+def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) -> None:
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    with torch.inference_mode():
+        for size in (300, 384, 400):
+            drafter = ModelDrafter(decoder, size, 4, 60, longest=10)
+            drafter.begin([9, 10, 11])
+            made = drafter.propose([9, 10, 11], 3, GREEDY, make_generator(0, CPU))
+            assert made.probs.shape == (3, size)
+            assert int(made.tokens.max()) < min(size, 384)

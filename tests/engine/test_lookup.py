@@ -1,0 +1,75 @@
+"""The lookup index against a slow, obvious search, and the drafter that proposes from the book."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.config import SamplingParams
+from engine.drafters import LookupDrafter, NoDrafter
+from engine.events import Stage
+from engine.lookup import SEED, LookupIndex
+from engine.sampling import Sampler, make_generator
+
+
+def longest_match(text: list[int], tail: list[int]) -> int:
+    """Length of the longest earlier occurrence of the end of text + tail that ends inside text, by trying all."""
+    whole = text + tail
+    best = 0
+    for end in range(SEED, len(text)):
+        length = 0
+        while length < end and text[end - 1 - length] == whole[-1 - length]:
+            length += 1
+        best = max(best, length)
+    return best if best >= SEED else 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_finds_the_longest_match(seed: int) -> None:
+    rng = random.Random(seed)
+    text = [rng.randrange(8) for _ in range(120)]
+    index = LookupIndex()
+    index.follow(text)
+    for cut in range(0, 6):
+        tail = [rng.randrange(8) for _ in range(cut)]
+        match = index.find(tail)
+        expected = longest_match(text, tail)
+        assert (match.length if match else 0) == expected
+        if match:
+            assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
+
+
+def test_following_another_text_equals_a_new_index() -> None:
+    rng = random.Random(0)
+    used = LookupIndex()
+    text = [rng.randrange(9) for _ in range(200)]
+    for _ in range(30):
+        keep = rng.randrange(len(text) + 1)
+        text = text[:keep] + [rng.randrange(9) for _ in range(rng.randrange(40))]
+        used.follow(text)
+        new = LookupIndex()
+        new.follow(text)
+        assert len(used) == len(text)
+        assert used.find([]) == new.find([])
+        assert {k: v for k, v in used._places.items() if v} == new._places
+
+
+def test_proposal_grows_with_the_match_and_is_a_point_mass() -> None:
+    device = torch.device("cpu")
+    drafter = LookupDrafter(NoDrafter(500, device), 500, longest=20, device=device)
+    sampler, generator = Sampler(SamplingParams()), make_generator(1, device)
+    book = list(range(100, 200))
+    sizes = []
+    for copied in (3, 7, 30):
+        context = [*book, 7, *book[10 : 10 + copied]]
+        drafter.begin(context)
+        proposal = drafter.propose(context, 4, sampler, generator)
+        sizes.append(proposal.tokens.shape[0])
+        if sizes[-1]:
+            assert proposal.tokens.tolist() == book[10 + copied : 10 + copied + sizes[-1]]
+            assert proposal.stage is Stage.LOOKUP
+            assert proposal.probs.sum(1).tolist() == [1.0] * sizes[-1]
+            assert proposal.probs.gather(1, proposal.tokens[:, None]).flatten().tolist() == [1.0] * sizes[-1]
+    assert sizes == [0, 14, 20]
