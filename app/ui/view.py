@@ -11,12 +11,14 @@ from typing import Any
 
 from app.books import Book
 from app.chats import Chat
+from app.settings import DEMO_MODEL, is_same_folder
 from app.ui import presentation, wording
 from app.ui.desk import Desk, Stage
 from app.ui.presentation import View
 
 MOST_BOOKS = 12
 MOST_CHATS = 20
+DEMO_NAME = "Demo model"
 
 _LOADING = "The model is being loaded. You can open a book already."
 
@@ -53,7 +55,10 @@ def model_view(status: Any) -> View:
         return {"state": "closed", "line": "Closed", "detail": "Trifold has been closed.", "parts": []}
     if status.model is None:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
-    return {"state": "ready", "line": status.model.name, "detail": "", "parts": _model_parts(status.model)}
+    model = status.model
+    demo = is_same_folder(model.path, DEMO_MODEL)  # its folder's name says nothing to a person
+    name = DEMO_NAME if demo else model.name
+    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model)}
 
 
 def book_view(desk: Desk) -> View:
@@ -115,7 +120,9 @@ def _choice(desk: Desk) -> View:
 
 def _model_parts(model: Any) -> list[str]:
     """What the tooltip of the model's name lists."""
-    draft = f"Guesses come from {model.draft_name}" if model.draft_name else "No draft model"
+    draft = "No draft model"
+    if model.draft_parameters:
+        draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
     return [
         f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
         draft,

@@ -6,6 +6,7 @@ const press = (id) => byId(id)?.click();
 
 let shown = null; // the chat on the desk as the stream last told it
 let asking = false;
+let wrote = false; // whether the answer that is being written, or was last, is this tab's
 
 const askedHere = () => Boolean(byId("stop")?.checkVisibility());
 
@@ -20,9 +21,22 @@ export function showChat(chat) {
 
 export function showAsking(now) {
   const ended = asking && !now;
+  if (now && !asking) wrote = false;
   asking = now;
   byId("trifold").dataset.asking = now ? "yes" : "no";
-  if (ended && !askedHere()) press("refresh"); // another tab's answer is complete
+  if (ended) settle();
+}
+
+// An answer has ended, here or in another tab: show the chat as it was written down, once this tab has let go of it.
+function settle() {
+  if (asking) return;
+  if (askedHere()) setTimeout(settle, 150);
+  else if (!wrote || document.querySelectorAll("#chat .user-row").length !== shown?.turns) press("refresh");
+}
+
+// Called with every piece of news: remembers that this tab is the one that asks.
+export function noticeAsking() {
+  if (asking && askedHere()) wrote = true;
 }
 
 function mark() {

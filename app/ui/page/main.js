@@ -1,6 +1,6 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
 import { bindBooks, showBook, showShelf, showSending } from "./books.js";
-import { bindChat, showAsking, showChat, showSuggestions } from "./chat.js";
+import { bindChat, noticeAsking, showAsking, showChat, showSuggestions } from "./chat.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
 import { glow, showMap, showRead, showReading } from "./map.js";
@@ -34,6 +34,7 @@ function listen() {
     document.getElementById("trifold").dataset.live = "yes";
     const news = JSON.parse(message.data);
     for (const [part, value] of Object.entries(news)) show[part]?.(value);
+    noticeAsking();
   };
   stream.onerror = () => {
     document.getElementById("trifold").dataset.live = "no";

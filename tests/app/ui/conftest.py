@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # the test double lies beside the tests that share it
-
-from scripted import ScriptedEngine, book
-
 from app.books import Book, Books
 from app.chats import Chats
 from app.ui.desk import Keeper
+from tests.app.ui.scripted import ScriptedEngine, book, wait_for
 
 
 @pytest.fixture
@@ -44,7 +40,6 @@ def a_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def ready(make_keeper: Callable[..., Keeper], a_file: Path) -> Callable[..., Keeper]:
     """``ready(engine)`` -> a keeper with a book that has been read."""
-    from scripted import wait_for
 
     def open_book(engine: ScriptedEngine | None = None) -> Keeper:
         keeper = make_keeper(engine)

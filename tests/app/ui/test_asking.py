@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedEngine, wait_for
 
 from app.ui import asking
 from app.ui.desk import Keeper, Stage
 from engine.config import SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import Failed, StopReason
+from tests.app.ui.scripted import ScriptedEngine, wait_for
 
 Make = Callable[..., Keeper]
 LONG = " ".join(["word"] * 400)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedEngine, ScriptedStatus, book, wait_for
 
 from app.ui.desk import Action, Keeper, Stage
 from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
+from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, wait_for
 
 Make = Callable[..., Keeper]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
 import pytest
-from scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
 from starlette.testclient import TestClient
 
 from app import server, settings
@@ -21,6 +20,7 @@ from app.ui.desk import Desk, Keeper, Stage
 from app.ui.live import changes
 from app.ui.view import page_view
 from engine.errors import EngineError
+from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
 
 PORT = 7862
 

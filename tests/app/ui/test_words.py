@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scripted import figures
 
 from app.ui import presentation, wording
 from engine.events import (
@@ -18,6 +17,7 @@ from engine.events import (
     TextDelta,
     TimeSplit,
 )
+from tests.app.ui.scripted import figures
 
 
 @pytest.mark.parametrize(

