@@ -13,8 +13,6 @@ from pathlib import Path
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
 _PROBE_REPEATS = 5
-# Share of the free memory that weights and cache may take together; as in ``planner``.
-_MEMORY_SHARE = 0.85
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,11 @@ def inspect_model(name: str, device: str = "auto", dtype: str = "auto") -> Model
 
     config = models.load_config(name)
     target = planner.pick_device(device)
-    chosen: torch.dtype = models._pick_dtype(config, dtype, target)
+    chosen: torch.dtype = models.pick_dtype(config, dtype, target)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * chosen.itemsize
-    weights = models._estimate_parameters(config) * chosen.itemsize
-    room = max(0, int(planner.free_memory(target) * _MEMORY_SHARE) - weights)
+    weights = models.estimate_parameters(config) * chosen.itemsize
+    room = max(0, int(planner.free_memory(target) * planner.MEMORY_SHARE) - weights)
     return ModelFacts(
         name=models.display_name(name),
         architecture=config.model_type,

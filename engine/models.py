@@ -168,7 +168,7 @@ def load(name: str, *, window: int | None, device: torch.device, dtype: str = "a
     _check_architecture(config, name, window)
     _check_weights(name)
     attention.register()
-    model = _from_pretrained(name, config, _pick_dtype(config, dtype, device))
+    model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
     return Decoder(model.to(device).eval(), display_name(name), window)
 
@@ -220,8 +220,8 @@ def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens:
 
 
 def display_name(name: str) -> str:
-    """Last part of a folder or hub id."""
-    return Path(name).name if _looks_like_path(name) else name
+    """A hub id as it is; of a folder the last two parts, since pairs often lie side by side as target and draft."""
+    return "/".join(Path(name).resolve().parts[-2:]) if _looks_like_path(name) else name
 
 
 def _looks_like_path(name: str) -> bool:
@@ -275,17 +275,19 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
         ) from error
 
 
-def _pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
+def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of weights and KV: the one asked for, or what suits the device and the model's size."""
     if dtype != "auto":
         chosen: torch.dtype = getattr(torch, dtype)
         return chosen
     if device.type == "cpu":
-        return torch.float32 if _estimate_parameters(config) <= _CPU_FLOAT32_PARAMETERS else torch.bfloat16
+        return torch.float32 if estimate_parameters(config) <= _CPU_FLOAT32_PARAMETERS else torch.bfloat16
     stored = getattr(config, "dtype", None)
     return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
 
 
-def _estimate_parameters(config: Any) -> int:
+def estimate_parameters(config: Any) -> int:
+    """Parameters of a model, from its configuration alone; good to a few per cent."""
     width, layers = config.hidden_size, config.num_hidden_layers
     return int(layers * (4 * width * width + 3 * width * config.intermediate_size) + config.vocab_size * width)
 

@@ -19,7 +19,7 @@ MIN_CHAT_TOKENS = 256
 """Room that is kept free behind a book for a question and an answer."""
 
 # Share of the free memory that the cache may take: the rest is for activations and for everything else that runs.
-_MEMORY_SHARE = 0.85
+MEMORY_SHARE = 0.85
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def free_memory(device: torch.device) -> int:
 def fit_of(document: Document, book: BookTokens, limit: int, shape: KvShape, free_bytes: int) -> Fit:
     """Compare a book with the window and with the free memory."""
     tokens = len(book.ids)
-    room = min(limit, int(free_bytes * _MEMORY_SHARE) // shape.bytes_per_token) - MIN_CHAT_TOKENS
+    room = min(limit, int(free_bytes * MEMORY_SHARE) // shape.bytes_per_token) - MIN_CHAT_TOKENS
     fits = tokens <= room
     pages = book.pages_within(max(0, room))
     kv_bytes = min(tokens, max(0, room)) * shape.bytes_per_token

@@ -310,13 +310,14 @@ class Session:
         )
         answer.reason = StopReason.LENGTH if sampling.max_tokens <= room else StopReason.CONTEXT
         pages = PageScores(talk.book.page_starts, talk.read, self.config.chunk_size)
-        clock = time.perf_counter()
         if mode == "plain":
             rounds = decoding.plain(context)
         else:
             decoding.aim(context, self.retrieval, self.drafter, tap)
             yield PagesScored(pages.add(self.retrieval.chunk_scores()))
             rounds = decoding.hierarchical(context, self.retrieval, self.drafter, self.lengths)
+        # What comes before belongs to the time to first token.
+        clock = time.perf_counter()
         for done in rounds:
             now = time.perf_counter()
             answer.meter.add(done, (now - clock) * 1000.0, now - answer.asked)
