@@ -76,7 +76,7 @@ class ModelDrafter:
     def __init__(self, decoder: Decoder, vocabulary: int, num_sink_tokens: int, window_size: int, longest: int) -> None:
         self._decoder = decoder
         self._vocabulary = vocabulary
-        self._slack = max(64, 2 * longest)
+        self._slack = max(64, 3 * longest)
         self._settled = 0  # length of the context that can no longer be taken back
         self._fed: list[int] = []  # tokens in the cache after that
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
@@ -95,13 +95,12 @@ class ModelDrafter:
         if skip:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
-        self._catch_up(context, upto=len(context) - 1)
+        self._catch_up(context)
+        self._settle()
 
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
         cache = self.cache
         self._crop_to(context)
-        if len(context) - cache.length > self._slack:
-            self._catch_up(context, upto=len(context) - 1)
         feed = self._decoder.ids(list(context[cache.length :]))
         tokens, laws = [], []
         for _ in range(count):
@@ -113,6 +112,9 @@ class ModelDrafter:
 
     def settle(self, context: Sequence[int]) -> None:
         self._crop_to(context)
+        # Others may have proposed for a while: what was committed meanwhile is fed before it becomes too much at once.
+        if len(context) - self.cache.length > self._slack // 2:
+            self._catch_up(context)
         self._settle()
 
     def _settle(self) -> None:
@@ -129,14 +131,12 @@ class ModelDrafter:
         del self._fed[same:]
         self.cache.crop(self._settled + same)
 
-    def _catch_up(self, context: Sequence[int], upto: int) -> None:
-        """Feed the tokens of the context that the cache has not seen, evicting as it fills."""
+    def _catch_up(self, context: Sequence[int]) -> None:
+        """Feed the committed tokens that the cache has not seen, all but the last, evicting as it fills."""
         cache = self.cache
-        while cache.length < upto:
-            count = min(upto - cache.length, self._slack)
-            if count > cache.room() - self._slack:
-                self._settle()
-            self._feed(context[cache.length : cache.length + count])
+        while (missing := len(context) - 1 - cache.length) > 0:
+            self._settle()
+            self._feed(context[cache.length : cache.length + min(missing, self._slack)])
 
     def _feed(self, tokens: Sequence[int]) -> None:
         if tokens:

@@ -63,3 +63,20 @@ def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) ->
             made = drafter.propose([9, 10, 11], 3, GREEDY, make_generator(0, CPU))
             assert made.probs.shape == (3, size)
             assert int(made.tokens.max()) < min(size, 384)
+
+
+def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
+    """While the book itself is copied the draft model is not asked; it must still know what was said."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=40)
+    rng = random.Random(2)
+    context = [rng.randrange(6, 380) for _ in range(30)]
+    with torch.inference_mode():
+        drafter.begin(context)
+        for _ in range(40):
+            context += [rng.randrange(6, 380) for _ in range(33)]
+            drafter.settle(context)
+            assert len(context) - drafter.cache.length <= drafter._slack // 2
+        ahead = [*context, *range(10, 50)]
+        assert len(proposal(drafter, ahead)) == 4
+        assert drafter._fed[-4:-3] == ahead[-1:]
