@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from app.books import Book, Books
@@ -224,6 +225,7 @@ class Keeper:
         document = self._read_document(self.books.path(book), password=password)
         if job.cancelled:
             return
+        document = _named(document, book)
         kept = self.books.remember(book, document.title, len(document.pages), document.unit)
         self._set(job, book=kept, whole=document, document=document)
         self._prepare(job, document)
@@ -271,6 +273,12 @@ class Keeper:
                 if job.cancelled or time.monotonic() > until:
                     raise
                 time.sleep(_PATIENCE)
+
+
+def _named(document: Document, book: Book) -> Document:
+    """A file without a title of its own is called by its name: the one it came with, not the one it is kept under."""
+    kept_under = PurePath(book.file).stem
+    return replace(document, title=PurePath(book.name).stem) if document.title == kept_under else document
 
 
 class _Job:

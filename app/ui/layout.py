@@ -67,7 +67,7 @@ def build(keeper: Keeper) -> gr.Blocks:
         quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         stop.click(handlers.stop, None, None, **quick)
         fresh.click(handlers.begin_chat, None, [chat, box], **quick)
-        refresh.click(handlers.show, None, chat, **quick)
+        refresh.click(handlers.show, None, chat, trigger_mode="always_last", **quick)
         page.load(handlers.show, None, chat, **quick)
     page.queue(api_open=False, default_concurrency_limit=None)
     return page

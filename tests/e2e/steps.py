@@ -75,6 +75,12 @@ def answered(page: Page, timeout: int = READ_SECONDS) -> None:
     page.wait_for_selector('#trifold[data-asking="no"]', timeout=timeout)
 
 
+def reload(page: Page) -> None:
+    """Reload when Gradio has closed the stream of the last answer; cutting it off writes to the console."""
+    page.wait_for_timeout(1000)
+    page.reload()
+
+
 def last_answer(page: Page) -> str:
     return page.locator("#chat .bot .prose").last.inner_text()
 

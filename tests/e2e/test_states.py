@@ -20,6 +20,7 @@ from tests.e2e.steps import (
     give_text,
     last_answer,
     questions,
+    reload,
     until,
 )
 
@@ -284,7 +285,7 @@ def test_keys_and_the_choice_of_light_or_dark(scripted: Server, open_page: Open)
     answered(page)
     page.click("#theme")
     assert page.get_attribute("html", "data-theme") == "dark"
-    page.reload()
+    reload(page)
     page.wait_for_selector("#chat .bot .prose")
     assert page.get_attribute("html", "data-theme") == "dark"
     assert page.evaluate("document.body.classList.contains('dark')")

@@ -23,12 +23,14 @@ from tests.e2e.steps import (
     give,
     last_answer,
     questions,
+    reload,
     short_answers,
     until,
 )
 
 # Stopping takes less than a second; on cores that others use as well, everything takes longer.
 STOP_SECONDS = 1.0 if os.getloadavg()[0] < (os.cpu_count() or 1) else 4.0
+ATTEMPTS = 5  # a short answer may end by itself before it is stopped
 NUMBER = re.compile(r"[\d,]+")
 
 
@@ -75,19 +77,23 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     assert page.locator("#chat .user").count() == 2
 
 
-def test_stop_works_at_any_moment(app: Server, open_page: Open, short_book: Path) -> None:
+@pytest.mark.parametrize("moment", ["#stop", "#chat .bot .caret"], ids=["at once", "while it writes"])
+def test_stop_works_at_any_moment(app: Server, open_page: Open, short_book: Path, moment: str) -> None:
     page = open_page(app)
     with_book(page, short_book)
     short_answers(page, 2048)
-    for moment in ("#stop", "#chat .bot .caret"):
+    for _ in range(ATTEMPTS):
         ask(page, "Tell me everything about the lamps.")
-        page.wait_for_selector(moment, state="visible", timeout=READ_SECONDS)
+        page.wait_for_selector(f"{moment}, #send", state="visible", timeout=READ_SECONDS)
         began = time.monotonic()
-        page.click("#stop")
+        page.evaluate("document.querySelector('#stop')?.click()")
         page.wait_for_selector("#send", state="visible")
-        assert time.monotonic() - began < STOP_SECONDS
+        seconds = time.monotonic() - began
         answered(page)
-        assert "stopped" in page.locator("#chat .under").last.inner_text()
+        if "stopped" in page.locator("#chat .under").last.inner_text():
+            assert seconds < STOP_SECONDS
+            return
+    pytest.fail(f"all of {ATTEMPTS} answers ended by themselves before they could be stopped")
 
 
 def test_asking_again_and_a_new_chat(app: Server, open_page: Open, short_book: Path) -> None:
@@ -116,7 +122,7 @@ def test_a_reload_keeps_the_chat(app: Server, open_page: Open, short_book: Path)
     ask(page, "What is kept in the book of lamps?")
     answered(page)
     before = page.locator("#chat .user").all_inner_texts(), last_answer(page)
-    page.reload()
+    reload(page)
     page.wait_for_selector("#chat .bot .prose")
     assert (page.locator("#chat .user").all_inner_texts(), last_answer(page)) == before
     assert page.get_attribute("#trifold", "data-stage") == "ready"
@@ -126,7 +132,7 @@ def test_plain_decoding_says_so(app: Server, open_page: Open, short_book: Path) 
     page = open_page(app)
     with_book(page, short_book)
     page.click("#how > button")
-    page.get_by_label(re.compile("^Plain")).check()
+    page.get_by_text("Plain: one token at a time").click()
     page.click("#how > button")
     short_answers(page)
     ask(page, "Who is the purser?")

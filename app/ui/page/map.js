@@ -3,7 +3,6 @@
 const byId = (id) => document.getElementById(id);
 const FADE_MS = 420; // a glow fades to a third in this time
 const BRIGHTEST = 100;
-const MOST_BAR = 18;
 
 let pages = 0;
 let unit = "page";
@@ -53,7 +52,7 @@ function redraw() {
 
 function bars(width) {
   const count = Math.max(1, Math.min(pages, Math.floor(width / 2)));
-  const bar = Math.min(MOST_BAR, width / count);
+  const bar = width / count;
   return { count, bar, per: pages / count };
 }
 

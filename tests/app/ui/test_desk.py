@@ -165,3 +165,11 @@ def test_each_book_keeps_its_chat(ready: Make, tmp_path: Path) -> None:
     keeper.open(first_book)
     wait_for(at(keeper, Stage.READY))
     assert keeper.desk.chat == first_chat
+
+
+def test_a_file_without_a_title_is_called_by_its_own_name(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(document=book(title="book"))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(at(keeper, Stage.READY))
+    assert keeper.desk.document.title == "Die Lampe é"
+    assert keeper.books.all()[0].title == "Die Lampe é"
