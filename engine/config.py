@@ -48,7 +48,8 @@ class EngineConfig:
         context: window to reserve; None takes the model's own.
         device: "auto", "cpu", "cuda" or "cuda:1".
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
-        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1).
+        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1). None: it and
+            ``num_pending_tokens`` are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head.
@@ -65,9 +66,9 @@ class EngineConfig:
     context: int | None = None
     device: str = "auto"
     dtype: str = "auto"
-    num_draft_tokens: int = 4
+    num_draft_tokens: int | None = None
     num_lookup_tokens: int = 32
-    num_pending_tokens: int = 8
+    num_pending_tokens: int | None = None
     retrieval_budget: int = 1024
     chunk_size: int = 8
     refresh_every: int = 4
@@ -80,9 +81,10 @@ class EngineConfig:
         _check(bool(self.model), "model", self.model, "a folder or a hub id")
         _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
-        _check(0 <= self.num_draft_tokens <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
+        _check(0 <= (self.num_draft_tokens or 0) <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
         _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
-        _check(1 <= self.num_pending_tokens <= 256, "num_pending_tokens", self.num_pending_tokens, "1 to 256")
+        pending = self.num_pending_tokens
+        _check(pending is None or 1 <= pending <= 256, "num_pending_tokens", pending, "1 to 256")
         _check(1 <= self.chunk_size <= 256, "chunk_size", self.chunk_size, "1 to 256")
         _check(
             self.retrieval_budget >= self.chunk_size,

@@ -2,8 +2,8 @@
 
 One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
 
-    draft    the drafter proposes up to gamma1 tokens
-    middle   the target on its retrieval cache judges them in one pass; repeated until gamma2 tokens are pending
+    draft    the drafter proposes a few tokens
+    middle   the target on its retrieval cache judges them in one pass; repeated until enough tokens are pending
     verify   the target on its full cache judges all pending tokens in one pass
     commit   every cache is cropped to what stands; the retrieval selection is renewed now and then
 
@@ -21,6 +21,7 @@ import torch
 
 from engine.cache.full import FullCache, Observer
 from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.controller import Choice, Pace
 from engine.drafters import Drafter
 from engine.events import Acceptance, Round, Stage, TimeSplit
 from engine.models import Decoder
@@ -45,21 +46,18 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Speculation lengths: ``draft`` per middle pass (gamma1), ``pending`` per verification (gamma2).
+class Speculation:
+    """How the hierarchy speculates.
 
-    ``lookup`` is the most that a drafter may propose at once where it copies.
+    Args:
+        pace: says how much in each round; a round without middle passes is a plain step.
+        refresh_every: speculating rounds between two renewals of the retrieval selection.
+        longest: most tokens that can ever be ahead of the committed context.
     """
 
-    draft: int
-    pending: int
+    pace: Pace
     refresh_every: int
-    lookup: int = 0
-
-    @property
-    def longest(self) -> int:
-        """Most tokens that can be ahead of the committed context."""
-        return self.pending + max(self.draft, self.lookup) + 1
+    longest: int
 
 
 def aim(context: Context, retrieval: RetrievalCache, drafter: Drafter, tap: QueryTap) -> None:
@@ -97,15 +95,19 @@ def plain(context: Context) -> Iterator[Round]:
             return
 
 
-def hierarchical(context: Context, retrieval: RetrievalCache, drafter: Drafter, lengths: Lengths) -> Iterator[Round]:
+def hierarchical(
+    context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
+) -> Iterator[Round]:
     """Hierarchical speculative decoding. ``retrieval`` and ``drafter`` have been started on the context."""
     made = rounds = 0
     while made < context.max_tokens:
-        rounds += 1
+        choice = speculation.pace.next()
+        rounds += choice.passes > 0
         base = len(context.tokens)
         with torch.inference_mode():
-            pending = _gather(context, retrieval, drafter, lengths, context.max_tokens - made)
-            renewal = _renewal(retrieval, lengths, rounds)
+            pending = _gather(context, retrieval, drafter, choice, context.max_tokens - made)
+            due = choice.passes > 0 and rounds % speculation.refresh_every == 0
+            renewal = _renewal(retrieval, due, speculation.longest)
             done = _verify(context, pending, renewal)
             start = time.perf_counter()
             if isinstance(renewal, QueryTap):
@@ -115,16 +117,18 @@ def hierarchical(context: Context, retrieval: RetrievalCache, drafter: Drafter, 
             drafter.settle(context.tokens)
         made += len(done.tokens)
         split = replace(done.split, other=_since(start))
-        yield replace(done, split=split, renewed=renewal is not None)
+        done = replace(done, split=split, renewed=renewal is not None)
+        speculation.pace.observe(choice, done)
+        yield done
         if done.ended:
             return
 
 
-def _renewal(retrieval: RetrievalCache, lengths: Lengths, rounds: int) -> Refresh | QueryTap | None:
+def _renewal(retrieval: RetrievalCache, due: bool, longest: int) -> Refresh | QueryTap | None:
     """What to do with the queries of this round's verification: renew the selection, or cut the tail anew."""
-    if retrieval.room() < 2 * (lengths.longest + 1):
-        return QueryTap(retrieval.full.shape.layers, keep=lengths.longest)
-    return Refresh(retrieval) if rounds % lengths.refresh_every == 0 else None
+    if retrieval.room() < 2 * (longest + 1):
+        return QueryTap(retrieval.full.shape.layers, keep=RECENT)
+    return Refresh(retrieval) if due else None
 
 
 @dataclass
@@ -136,22 +140,23 @@ class _Pending:
     laws: list[torch.Tensor] = field(default_factory=list)
     accepted: int = 0
     proposed: int = 0
+    trials: int = 0
+    passes: int = 0
     draft_ms: float = 0.0
     middle_ms: float = 0.0
 
 
-def _gather(
-    context: Context, retrieval: RetrievalCache, drafter: Drafter, lengths: Lengths, remaining: int
-) -> _Pending:
+def _gather(context: Context, retrieval: RetrievalCache, drafter: Drafter, choice: Choice, remaining: int) -> _Pending:
     """Draft and judge on the retrieval cache until enough tokens are pending (draft and middle of a round)."""
     pending = _Pending()
     base = len(context.tokens)
     # The verification itself adds one token, and the window must hold all of them.
     most = min(remaining - 1, context.full.limit - base)
-    while len(pending.tokens) < min(lengths.pending, most) and not _has_end(pending.tokens, context.stop_ids):
+    enough = min(choice.pending, most)
+    while pending.passes < choice.passes and len(pending.tokens) < enough:
         start = time.perf_counter()
         known = context.tokens + pending.tokens
-        proposal = drafter.propose(known, lengths.draft, context.sampler, context.generator)
+        proposal = drafter.propose(known, choice.draft, context.sampler, context.generator)
         proposed = proposal.tokens[: most - len(pending.tokens) - 1]
         pending.draft_ms += _since(start)
         start = time.perf_counter()
@@ -169,8 +174,11 @@ def _gather(
         pending.proposed += count
         retrieval.advance(ids.shape[0])
         retrieval.crop(base + len(pending.tokens) - 1)
+        pending.passes += 1
+        pending.trials += min(count, verdict.accepted + 1)
         pending.middle_ms += _since(start)
-    _cut_at_end(pending, context.stop_ids)
+        if _cut_at_end(pending, context.stop_ids):
+            break
     return pending
 
 
@@ -191,6 +199,8 @@ def _verify(context: Context, pending: _Pending, observer: Observer | None) -> R
         tokens[-1] in context.stop_ids,
         Acceptance(pending.accepted, pending.proposed),
         Acceptance(verdict.accepted, len(pending.tokens)),
+        passes=pending.passes,
+        middle_trials=pending.trials,
     )
 
 
@@ -205,10 +215,6 @@ def _full_pass(context: Context, tokens: list[int], observer: Observer | None = 
     return logits
 
 
-def _has_end(tokens: list[int], stop_ids: frozenset[int]) -> bool:
-    return any(token in stop_ids for token in tokens)
-
-
 def _until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
     """Tokens up to and with the first that ends the text."""
     for index, token in enumerate(tokens):
@@ -217,9 +223,11 @@ def _until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
     return tokens
 
 
-def _cut_at_end(pending: _Pending, stop_ids: frozenset[int]) -> None:
+def _cut_at_end(pending: _Pending, stop_ids: frozenset[int]) -> bool:
+    """Drop what follows a token that ends the text; whether there is such a token."""
     kept = len(_until_end(pending.tokens, stop_ids))
     del pending.tokens[kept:], pending.stages[kept:]
+    return bool(pending.tokens) and pending.tokens[-1] in stop_ids
 
 
 def _since(start: float) -> float:

@@ -32,6 +32,10 @@ class Proposal:
     stage: Stage = Stage.DRAFT
 
 
+def _nothing(vocabulary: int, device: torch.device) -> Proposal:
+    return Proposal(torch.empty(0, dtype=torch.long, device=device), torch.empty(0, vocabulary, device=device))
+
+
 class Drafter(Protocol):
     """Proposes what may come next."""
 
@@ -49,9 +53,7 @@ class NoDrafter:
     """Proposes nothing: the middle level then makes one token per pass."""
 
     def __init__(self, vocabulary: int, device: torch.device) -> None:
-        self._nothing = Proposal(
-            torch.empty(0, dtype=torch.long, device=device), torch.empty(0, vocabulary, device=device)
-        )
+        self._nothing = _nothing(vocabulary, device)
 
     def begin(self, context: Sequence[int]) -> None:
         pass
@@ -99,6 +101,8 @@ class ModelDrafter:
         self._settle()
 
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
+        if count == 0:
+            return _nothing(self._vocabulary, self._decoder.device)
         cache = self.cache
         self._crop_to(context)
         feed = self._decoder.ids(list(context[cache.length :]))
@@ -170,7 +174,7 @@ class LookupDrafter:
     """
 
     def __init__(self, inner: Drafter, vocabulary: int, longest: int, device: torch.device) -> None:
-        self._inner = inner
+        self.inner = inner
         self._vocabulary = vocabulary
         self._longest = longest
         self._device = device
@@ -178,12 +182,12 @@ class LookupDrafter:
 
     def begin(self, context: Sequence[int]) -> None:
         self._index.follow(context)
-        self._inner.begin(context)
+        self.inner.begin(context)
 
     def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
         match = self._index.find(context[len(self._index) :])
         if match is None or match.length < _SHORTEST_MATCH:
-            return self._inner.propose(context, count, sampler, generator)
+            return self.inner.propose(context, count, sampler, generator)
         found = self._index.after(match.position, min(self._longest, 2 * match.length))
         tokens = torch.tensor(found, dtype=torch.long, device=self._device)
         laws = torch.zeros(len(found), self._vocabulary, device=self._device).scatter_(1, tokens.unsqueeze(1), 1.0)
@@ -191,4 +195,4 @@ class LookupDrafter:
 
     def settle(self, context: Sequence[int]) -> None:
         self._index.extend(context)
-        self._inner.settle(context)
+        self.inner.settle(context)

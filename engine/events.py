@@ -78,6 +78,8 @@ class Round:
     middle: Acceptance = field(default_factory=Acceptance)
     verify: Acceptance = field(default_factory=Acceptance)
     renewed: bool = False
+    passes: int = 0  # middle passes
+    middle_trials: int = 0  # proposals that the middle level looked at: up to each pass's first rejection
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,11 @@ import torch
 
 from engine import decoding, models, prefill
 from engine.cache.full import FullCache
-from engine.cache.retrieval import QueryTap, RetrievalCache
+from engine.cache.retrieval import QueryTap
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
-from engine.decoding import Context, Lengths
+from engine.decoding import Context
 from engine.document import Document
-from engine.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.errors import ContextTooSmall, InputError
 from engine.events import (
     AnswerDone,
@@ -46,6 +45,7 @@ from engine.events import (
     StopReason,
     TextDelta,
 )
+from engine.hierarchy import Hierarchy
 from engine.metrics import Meter
 from engine.pages import PageScores
 from engine.planner import Fit, fit_of, free_memory, pick_device
@@ -57,8 +57,6 @@ from engine.tokenizer import BookTokenizer, BookTokens, TextStream
 _FIRST_QUERIES = 32
 # Plain steps measured on a new context, to say how much faster the answer is; the median counts.
 _PLAIN_PROBES = 3
-# Answer tokens that the retrieval tail takes before the context is cut anew.
-_TAIL_TOKENS = 1024
 
 
 class Stop(Exception):
@@ -95,12 +93,8 @@ class Session:
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
-        gamma1 = config.num_draft_tokens if draft is not None else 0
-        self.lengths = Lengths(gamma1, config.num_pending_tokens, config.refresh_every, config.num_lookup_tokens)
         self.full = FullCache(target.kv_shape, target.window)
-        tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.lengths.longest
-        self.retrieval = RetrievalCache(self.full, config.retrieval_budget, config.chunk_size, tail)
-        self.drafter = self._make_drafter()
+        self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
         self.conversation: Conversation | None = None
         self._plain_ms: list[float] = []
@@ -121,16 +115,6 @@ class Session:
             models.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
             draft = models.load(config.draft, window=None, device=device, dtype=config.dtype)
         return cls(config, tokenizer, target, draft)
-
-    def _make_drafter(self) -> Drafter:
-        config, target = self.config, self.target
-        drafter: Drafter = NoDrafter(target.vocabulary, target.device)
-        if self.draft is not None and config.num_draft_tokens > 0:
-            sinks, window, longest = config.num_sink_tokens, config.window_size, self.lengths.longest
-            drafter = ModelDrafter(self.draft, target.vocabulary, sinks, window, longest)
-        if config.num_lookup_tokens == 0:
-            return drafter
-        return LookupDrafter(drafter, target.vocabulary, config.num_lookup_tokens, target.device)
 
     # The book ------------------------------------------------------------------------------------------------
 
@@ -179,7 +163,7 @@ class Session:
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self.full.crop(0)
-        self.retrieval.reset()
+        self.hierarchy.reset()
         self.conversation = None
         self._plain_ms = []
 
@@ -236,7 +220,7 @@ class Session:
         talk, prompt = self._compose(question, history)
         talk.rewind(prompt)
         self.full.crop(min(self.full.length, prompt.reused))
-        self.retrieval.forget_after(self.full.length)
+        self.hierarchy.crop(self.full.length)
         prefilled = len(prompt.tokens) - self.full.length
         tap = QueryTap(self.target.num_layers, keep=_FIRST_QUERIES)
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
@@ -313,9 +297,9 @@ class Session:
         if mode == "plain":
             rounds = decoding.plain(context)
         else:
-            decoding.aim(context, self.retrieval, self.drafter, tap)
-            yield PagesScored(pages.add(self.retrieval.chunk_scores()))
-            rounds = decoding.hierarchical(context, self.retrieval, self.drafter, self.lengths)
+            self.hierarchy.aim(context, tap)
+            yield PagesScored(pages.add(self.hierarchy.chunk_scores()))
+            rounds = self.hierarchy.rounds(context, sampling, _median(self._plain_ms))
         # What comes before belongs to the time to first token.
         clock = time.perf_counter()
         for done in rounds:
@@ -324,7 +308,7 @@ class Session:
             clock = now
             yield self._delta(talk, answer, done, mode)
             if done.renewed:
-                yield PagesScored(pages.add(self.retrieval.chunk_scores()))
+                yield PagesScored(pages.add(self.hierarchy.chunk_scores()))
             answer.page_scores = pages.overall()
 
     def _delta(self, talk: Conversation, answer: _Answer, done: Round, mode: Mode) -> TextDelta:

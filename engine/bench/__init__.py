@@ -110,11 +110,13 @@ def main(
     facts = machine()
     where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
     header = f"{session.target.name} with {session.draft.name if session.draft else 'no draft'}, {where}"
-    lengths = session.lengths
+    levels = session.hierarchy
+    choice = levels.fixed.choice
+    given = f"gamma1 {choice.draft}, gamma2 {choice.pending}"
+    lengths = given if levels.lengths_are_given else "lengths by the controller"
     header += (
         f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
-        f"{session.config.retrieval_budget}, gamma1 {lengths.draft}, gamma2 {lengths.pending}, median of "
-        f"{options.repeats}"
+        f"{session.config.retrieval_budget}, {lengths}, median of {options.repeats}"
     )
     sys.stdout.write(f"{header}\n\n{table(results)}\n")
     if options.json:

@@ -1,8 +1,9 @@
 """The rows of the bench: every decoding loop from the same cache on the same prompt, taking turns.
 
 Rows: ``hf_generate`` (transformers' own generate with its default attention, on a copy of the same KV), ``plain``,
-``retrieval_only`` (no draft model), ``hierarchical``. Workloads: ``prose`` (continue the book), ``quote`` (find a
-passage). For every context length the book is prefilled once, and the cache is cropped back between runs.
+``retrieval_only`` (no draft model), ``hierarchical``, ``hierarchical_lookup`` (drafting from the book too). Workloads:
+``prose`` (continue the book), ``quote`` (find a passage). For every context length the book is prefilled once, and
+the cache is cropped back between runs.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from engine import decoding, prefill
 from engine.bench.report import Result
 from engine.cache.retrieval import QueryTap
 from engine.config import SamplingParams
-from engine.decoding import Context, Lengths
-from engine.drafters import NoDrafter
+from engine.controller import Controller, FixedLengths, Pace
+from engine.decoding import Context, Speculation
+from engine.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.errors import InputError
 from engine.events import Acceptance, Round
+from engine.hierarchy import MOST_DRAFT, MOST_PASSES
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
 
-ROWS = ("hf_generate", "plain", "retrieval_only", "hierarchical")
+ROWS = ("hf_generate", "plain", "retrieval_only", "hierarchical", "hierarchical_lookup")
 WORKLOADS = ("prose", "quote")
 _FIRST_QUERIES = 32
 # Words of the sentence that the quote workload asks for.
@@ -54,6 +57,7 @@ class Bench:
         self.session = session
         self.ids = list(ids)
         self.options = options
+        self._paces: dict[tuple[str, int], Controller] = {}
 
     def run(self) -> Iterator[Result]:
         """All results, context by context."""
@@ -72,7 +76,7 @@ class Bench:
     def _prefill(self, context: int) -> None:
         full = self.session.full
         full.crop(min(full.length, context))
-        self.session.retrieval.reset()
+        self.session.hierarchy.reset()
         began = time.perf_counter()
         ids = self.session.target.ids(self.ids[full.length : context])
         prefill.run(self.session.target, full, ids, segment=4096, block=self.session.config.prefill_block)
@@ -135,12 +139,28 @@ class Bench:
         session = self.session
         if row == "plain":
             return decoding.plain(context)
-        lengths, drafter = session.lengths, session.drafter
+        levels, drafter = session.hierarchy, self._drafter(row)
+        decoding.aim(context, levels.retrieval, drafter, tap)
+        speculation = Speculation(self._pace(row, context), levels.config.refresh_every, levels.longest)
+        return decoding.hierarchical(context, levels.retrieval, drafter, speculation)
+
+    def _drafter(self, row: str) -> Drafter:
+        session = self.session
         if row == "retrieval_only":
-            lengths = Lengths(0, lengths.pending, lengths.refresh_every)
-            drafter = NoDrafter(session.target.vocabulary, session.target.device)
-        decoding.aim(context, session.retrieval, drafter, tap)
-        return decoding.hierarchical(context, session.retrieval, drafter, lengths)
+            return NoDrafter(session.target.vocabulary, session.target.device)
+        drafter = session.hierarchy.drafter
+        if isinstance(drafter, LookupDrafter) and row != "hierarchical_lookup":
+            return drafter.inner
+        return drafter
+
+    def _pace(self, row: str, context: Context) -> Pace:
+        """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
+        levels, has_draft = self.session.hierarchy, row != "retrieval_only" and self.session.hierarchy.has_draft_model
+        if levels.lengths_are_given:
+            return levels.fixed if has_draft else FixedLengths(0, levels.fixed.choice.pending)
+        plain = decoding.plain_step_ms(context.decoder, context.full, context.tokens, None)
+        fresh = Controller(plain, MOST_DRAFT if has_draft else 0, MOST_PASSES)
+        return self._paces.setdefault((row, len(context.tokens)), fresh)
 
     def _generate(self, prompt: list[int], temperature: float) -> Run:
         """transformers' generate with its default attention, from a copy of the same KV."""

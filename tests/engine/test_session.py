@@ -224,11 +224,11 @@ def test_long_answer_outgrows_the_tail(
     tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the tail is full the context is cut anew in the middle of an answer; the text stays the same."""
-    monkeypatch.setattr("engine.session._TAIL_TOKENS", 40)
-    session = open_session(tiny)
+    monkeypatch.setattr("engine.hierarchy._TAIL_TOKENS", 40)
+    session = open_session(tiny, num_draft_tokens=2, num_pending_tokens=4, num_lookup_tokens=4)
     read(session, book)
     fast = ask(session, "Where?", max_tokens=150)
-    assert session.retrieval.boundary > session.conversation.read  # type: ignore[union-attr]
+    assert session.hierarchy.retrieval.boundary > session.conversation.read  # type: ignore[union-attr]
     assert fast.token_ids == ask(session, "Where?", mode="plain", max_tokens=150).token_ids
 
 
