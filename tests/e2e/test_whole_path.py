@@ -31,6 +31,21 @@ from tests.e2e.steps import (
 # Stopping takes less than a second; on cores that others use as well, everything takes longer.
 STOP_SECONDS = 1.0 if os.getloadavg()[0] < (os.cpu_count() or 1) else 4.0
 ATTEMPTS = 5  # a short answer may end by itself before it is stopped
+WITNESS = """
+() => {
+  window.steps = new Set();
+  window.figures = new Set();
+  const all = {subtree: true, childList: true, characterData: true};
+  const look = (node, note) => new MutationObserver(note).observe(node, all);
+  look(document.querySelector('#chat'), () => {
+    const caret = document.querySelector('#chat .caret');
+    if (caret) window.steps.add(caret.closest('.prose').innerText);
+  });
+  look(document.querySelector('#figures'), () => {
+    window.figures.add(document.querySelector('[data-figure="tokens"]').textContent);
+  });
+}
+"""
 NUMBER = re.compile(r"[\d,]+")
 
 
@@ -56,15 +71,15 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     assert "tokens/s" in page.inner_text("#map-words")
     book_tokens = number(page.inner_text("#book-line").split("·")[1])
 
-    short_answers(page)
-    ask(page, "Who counted the lamps of Orre?")
-    page.wait_for_selector("#chat .bot .caret", timeout=READ_SECONDS)
-    seen = set()
-    while page.locator("#stop").is_visible():
-        seen.add((page.inner_text('[data-figure="tokens"]'), last_answer(page)))
-        page.wait_for_timeout(60)
-    answered(page)
-    assert len({words for _, words in seen}) >= 2, "the answer came in one piece"
+    short_answers(page, 256)
+    page.evaluate(WITNESS)  # answers of a small model can be over before a test has looked twice
+    for _ in range(ATTEMPTS):
+        ask(page, "Who counted the lamps of Orre?")
+        answered(page)
+        if page.evaluate("window.steps.size") >= 3:
+            break
+    assert page.evaluate("window.steps.size") >= 3, "every answer came in one piece"
+    assert page.evaluate("window.figures.size") >= 2, "the figures did not move"
     assert page.inner_text('[data-figure="ms"]').endswith(("ms", "s"))
     assert page.inner_text('[data-figure="first"]') != "–"
     assert page.locator("#kv-key li").count() >= 1
@@ -74,7 +89,7 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     answered(page)
     prefilled = number(page.inner_text('[data-figure="reused"]'))
     assert prefilled < book_tokens * 0.01, f"{prefilled} of {book_tokens} tokens were read again"
-    assert page.locator("#chat .user").count() == 2
+    assert page.locator("#chat .trouble").count() == 0
 
 
 @pytest.mark.parametrize("moment", ["#stop", "#chat .bot .caret"], ids=["at once", "while it writes"])
