@@ -16,10 +16,11 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from app.books import Book
-from app.ui.desk import Keeper
+from app.ui.desk import Desk, Keeper
 from app.ui.presentation import View
 from app.ui.sample import Sample
-from app.ui.view import page_view
+from app.ui.view import map_view, page_view
+from engine.document import Document
 
 TICK_SECONDS = 0.1
 HEARTBEAT_SECONDS = 5.0
@@ -36,13 +37,15 @@ class Live:
         self._keeper = keeper
         self._sample = sample
         self._books: list[Book] = []
+        self._mapped: tuple[Document | None, View] | None = None
         self._looked = 0.0
 
     def view(self) -> View:
         keeper = self._keeper
         desk = keeper.desk
         chats = keeper.chats.of_book(desk.book.sha256) if desk.book else ()
-        view = page_view(desk, keeper.engine.status(), chats, self._shelf())
+        # The map comes first: what glows on it needs to know how many pages there are.
+        view = {"map": self._map(desk), **page_view(desk, keeper.engine.status(), chats, self._shelf())}
         of_sample = desk.book is not None and desk.book.sha256 == self._sample.sha256
         view["suggestions"] = list(self._sample.questions) if of_sample else []
         return view
@@ -53,6 +56,12 @@ class Live:
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
         return Route("/live", live)
+
+    def _map(self, desk: Desk) -> View:
+        """A book of two thousand pages is not looked through ten times a second."""
+        if self._mapped is None or self._mapped[0] is not desk.document:
+            self._mapped = desk.document, map_view(desk)
+        return self._mapped[1]
 
     def _shelf(self) -> list[Book]:
         now = time.monotonic()

@@ -24,7 +24,7 @@ _LOADING = "The model is being loaded. You can open a book already."
 
 
 def page_view(desk: Desk, status: Any, chats: Iterable[Chat], books: Iterable[Book]) -> View:
-    """Everything that the page shows outside the chat itself.
+    """What the page shows outside the chat itself, but for the map's own shape (``map_view``), which hardly changes.
 
     Args:
         status: the engine's own snapshot, ``engine.Status``.
@@ -32,7 +32,6 @@ def page_view(desk: Desk, status: Any, chats: Iterable[Chat], books: Iterable[Bo
     return {
         "model": model_view(status),
         "book": book_view(desk),
-        "map": map_view(desk),
         "pages_read": pages_read(desk),
         "reading": _reading(desk),
         "read": presentation.read_line(desk.read, _unit(desk)) if desk.read else "",

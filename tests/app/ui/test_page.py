@@ -18,7 +18,7 @@ from app.tickets import opening_address
 from app.ui import shell
 from app.ui.desk import Desk, Keeper, Stage
 from app.ui.live import changes
-from app.ui.view import page_view
+from app.ui.view import map_view, page_view
 from engine.errors import EngineError
 from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
 
@@ -158,7 +158,7 @@ def view_of(desk: Desk, status: ScriptedStatus | None = None) -> dict:
 def test_an_empty_desk() -> None:
     view = view_of(Desk())
     assert view["book"]["stage"] == "empty"
-    assert view["map"] == {"pages": 0, "unit": "page", "labels": []}
+    assert map_view(Desk()) == {"pages": 0, "unit": "page", "labels": []}
     assert view["figures"] is None
     assert view["model"]["line"] == "Storyteller 27M"
     assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
@@ -184,10 +184,10 @@ def test_a_choice_proposes_what_fits() -> None:
 
 def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
     document = book(3)
-    assert view_of(Desk(document=document))["map"]["labels"] == []
+    assert map_view(Desk(document=document))["labels"] == []
     pages = tuple(dataclasses.replace(page, label=label) for page, label in zip(document.pages, "iv1", strict=True))
     named = dataclasses.replace(document, pages=pages)
-    assert view_of(Desk(document=named))["map"]["labels"] == ["i", "v", "1"]
+    assert map_view(Desk(document=named))["labels"] == ["i", "v", "1"]
 
 
 def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
@@ -209,3 +209,11 @@ def test_a_view_is_json_and_small() -> None:
     view = view_of(desk)
     moving = {key: view[key] for key in ("figures", "scores", "pace")}
     assert len(json.dumps(moving)) < 16_000
+
+
+def test_the_map_is_sent_before_what_glows_on_it(served: tuple[TestClient, Keeper]) -> None:
+    from app.ui.live import Live
+    from app.ui.sample import Sample
+
+    view = Live(served[1], Sample(settings.SAMPLE_BOOKS)).view()
+    assert list(view).index("map") < list(view).index("scores")
