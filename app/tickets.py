@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.errors import ResourceError
+
 SECRET_FILE = "page.key"
 TICKET_SECONDS = 24 * 3600
 
@@ -27,18 +29,33 @@ def opening_address(data: Path, port: int) -> str:
 
 
 def load_secret(data: Path) -> str:
-    """The secret of this data folder, made on first use and readable by this person alone."""
+    """The secret of this data folder, made on first use and readable by this person alone.
+
+    Raises:
+        ResourceError: the data folder cannot be read or written.
+    """
     path = data / SECRET_FILE
+    try:
+        return _read_secret(path) or _make_secret(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ResourceError(f"Trifold cannot use {path} ({reason}).", "Set TRIFOLD_DATA to another folder.") from error
+
+
+def _read_secret(path: Path) -> str | None:
     try:
         secret = path.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
-        secret = ""
-    if len(secret) < _SECRET_LENGTH:
-        secret = secrets.token_urlsafe(_SECRET_LENGTH)
-        data.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text(secret, encoding="ascii")
+        return None
+    return secret if len(secret) >= _SECRET_LENGTH else None
+
+
+def _make_secret(path: Path) -> str:
+    secret = secrets.token_urlsafe(_SECRET_LENGTH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(secret, encoding="ascii")
     return secret
 
 

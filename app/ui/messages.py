@@ -21,13 +21,19 @@ AGAIN = "again"
 STOP_OTHER = "stop-other"
 _OPTIONS = {AGAIN: "Ask again", STOP_OTHER: "Stop that answer and ask mine"}
 
+LONGEST_QUESTION = 20_000
+"""Characters of a question that are shown; the model gets all of them."""
+
+# Every repetition has a bound: a text of nothing but brackets must not take longer than one of words.
 # Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
 _CODE = re.compile(
-    r"(^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)|(?<!`)(`+)(?!`).+?(?<!`)\3(?!`))", re.S | re.M
+    r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
+    r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
+    re.S | re.M,
 )
-_IMAGE = re.compile(r"!\[([^\]\n]*)\]\(\s*<?([^\s)>]*)>?[^)\n]*\)")
-_LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(\s*<?([^\s)>]*)>?[^)\n]*\)")
-_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]+)\]:", re.M)
+_IMAGE = re.compile(r"!\[([^\]\n]{0,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]\n]{1,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]{1,300})\]:", re.M)
 _SCHEMES = ("http", "https")
 
 CARET = '<span class="caret"></span>'
@@ -48,7 +54,7 @@ def messages(exchanges: Sequence[Exchange], waiting: str = "") -> list[Message]:
     """The whole chat. ``waiting`` stands where the answer to the last question is going to be."""
     shown: list[Message] = []
     for exchange in exchanges:
-        shown.append({"role": "user", "content": harmless(exchange.question)})
+        shown.append({"role": "user", "content": harmless(_shortened(exchange.question))})
         shown.append(_answer(exchange, waiting if exchange is exchanges[-1] else ""))
     return shown
 
@@ -60,6 +66,10 @@ def refusal(trouble: Trouble, option: str) -> Message:
         "content": f'<div class="trouble">{_sentences(trouble)}</div>',
         "options": [{"label": _OPTIONS[option], "value": option}],
     }
+
+
+def _shortened(question: str) -> str:
+    return question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
 
 
 def _answer(exchange: Exchange, waiting: str) -> Message:

@@ -7,6 +7,7 @@ formats nothing itself. Knows the engine's records; knows no browser, no thread 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from app.ui import wording
@@ -136,11 +137,14 @@ def longer_pace(pace: Sequence[float], event: TextDelta | AnswerDone, previous: 
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """Page scores relative to the strongest page, in whole levels, so that what is sent stays small."""
-    strongest = max(scores, default=0.0)
-    if strongest <= 0:
+    """What stands out of the page scores, in whole levels: 0 for a page like most others, the most for the strongest.
+
+    Attention is spread thinly over every page of a book; shown as it is, everything would glow.
+    """
+    usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
+    if strongest <= usual:
         return [0] * len(scores)
-    return [round(SCORE_LEVELS * max(0.0, score) / strongest) for score in scores]
+    return [round(SCORE_LEVELS * max(0.0, (score - usual) / (strongest - usual))) for score in scores]
 
 
 def answer_line(figures: Figures | None, stopped: StopReason | None) -> str:

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from app.guard import LOCKED, Door, Guard
 from app.tickets import TICKET_SECONDS, Tickets, load_secret, opening_address
+from engine.errors import ResourceError
 
 PORT = 7860
 BASE = f"http://127.0.0.1:{PORT}"
@@ -263,6 +264,12 @@ def test_the_secret_is_made_once_and_for_this_person_alone(tmp_path: Path) -> No
         assert (data / "page.key").stat().st_mode & 0o077 == 0
     (data / "page.key").write_text("short", encoding="ascii")
     assert len(load_secret(data)) >= 32
+
+
+def test_a_data_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(ResourceError, match="cannot use"):
+        load_secret(tmp_path / "file")
 
 
 def test_a_second_start_can_open_the_page_of_the_first(tmp_path: Path) -> None:

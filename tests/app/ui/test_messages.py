@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from app.chats import Exchange, Trouble
@@ -69,3 +71,16 @@ def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
         'It was\n\n<div class="trouble">The memory ran out &lt;here&gt;. Read fewer pages.</div>'
     )
     assert message["options"] == [{"label": "Ask again", "value": messages.AGAIN}]
+
+
+@pytest.mark.parametrize("mark", ["[", "![", "`", "` ", "``` ", "```\n", "[a](", "[a](b", "~~~", "<", "[a]: ", "*"])
+def test_no_text_takes_long(mark: str) -> None:
+    text = (mark * messages.LONGEST_QUESTION)[: messages.LONGEST_QUESTION]
+    began = time.process_time()
+    harmless(text)
+    assert time.process_time() - began < 2.0
+
+
+def test_a_huge_question_is_shown_in_part() -> None:
+    shown = messages.messages([Exchange("x" * 5_000_000, "No.", StopReason.END)])
+    assert len(shown[0]["content"]) == messages.LONGEST_QUESTION + 2

@@ -169,8 +169,9 @@ def test_the_moving_line_has_an_end() -> None:
     assert set(pace) == {5.0}
 
 
-def test_glow_is_relative_to_the_strongest_page() -> None:
-    assert presentation.glow((0.1, 0.4, 0.0, 0.2)) == [25, 100, 0, 50]
+def test_only_what_stands_out_glows() -> None:
+    assert presentation.glow((0.1, 0.4, 0.0, 0.1, 0.25)) == [0, 100, 0, 0, 50]
+    assert presentation.glow((0.25, 0.25, 0.25, 0.25)) == [0, 0, 0, 0]
     assert presentation.glow((0.0, 0.0)) == [0, 0]
     assert presentation.glow(()) == []
 
