@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -94,9 +94,9 @@ def _waiting_words(stage: Stage) -> str:
 def _answer(
     keeper: Keeper, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Iterator[str]:
-    if claim.is_set():
+    request = yield from _request(keeper, writer, claim, sampling, mode)
+    if request is None:
         return
-    request = _request(keeper, writer, sampling, mode)
     try:
         shown, news = time.monotonic(), False
         while not writer.done:
@@ -117,19 +117,23 @@ def _answer(
             request.cancel()
 
 
-def _request(keeper: Keeper, writer: _Writer, sampling: SamplingParams, mode: Mode) -> Any:
-    """Hand the question to the engine as soon as what was cancelled has let go of it."""
+def _request(
+    keeper: Keeper, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
+) -> Generator[str, None, Any]:
+    """Hand the question to the engine as soon as what was cancelled has let go of it; None if it was stopped first."""
     from engine import Turn
 
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     until = time.monotonic() + _HANDOVER
-    while True:
+    while not claim.is_set():
         try:
             return keeper.engine.ask(writer.question, history=history, sampling=sampling, mode=mode)
         except Busy:
             if time.monotonic() > until:
                 raise
-            time.sleep(_POLL)
+        yield writer.waiting
+        time.sleep(_POLL)
+    return None
 
 
 class _Writer:

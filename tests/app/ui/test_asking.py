@@ -155,3 +155,18 @@ def test_without_a_book_there_is_nothing_to_ask(make_keeper: Make) -> None:
     with pytest.raises(TrifoldError, match="no book"):
         next(ask(keeper))
     assert not keeper.desk.asking
+
+
+def test_a_question_that_waits_for_a_busy_engine_can_be_stopped(ready: Make) -> None:
+    engine = ScriptedEngine(answer=LONG)
+    keeper = ready(engine)
+    other = engine.ask("Somebody else's")
+    steps = ask(keeper)
+    for _ in range(3):
+        next(steps)
+    keeper.stop_asking()
+    began = time.monotonic()
+    list(steps)
+    assert time.monotonic() - began < 1.0
+    assert keeper.chat.exchanges[0].stopped is StopReason.CANCELLED
+    other.cancel()
