@@ -1,0 +1,69 @@
+"""What fits, in numbers and in a sentence; devices that are not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.cache.full import KvShape
+from engine.document import Document, Page
+from engine.errors import OptionError
+from engine.pages import PageScores
+from engine.planner import MIN_CHAT_TOKENS, fit_of, pick_device
+from engine.tokenizer import BookTokens
+
+SHAPE = KvShape(layers=10, kv_heads=4, head_dim=64, dtype=torch.float32, device=torch.device("cpu"))
+PAGES = Document("T", "", tuple(Page(n + 1, str(n + 1), "text") for n in range(10)), "pdf", "0")
+BOOK = BookTokens(tuple(range(10_000)), tuple(range(0, 10_000, 1000)))
+PLENTY = 10**12
+
+
+def test_a_book_that_fits() -> None:
+    fit = fit_of(PAGES, BOOK, 32_768, SHAPE, PLENTY)
+    assert fit.fits
+    assert fit.pages_that_fit == 10
+    assert fit.kv_bytes == 10_000 * 2 * 10 * 4 * 64 * 4
+    assert fit.sentence.startswith("10 pages, 10,000 tokens of 32,768: it fits")
+
+
+def test_the_window_is_the_bound() -> None:
+    exactly = fit_of(PAGES, BOOK, 10_000 + MIN_CHAT_TOKENS, SHAPE, PLENTY)
+    assert exactly.fits
+    short = fit_of(PAGES, BOOK, 10_000 + MIN_CHAT_TOKENS - 1, SHAPE, PLENTY)
+    assert not short.fits
+    assert short.pages_that_fit == 9
+    assert "the window" in short.sentence
+    assert "9 of 10" in short.sentence
+
+
+def test_the_memory_is_the_bound() -> None:
+    free = int(5_500 * SHAPE.bytes_per_token / 0.85)
+    fit = fit_of(PAGES, BOOK, 131_072, SHAPE, free)
+    assert not fit.fits
+    assert fit.pages_that_fit == 5
+    assert "the free memory" in fit.sentence
+
+
+def test_not_even_one_page() -> None:
+    fit = fit_of(PAGES, BOOK, 900, SHAPE, PLENTY)
+    assert fit.pages_that_fit == 0
+    assert "Not even the first page fits" in fit.sentence
+
+
+def test_devices() -> None:
+    assert pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto").type in ("cpu", "cuda")
+    with pytest.raises(OptionError, match="'abacus'"):
+        pick_device("abacus")
+    with pytest.raises(OptionError, match="NVIDIA GPUs"):
+        pick_device(f"cuda:{torch.cuda.device_count()}")
+
+
+def test_chunk_scores_become_page_scores() -> None:
+    # Pages start at tokens 5, 16 and 40 of 60; chunks of 8: 0-7 8-15 | 16-23 24-31 32-39 | 40-47 48-55, and the rest.
+    pages = PageScores((5, 16, 40), stop=60, chunk_size=8)
+    scores = pages.add(torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 99.0, 99.0]))
+    assert scores == pytest.approx((0.25, 0.5, 0.25))
+    pages.add(torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0]))
+    assert pages.overall() == pytest.approx((0.125, 0.25, 0.625))
+    assert PageScores((5, 16), 40, 8).add(None) == (0.0, 0.0)
