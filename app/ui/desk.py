@@ -109,18 +109,17 @@ class Keeper:
 
     def choose(self, first: int, last: int) -> None:
         """Read pages first..last (from 1, both included) of the book that did not fit."""
-        whole, book = self._desk.whole, self._desk.book
+        whole = self._desk.whole
         if whole is None:
             return
         document = whole.select(first, last)
-        job = self._take_over(stage=Stage.WAITING, book=book, whole=whole)
+        job = self._take_over(stage=Stage.WAITING, book=self._desk.book, whole=whole)
         self._start(job, lambda: self._prepare(job, document))
 
     def read_again(self) -> None:
         """Read the document on the desk from its start."""
         desk = self._desk
-        document = desk.document
-        if document is None:
+        if (document := desk.document) is None:
             return
         job = self._take_over(stage=Stage.WAITING, book=desk.book, whole=desk.whole)
         self._start(job, lambda: self._prepare(job, document))
