@@ -31,10 +31,33 @@ SHAPES: dict[str, dict[str, object]] = {
             "original_max_position_embeddings": 1024,
         }
     },
+    "llama-llama3": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 512,
+        }
+    },
+    "llama-linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
     "mistral": {"sliding_window": None},
     "qwen2": {},
     "qwen3": {"head_dim": 16},
-    "phi3": {"pad_token_id": 1, "sliding_window": None},
+    "phi3": {"sliding_window": None},
+    # The book is longer than the original window, so transformers uses the long factors too.
+    "phi3-longrope": {
+        "sliding_window": None,
+        "original_max_position_embeddings": 512,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 512,
+            "short_factor": [1.0] * 8,
+            "long_factor": [1.0 + n / 2 for n in range(8)],
+        },
+    },
 }
 
 

@@ -12,6 +12,19 @@ from engine.document import Document
 from engine.events import AnswerDone, BookRead
 from engine.session import Session
 
+# Families, head layouts and RoPE scalings; shapes are in conftest.py.
+SHAPES = [
+    "llama",
+    "llama-mha",
+    "llama-yarn",
+    "llama-llama3",
+    "llama-linear",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-longrope",
+]
 QUESTION = "Where does the key hang?"
 TOKENS = 40
 
@@ -44,7 +57,7 @@ def read(session: Session, book: Document) -> BookRead:
     return events[-1]
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3"])
+@pytest.mark.parametrize("kind", SHAPES)
 def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book: Document) -> None:
     target = tiny(kind)
     session = load(target, tiny("llama", seed=1, layers=1, width=32))
