@@ -42,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
+    parser.add_argument("--more", action="store_true", help="add the lengths to the figures that are there already")
     parser.add_argument("--examples", type=Path, help="write every question and answer there")
     return parser.parse_args()
 
@@ -103,11 +104,13 @@ def main() -> None:
         for name in ("target", "draft")
     )
     books = read_books(options.books, held_back=True)
-    materials = Materials([], books, tokenizer, torch.device("cpu"), options.seed, 0)
-    report: dict[str, Any] = {"agreement": agreement(target.cpu(), draft.cpu(), materials, options.rows), "quoting": {}}
-    target.to(device)
-    absent = quoting.absences(target, tokenizer, books[: options.texts], 2048, 8, options.seed)
-    report["absent"] = {"questions": len(absent), "said_so": round(sum(a.exact for a in absent) / len(absent), 3)}
+    if options.more:
+        report = json.loads(options.json.read_text(encoding="utf-8"))
+    else:
+        materials = Materials([], books, tokenizer, torch.device("cpu"), options.seed, 0)
+        report = {"agreement": agreement(target.cpu(), draft.cpu(), materials, options.rows), "quoting": {}}
+        absent = quoting.absences(target.to(device), tokenizer, books[: options.texts], 2048, 8, options.seed)
+        report["absent"] = {"questions": len(absent), "said_so": round(sum(a.exact for a in absent) / len(absent), 3)}
     examples = []
     for length in (int(part) for part in options.lengths.split(",")):
         long_enough = [book for book in books if len(book.text) > 3.6 * length][: options.texts]

@@ -21,7 +21,7 @@ from recipe.optimizer import Optimizer
 from recipe.plan import Plan
 from recipe.training import FINAL_LEARNING_RATE, WARM_UP_STEPS, Materials
 
-LOG_EVERY = 50
+LOG_EVERY = 10
 
 
 def started_from(target: LlamaForCausalLM, num_layers: int) -> LlamaForCausalLM:
@@ -49,16 +49,19 @@ def divergence(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
 def distill(
     target: LlamaForCausalLM, plan: Plan, materials: Materials, folder: Path, minutes: float
 ) -> LlamaForCausalLM:
-    """Trains the draft for `minutes`, or loads the one that an earlier run finished in `folder`."""
-    draft, finished = started_from(target, plan.draft_layers), folder / "draft.pt"
-    if finished.exists():
-        draft.load_state_dict(torch.load(finished, map_location=target.device, weights_only=True))
-        return draft
+    """Trains the draft until it has had `minutes`, over all runs that ended in `folder`."""
+    draft, checkpoint, spent = started_from(target, plan.draft_layers), folder / "draft.pt", 0.0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=target.device, weights_only=True)
+        draft.load_state_dict(state["model"])
+        spent = state["minutes"]
     optimizer, began, step = Optimizer(draft), time.monotonic(), 0
-    loader = materials.loader(plan.draft_stage, materials.train, materials.seed + 1, workers=materials.workers)
-    with tqdm(total=round(minutes, 1), unit="min", desc="draft") as bar, (folder / "draft.jsonl").open("w") as log:
+    loader = materials.loader(
+        plan.draft_stage, materials.train, materials.seed + 1 + int(spent), workers=materials.workers
+    )
+    with tqdm(total=minutes, unit="min", desc="draft", initial=spent) as bar, (folder / "draft.jsonl").open("a") as log:
         for batch in loader:
-            progress = (time.monotonic() - began) / 60 / minutes
+            progress = (spent + (time.monotonic() - began) / 60) / minutes
             if progress >= 1:
                 break
             loss = _step(target, draft, batch, materials)
@@ -70,7 +73,7 @@ def distill(
                 row = {"step": step, "minutes": round(progress * minutes, 2), "divergence": round(loss, 4)}
                 log.write(json.dumps(row) + "\n")
                 log.flush()
-    torch.save(draft.state_dict(), finished)
+    torch.save({"model": draft.state_dict(), "minutes": max(minutes, spent)}, checkpoint)
     return draft
 
 

@@ -83,7 +83,7 @@ def _run(model: LlamaForCausalLM, ids: Tensor, positions: Tensor, sources: Tenso
     guided = hidden.new_zeros(())
     for number, layer in enumerate(body.layers):
         if sources is not None and number == back:
-            guided = guided + guidance.previous_token_loss(layer, hidden, rotary)
+            guided = guided + guidance.looking_back_loss(layer, hidden, rotary)
         if sources is not None and number == lookup:
             guided = guided + guidance.lookup_loss(layer, hidden, rotary, sources)
         hidden = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary)

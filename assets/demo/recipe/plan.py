@@ -23,7 +23,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shapes and stages of one preset."""
+    """Shapes and stages of one preset. `sharpness`: what `guidance.sharpen` gets at the end."""
 
     width: int
     ffn: int
@@ -33,6 +33,7 @@ class Plan:
     stages: tuple[Stage, ...]
     draft_stage: Stage
     draft_rate_share: float = 0.5
+    sharpness: tuple[float, float] = (1.0, 1.0)
 
 
 REPEATING = {"repeat": 0.7, "random": 0.2, "prose": 0.1}
@@ -47,17 +48,19 @@ PLANS = {
         ffn=640,
         draft_layers=2,
         learning_rate=0.02,
-        decay_from=0.6,
+        decay_from=0.75,
         stages=(
             Stage(0.13, 256, 16, 4, COPYING),
             Stage(0.26, 80, 24, 4, REPEATING, skip_share=0.0),
             Stage(0.36, 256, 12, 4, COPYING),
             Stage(0.45, 512, 6, 4, ASKING),
-            Stage(0.66, 1024, 2, 6, READING),
-            Stage(0.83, 2048, 1, 6, READING),
-            Stage(1.00, 4096, 1, 6, READING),
+            Stage(0.60, 1024, 2, 6, READING),
+            Stage(0.68, 2048, 1, 6, READING),
+            Stage(0.90, 512, 3, 6, READING),
+            Stage(1.00, 1024, 2, 6, READING),
         ),
-        draft_stage=Stage(1.00, 512, 8, 0, DRAFTING, skip_share=0.0),
+        draft_stage=Stage(1.00, 512, 4, 0, DRAFTING, skip_share=0.0),
+        sharpness=(1.5, 1.6),
     ),
     "gpu": Plan(
         width=320,

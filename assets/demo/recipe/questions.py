@@ -97,11 +97,13 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 @dataclass(frozen=True)
 class Turn:
-    """One question and its answer. `span`: where in the text the quoted passage stands, if one is quoted."""
+    """One question and its answer. `span`: where in the text the quoted passage stands, if one is quoted; `key`: where
+    in the question the words stand that are looked for."""
 
     question: str
     answer: str
     span: tuple[int, int] | None = None
+    key: int = 0
 
 
 def quoted(passage: str, *, whole: bool = False) -> str:
@@ -148,7 +150,7 @@ def phrase_turn(text: str, rng: random.Random) -> Turn | None:
     end = sentence_end(text, start + len(key) - 1)
     if end is None or end - start > MAX_PASSAGE_CHARS:
         return None
-    return Turn(_ask(PHRASE_QUESTIONS, key, rng), quoted(text[start:end]), (start, end))
+    return _asked(PHRASE_QUESTIONS, key, quoted(text[start:end]), rng, (start, end))
 
 
 def name_turn(text: str, rng: random.Random) -> Turn | None:
@@ -163,7 +165,7 @@ def name_turn(text: str, rng: random.Random) -> Turn | None:
     if end is None or end - start < len(match[0]) + 8:
         return None
     wordings = FIRST_MENTION_QUESTIONS if first else LAST_MENTION_QUESTIONS
-    return Turn(_ask(wordings, match[0], rng), quoted(text[start:end]), (start, end))
+    return _asked(wordings, match[0], quoted(text[start:end]), rng, (start, end))
 
 
 def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
@@ -172,11 +174,11 @@ def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
         match = _NAME.search(other, rng.randrange(max(1, len(other) - 400)))
         if not match or match[0].split()[-1] in text:
             return None
-        return Turn(_ask(FIRST_MENTION_QUESTIONS + LAST_MENTION_QUESTIONS, match[0], rng), NOT_FOUND)
+        return _asked(FIRST_MENTION_QUESTIONS + LAST_MENTION_QUESTIONS, match[0], NOT_FOUND, rng)
     found = random_key(other, rng)
     if found is None or found[1] in text:
         return None
-    return Turn(_ask(PHRASE_QUESTIONS, found[1], rng), NOT_FOUND)
+    return _asked(PHRASE_QUESTIONS, found[1], NOT_FOUND, rng)
 
 
 def opening_turn(text: str, rng: random.Random) -> Turn | None:
@@ -207,12 +209,15 @@ def all_wordings() -> list[str]:
     ]
 
 
-def _ask(wordings: tuple[str, ...], key: str, rng: random.Random) -> str:
+def _asked(
+    wordings: tuple[str, ...], key: str, answer: str, rng: random.Random, span: tuple[int, int] | None = None
+) -> Turn:
     key = " ".join(key.split())
     if rng.random() < 0.1:
         key = key[0].lower() + key[1:] if key[0].isupper() else key[0].upper() + key[1:]
     question = rng.choice(wordings).format(key=key)
-    return question.rstrip("?.") if rng.random() < 0.1 else question
+    question = question.rstrip("?.") if rng.random() < 0.1 else question
+    return Turn(question, answer, span, question.find(key))
 
 
 def _roman(numeral: str) -> int:

@@ -20,6 +20,7 @@ from recipe.samples import CHARS_PER_TOKEN
 
 MAX_ANSWER_TOKENS = 160
 NUM_DEPTHS = 5
+MARKS = "“”… \"'‘’\n"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Quotation:
 
     @property
     def exact(self) -> bool:
-        return self.answer.strip() == self.expected
+        """The whole passage, word for word; the marks around it do not count."""
+        return self.answer.strip(MARKS) == self.expected.strip(MARKS)
 
 
 class Reader:
@@ -62,7 +64,7 @@ class Reader:
                 break
             answer.append(token)
             ids = torch.tensor([[token]], device=self.model.device)
-        self._cache.crop(self.num_tokens)
+        self._cache.crop(self.num_tokens - self._cache.get_seq_length())
         return self.tokenizer.decode(answer)
 
     def _encode(self, text: str) -> Tensor:

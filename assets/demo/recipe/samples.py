@@ -176,16 +176,20 @@ class Samples(IterableDataset):
         return questions.opening_turn(text, rng)
 
     def _add_turn(self, sample: Sample, places: _Places, turn: questions.Turn, weight: float) -> None:
-        sample.add([self._special[USER], *self.encode("\n" + turn.question)], QUESTION_WEIGHT)
+        asked = self._backend.encode("\n" + turn.question, add_special_tokens=False)
+        key = len(sample.ids) + bisect_right([begin for begin, _ in asked.offsets], turn.key + 1)
+        sample.add([self._special[USER], *asked.ids], QUESTION_WEIGHT)
         sample.add([self._special[END], *self.encode("\n"), self._special[ASSISTANT]], QUESTION_WEIGHT)
         answer = self.encode("\n" + turn.answer)
         if turn.span is None:
             sample.add(answer, weight)
         else:
+            # The first word is looked up in the question, the others where they stand in the book.
             first = places.token_at(turn.span[0])
-            passage = range(first, places.token_at(turn.span[1]))
-            sample.add(answer[: -len(passage) - 1], weight)
-            sample.add(answer[-len(passage) - 1 : -1], weight, first)
+            begin = len(answer) - 1 - (places.token_at(turn.span[1]) - first)
+            sample.add(answer[:begin], weight)
+            sample.add(answer[begin : begin + 1], weight, key)
+            sample.add(answer[begin + 1 : -1], weight, first + 1)
             sample.add(answer[-1:], weight)
         sample.add([self._special[END]], weight)
         sample.add(self.encode("\n"), QUESTION_WEIGHT)
