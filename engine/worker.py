@@ -28,6 +28,7 @@ from engine.events import (
     ReadingProgress,
     TextDelta,
 )
+from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
     from engine.conversation import Turn
@@ -247,6 +248,7 @@ class Engine:
 
     def _load(self) -> None:
         try:
+            sleep_while_waiting()
             from engine.session import Session
 
             self._session = Session.load(self.config)

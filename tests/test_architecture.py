@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the ground up. A module imports only from layers before its own, or within its layer where that is listed.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("engine.errors", "engine.events", "engine.lookup", "engine.hardware"),
+    ("engine.errors", "engine.events", "engine.lookup", "engine.hardware", "engine.threads"),
     ("engine.config",),
     ("engine.document", "engine.prompt", "engine.sampling", "engine.metrics", "engine.pages", "engine.controller"),
     ("engine.speculation", "engine.tokenizer", "engine.attention"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from app.cli.arguments import HelpAsked, engine_options, parse
 from app.settings import Settings, data_folder, is_hub_id, make_settings
 from engine.errors import TrifoldError
+from engine.threads import sleep_while_waiting
 
 EXIT_DONE = 0
 EXIT_FAULT = 1
@@ -87,6 +88,7 @@ def prepare_libraries(settings: Settings) -> None:
         TRANSFORMERS_VERBOSITY="error",
         TOKENIZERS_PARALLELISM="false",
     )
+    sleep_while_waiting()
     if not any(is_hub_id(name) for name in (settings.model, settings.draft) if name):
         os.environ["HF_HUB_OFFLINE"] = "1"
 
