@@ -217,8 +217,9 @@ def _add_model(parser: Parser) -> None:
         names = ["--" + field.name.replace("_", "-")]
         if field.name in _SHORT_NAMES:
             names.append(_SHORT_NAMES[field.name])
-        kind = type(field.default)
-        meaning = f"{meanings.get(field.name, '')} ({field.default})".strip()
+        kind = int if field.default is None else type(field.default)
+        usual = "chosen while it runs" if field.default is None else field.default
+        meaning = f"{meanings.get(field.name, '')} ({usual})".strip()
         group.add_argument(*names, dest=field.name, type=kind, metavar="N" if kind is int else "NAME", help=meaning)
 
 

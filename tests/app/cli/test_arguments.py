@@ -34,8 +34,8 @@ def test_every_setting_of_the_engine_can_be_named() -> None:
     named = {}
     for field in dataclasses.fields(EngineConfig):
         if field.name not in ("model", "draft", "context"):
-            line += ["--" + field.name.replace("_", "-"), str(field.default)]
-            named[field.name] = field.default
+            named[field.name] = 7 if field.default is None else field.default
+            line += ["--" + field.name.replace("_", "-"), str(named[field.name])]
     assert engine_options(parse(line)) == named
 
 
