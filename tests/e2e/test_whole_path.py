@@ -98,7 +98,7 @@ def test_stop_works_at_any_moment(app: Server, open_page: Open, short_book: Path
     with_book(page, short_book)
     short_answers(page, 2048)
     for _ in range(ATTEMPTS):
-        ask(page, "Tell me everything about the lamps.")
+        ask(page, "Continue the story.")
         page.wait_for_selector(f"{moment}, #send", state="visible", timeout=READ_SECONDS)
         began = time.monotonic()
         page.evaluate("document.querySelector('#stop')?.click()")

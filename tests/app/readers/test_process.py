@@ -23,6 +23,11 @@ _PAGES = [[(72, 700, f"Words that stand on page {'abcdefgh'[at]} only.")] for at
 _MANY = 3_000
 
 
+def reading_children() -> list[psutil.Process]:
+    """Child processes that read documents; other tests may have left helpers of their own running."""
+    return [child for child in psutil.Process().children() if "app.readers.child" in child.cmdline()]
+
+
 @pytest.fixture
 def slow(files: Any) -> Path:
     """So many pages that the child is met at work when the first ones are told."""
@@ -31,7 +36,7 @@ def slow(files: Any) -> Path:
 
 
 def _child() -> psutil.Process:
-    children = psutil.Process().children()
+    children = reading_children()
     assert len(children) == 1
     return children[0]
 
@@ -93,7 +98,7 @@ def test_cancel_ends_the_child(slow: Path, error: type[BaseException]) -> None:
     with pytest.raises(error):
         read_document(slow, progress=cancel)
     assert not started[0].is_running()
-    assert not psutil.Process().children()
+    assert not reading_children()
 
 
 def test_child_does_not_outlive_a_killed_parent(slow: Path, checkout: Path) -> None:
