@@ -28,8 +28,9 @@ from tests.e2e.steps import (
     until,
 )
 
-# Stopping takes less than a second; on cores that others use as well, everything takes longer.
-STOP_SECONDS = 1.0 if os.getloadavg()[0] < (os.cpu_count() or 1) else 4.0
+# Stopping takes less than a second, which the engine's own tests hold it to. Here a browser, the page's server and the
+# engine may share two cores, and everything that the person would see takes longer.
+STOP_SECONDS = 1.0 if (os.cpu_count() or 1) >= 4 else 4.0
 ATTEMPTS = 5  # a short answer may end by itself before it is stopped
 WITNESS = """
 () => {
