@@ -23,6 +23,9 @@ from engine.models import Decoder
 # Bounds where the controller chooses the lengths, and lengths where they are fixed and not given.
 MOST_DRAFT, MOST_PASSES = 8, 8
 _FIXED_DRAFT, _FIXED_PENDING = 4, 8
+FIRST_QUERIES = 32
+"""Newest tokens of a prompt whose queries choose the first retrieval selection."""
+
 # Answer tokens that the retrieval tail takes before the context is cut anew.
 _TAIL_TOKENS = 1024
 

@@ -12,7 +12,7 @@ import torch
 
 from engine.cache.full import KvShape
 from engine.document import Document
-from engine.errors import OptionError, ResourceError
+from engine.errors import OptionError
 from engine.tokenizer import BookTokens
 
 MIN_CHAT_TOKENS = 256
@@ -82,17 +82,3 @@ def _sentence(document: Document, tokens: int, limit: int, room: int, pages: int
     if pages == 0:
         return f"{cause} Not even the first {document.unit} fits."
     return f"{cause} The first {pages:,} of {count:,} {unit} fit."
-
-
-def check_memory(needed: int, device: torch.device, what: str) -> None:
-    """Refuse before allocation what cannot fit.
-
-    Raises:
-        ResourceError: with both numbers.
-    """
-    free = free_memory(device)
-    if needed > free:
-        raise ResourceError(
-            f"{what} needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free.",
-            "Close other programs, or choose a smaller model or fewer pages.",
-        )

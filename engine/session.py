@@ -45,7 +45,7 @@ from engine.events import (
     StopReason,
     TextDelta,
 )
-from engine.hierarchy import Hierarchy
+from engine.hierarchy import FIRST_QUERIES, Hierarchy
 from engine.metrics import Meter
 from engine.pages import PageScores
 from engine.planner import Fit, fit_of, free_memory, pick_device
@@ -53,8 +53,6 @@ from engine.prompt import ChatFormat
 from engine.sampling import Sampler, make_generator
 from engine.tokenizer import BookTokenizer, BookTokens, TextStream
 
-# Queries of the prompt's last tokens choose the first retrieval selection.
-_FIRST_QUERIES = 32
 # Plain steps measured on a new context, to say how much faster the answer is; the median counts.
 _PLAIN_PROBES = 3
 
@@ -222,7 +220,7 @@ class Session:
         self.full.crop(min(self.full.length, prompt.reused))
         self.hierarchy.crop(self.full.length)
         prefilled = len(prompt.tokens) - self.full.length
-        tap = QueryTap(self.target.num_layers, keep=_FIRST_QUERIES)
+        tap = QueryTap(self.target.num_layers, keep=FIRST_QUERIES)
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
         answer = _Answer(meter, self.tokenizer.stream(), asked)
         tail = ""

@@ -28,13 +28,12 @@ from engine.decoding import Context, Speculation
 from engine.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.errors import InputError
 from engine.events import Acceptance, Round
-from engine.hierarchy import MOST_DRAFT, MOST_PASSES
+from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
 
 ROWS = ("hf_generate", "plain", "retrieval_only", "hierarchical", "hierarchical_lookup")
 WORKLOADS = ("prose", "quote")
-_FIRST_QUERIES = 32
 # Words of the sentence that the quote workload asks for.
 _KEY_WORDS = 6
 # Where in the book that sentence lies, as a share of its length.
@@ -116,9 +115,9 @@ class Bench:
         session, options = self.session, self.options
         full = session.full
         full.crop(min(full.length, len(prompt) - 1))
-        tap = QueryTap(session.target.num_layers, _FIRST_QUERIES)
+        tap = QueryTap(session.target.num_layers, FIRST_QUERIES)
         # The newest tokens run again, so that every row starts with their queries and the same KV.
-        full.crop(max(0, len(prompt) - 1 - _FIRST_QUERIES) if full.length >= len(prompt) - 1 else full.length)
+        full.crop(max(0, len(prompt) - 1 - FIRST_QUERIES) if full.length >= len(prompt) - 1 else full.length)
         rest = session.target.ids(prompt[full.length : -1])
         prefill.run(session.target, full, rest, segment=4096, block=session.config.prefill_block, observer=tap)
         if row == "hf_generate":
@@ -158,9 +157,11 @@ class Bench:
         levels, has_draft = self.session.hierarchy, row != "retrieval_only" and self.session.hierarchy.has_draft_model
         if levels.lengths_are_given:
             return levels.fixed if has_draft else FixedLengths(0, levels.fixed.choice.pending)
-        plain = decoding.plain_step_ms(context.decoder, context.full, context.tokens, None)
-        fresh = Controller(plain, MOST_DRAFT if has_draft else 0, MOST_PASSES)
-        return self._paces.setdefault((row, len(context.tokens)), fresh)
+        key = (row, len(context.tokens))
+        if key not in self._paces:
+            plain = decoding.plain_step_ms(context.decoder, context.full, context.tokens, None)
+            self._paces[key] = Controller(plain, MOST_DRAFT if has_draft else 0, MOST_PASSES)
+        return self._paces[key]
 
     def _generate(self, prompt: list[int], temperature: float) -> Run:
         """transformers' generate with its default attention, from a copy of the same KV."""
