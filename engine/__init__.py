@@ -11,7 +11,9 @@ The public names below are imported without torch; it is loaded by the engine's 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Turn
 from engine.document import Document, OutlineItem, Page
-from engine.worker import BookInfo, Engine, ModelInfo, Request, Status
+from engine.request import Request
+from engine.status import BookInfo, ModelInfo, Status
+from engine.worker import Engine
 
 __all__ = [
     "BookInfo",

@@ -14,20 +14,30 @@ Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
+from engine import kernels
+from engine.kernels import merge
+from engine.kernels import plain as plain_attend
+
+__all__ = [
+    "IMPLEMENTATION",
+    "KeyValues",
+    "attend",
+    "attend_causal",
+    "attend_newest",
+    "merge",
+    "plain_attend",
+    "register",
+]
+
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
 
-# A KV head's keys are cut into up to this many pieces when there are fewer heads than processors.
-_MAX_SPLITS = 16
 # Most queries that go through one masked call; more would make the mask itself the cost.
 _MASKED_QUERIES = 64
-# Pieces shorter than this cost more in the merge than they gain.
-_MIN_SPLIT_KEYS = 2048
 
 
 class KeyValues(Protocol):
@@ -70,7 +80,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
     if seq == 0:
         return torch.zeros_like(q), q.new_full((1, heads, n), float("-inf"), dtype=torch.float32)
     packed = q.reshape(1, kv_heads, heads // kv_heads * n, q.shape[3])
-    out, lse = _kernel_for(q)(packed, k, v, scaling)
+    out, lse = _kernel_for(packed)(packed, k, v, scaling)
     return out.reshape(q.shape), lse.reshape(1, heads, n)
 
 
@@ -83,7 +93,8 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 or past == 0:
         return (attend if n == 1 else attend_causal)(q, k, v, scaling)[0]
-    if q.device.type == "cpu" and n <= _MASKED_QUERIES and _splits(k.shape[1], past, torch.get_num_threads()) == 1:
+    whole = kernels.cpu_splits(k.shape[1], past, torch.get_num_threads()) == 1
+    if q.device.type == "cpu" and n <= _MASKED_QUERIES and whole:
         group = q.shape[1] // k.shape[1]
         packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -118,92 +129,16 @@ def attend_causal(
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)[:2]
     n = q.shape[2]
     mask = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
-    return _plain(q, k, v, scaling, mask)
+    return kernels.plain(q, k, v, scaling, mask)
 
 
-def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
-    if len(parts) == 1:
-        return parts[0][0]
-    lse = torch.stack([part[1] for part in parts])
-    weights = torch.softmax(lse, dim=0).unsqueeze(-1)
-    outs = torch.stack([part[0] for part in parts])
-    return (outs * weights).sum(dim=0).to(outs.dtype)
-
-
-def plain_attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The definition that every fast path is tested against. q must be packed: (1, kv_heads, rows, head_dim)."""
-    return _plain(q, k, v, scaling, None)
-
-
-def _plain(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, mask: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.matmul(q, k.transpose(-1, -2)).float() * scaling
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.exp(scores - lse.unsqueeze(-1))
-    return torch.matmul(weights.to(v.dtype), v), lse
-
-
-def _kernel_for(q: torch.Tensor) -> Any:
+def _kernel_for(q: torch.Tensor) -> kernels.Kernel:
     if q.device.type == "cpu":
-        return _cpu
+        return kernels.cpu
     if _has_cuda_flash(q):
-        return _cuda
-    return plain_attend
+        return kernels.fastest(q.device, q.dtype, q.shape[1], q.shape[3])
+    return kernels.plain
 
 
 def _has_cuda_flash(q: torch.Tensor) -> bool:
     return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] <= 256
-
-
-def _splits(heads: int, seq: int, workers: int) -> int:
-    """Pieces to cut seq keys into, so that heads times pieces keeps all workers busy."""
-    splits = 1
-    while heads * splits < workers and splits < _MAX_SPLITS and seq // (2 * splits) >= _MIN_SPLIT_KEYS:
-        splits *= 2
-    return splits
-
-
-def _cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's fused CPU kernel; it also returns the log-sum-exp."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    splits = _splits(q.shape[1], k.shape[2], torch.get_num_threads())
-    if splits == 1:
-        out, lse = kernel(q, k, v, 0.0, False, scale=scaling)
-        return out, lse
-    return _split_attend(q, k, v, splits, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=scaling))
-
-
-def _cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's flash kernel with the pieces of the KV laid out as the batch: split-KV decoding without a new kernel."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention
-    workers = torch.cuda.get_device_properties(q.device).multi_processor_count
-    splits = _splits(q.shape[1], k.shape[2], workers)
-    if splits == 1:
-        return kernel(q, k, v, 0.0, False, scale=scaling)[:2]
-    return _split_attend(q, k, v, splits, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=scaling)[:2])
-
-
-def _split_attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``kernel`` on equal pieces of the keys as one batch, and join them. The views copy nothing."""
-    even = k.shape[2] // splits * splits
-    heads, piece, dim = k.shape[1], even // splits, k.shape[3]
-
-    def cut(x: torch.Tensor) -> torch.Tensor:
-        return x[0, :, :even].unflatten(1, (splits, piece)).transpose(0, 1)
-
-    out, lse = kernel(q.expand(splits, heads, q.shape[2], dim), cut(k), cut(v))
-    outs, lses = list(out.unsqueeze(1)), list(lse.unsqueeze(1))
-    if even < k.shape[2]:
-        rest, rest_lse = kernel(q, k[:, :, even:], v[:, :, even:])
-        outs.append(rest)
-        lses.append(rest_lse)
-    joined = torch.logsumexp(torch.stack(lses), dim=0)
-    return merge(list(zip(outs, lses, strict=True))), joined

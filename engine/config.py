@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -54,11 +55,18 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head.
         chunk_size: neighbouring tokens that are selected together.
-        refresh_every: verifications between two rebuilds of the retrieval selection.
+        refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
+            drops) or "never".
+        refresh_every: verifications between two rebuilds, for "every".
         num_sink_tokens, window_size: the draft's streaming cache.
-        prefill_block: tokens in one forward step of one layer.
+        prefill_block: tokens in one forward step of one layer; None takes what suits the device.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.
+        host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
+        device_memory: memory that the caches may take on the GPU, such as 12G; "auto" takes most of what is free.
+        spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
+        snapshot_folder: where read books are kept; none keeps nothing.
+        snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
     """
 
     model: str
@@ -71,11 +79,17 @@ class EngineConfig:
     num_pending_tokens: int | None = None
     retrieval_budget: int = 1024
     chunk_size: int = 8
+    refresh: str = "every"
     refresh_every: int = 4
     num_sink_tokens: int = 4
     window_size: int = 252
-    prefill_block: int = 512
+    prefill_block: int | None = None
     prefill_segment: int = 4096
+    host_memory: str = "auto"
+    device_memory: str = "auto"
+    spill_folder: str = "auto"
+    snapshot_folder: str = ""
+    snapshot_cap: str = "auto"
 
     def __post_init__(self) -> None:
         _check(bool(self.model), "model", self.model, "a folder or a hub id")
@@ -92,14 +106,29 @@ class EngineConfig:
             self.retrieval_budget,
             f"at least one chunk ({self.chunk_size})",
         )
+        _check(self.refresh in REFRESHES, "refresh", self.refresh, "one of " + ", ".join(REFRESHES))
         _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
         _check(self.num_sink_tokens >= 0, "num_sink_tokens", self.num_sink_tokens, "0 or more")
         _check(self.window_size >= 8, "window_size", self.window_size, "at least 8")
-        _check(self.prefill_block >= 1, "prefill_block", self.prefill_block, "at least 1")
+        _check((self.prefill_block or 1) >= 1, "prefill_block", self.prefill_block, "at least 1")
         _check(self.prefill_segment >= 1, "prefill_segment", self.prefill_segment, "at least 1")
+        for name in ("host_memory", "device_memory", "snapshot_cap"):
+            value = getattr(self, name)
+            _check(value == "auto" or _SIZE.fullmatch(value), name, value, "auto or a size such as 256M or 20G")
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def bytes_of(size: str) -> int | None:
+    """Bytes that a checked size such as "256M" stands for; None for "auto"."""
+    match = _SIZE.fullmatch(size)
+    return int(float(match[1]) * _SIZE_UNITS[match[2].upper()]) if match else None
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+REFRESHES = ("every", "drop", "never")
 
 _Config = TypeVar("_Config", SamplingParams, EngineConfig)
 
@@ -122,7 +151,7 @@ def from_mapping(kind: type[_Config], values: Mapping[str, Any]) -> _Config:
         raise OptionError(f"A setting has a value of the wrong kind: {error}.") from error
 
 
-def _check(ok: bool, name: str, value: object, allowed: str) -> None:
+def _check(ok: object, name: str, value: object, allowed: str) -> None:
     if isinstance(value, float) and math.isnan(value):
         ok = False
     if not ok:

@@ -1,218 +1,208 @@
-"""How many tokens to draft at each level: chosen every round from measured costs and acceptance.
+"""How much to speculate, and with whom: chosen every round from measured costs and acceptance.
 
-The decision is a pure function, ``best_lengths``: it maximises expected tokens per millisecond over a small grid of
-lengths, with plain decoding as one of the candidates, so a level that does not pay is dropped. ``Controller`` keeps the
-running estimates that it decides from, and now and then tries what it would not choose, because acceptance changes with
-the text. Lengths change only speed, never the law of the text. Knows no model and no tensors.
-
-Model of a round: k middle passes, each over g drafted tokens, give E(a1, g) tokens each; m of them pending give
-E(a2, m) committed tokens, where E(a, n) = 1 + a + ... + a^n is the expected accepted prefix with its extra token
-(Leviathan et al. 2023, arXiv 2211.17192, equation 1).
+The decision itself is a pure function, ``choice.best_choice``. ``Controller`` keeps the running estimates that it is
+made from, and now and then tries what it would not choose, because acceptance changes with the text. Choices change
+only speed, never the law of the text. Knows no model and no tensors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from engine.beliefs import Beliefs, Patience, Rates
+from engine.choice import (
+    COPY_LENGTHS,
+    MOST_PENDING,
+    NOTHING,
+    PLAIN,
+    Choice,
+    Lesson,
+    Limits,
+    Offer,
+    best_choice,
+    least_chances,
+    tokens_per_ms,
+)
+from engine.costs import CostFit, Costs, PassCost
 from engine.events import Round
 
-# Weight of the newest round in running estimates: about six rounds are remembered.
-_NEWEST = 0.15
-# Beliefs before anything has been seen: a weak draft, a good retrieval selection.
-_FIRST_MIDDLE, _FIRST_VERIFY = 0.5, 0.85
 # Cost of one more token in a pass, as a share of the pass with one token, before it has been measured.
 _FIRST_SLOPE = 0.04
 # A choice must promise this much more than the present one before it replaces it: estimates are noisy.
 _WORTH_CHANGING = 1.03
-# After so many rounds without speculation one round tries it again; each try that finds nothing doubles the wait.
+# Speculation that has lost time must promise this much more than plain decoding before it goes on.
+_WORTH_RISKING = 1.2
+# Time that trying things out may lose: so many plain steps, and this share of all time.
+_LOSS_STEPS, _LOSS_SHARE = 1.0, 0.005
+# After so many plain rounds one round tries speculation; each try that finds nothing doubles the wait.
 _FIRST_PROBE, _LAST_PROBE = 16, 512
-# Trials of acceptance that are remembered, per level: older ones fade.
-_MEMORY = 40.0
-# How many trials the first beliefs count for.
-_FIRST_TRIALS = 4.0
-MOST_PENDING = 48
-"""Tokens that one verification judges at most, its last proposals' overhang apart."""
-
-# Acceptance is never believed to be certain.
-_SUREST = 0.995
-
-
-@dataclass(frozen=True)
-class PassCost:
-    """Milliseconds of one forward pass: ``base`` with one token, ``slope`` more for each further one."""
-
-    base: float
-    slope: float
-
-    def ms(self, tokens: float) -> float:
-        return self.base + self.slope * max(0.0, tokens - 1.0)
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What the stages of a round cost on this machine and this context."""
-
-    draft: float  # milliseconds of one drafted token
-    middle: PassCost
-    verify: PassCost
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Chance that a proposed token is accepted, at each level."""
-
-    middle: float
-    verify: float
-
-
-@dataclass(frozen=True)
-class _Record:
-    """Fading counts of accepted proposals and of trials."""
-
-    accepted: float
-    trials: float
-
-    @property
-    def rate(self) -> float:
-        return self.accepted / self.trials
-
-    def plus(self, accepted: int, trials: int) -> _Record:
-        """Only the accepted prefix and the rejection that ended it are trials: what came after was not looked at."""
-        fade = max(0.0, 1.0 - trials / _MEMORY)
-        return _Record(fade * self.accepted + accepted, fade * self.trials + trials) if trials else self
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Lengths for a round: ``draft`` tokens per middle pass, ``passes`` of them; no pass is plain decoding.
-
-    Passes end early once ``pending`` tokens wait for verification.
-    """
-
-    draft: int
-    passes: int
-    pending: int = MOST_PENDING
-
-
-PLAIN = Choice(0, 0)
-
-
-def expected_tokens(rate: float, proposed: float) -> float:
-    """Expected accepted prefix of ``proposed`` tokens, with the token that follows it."""
-    rate = min(rate, _SUREST)
-    return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
-
-
-def tokens_per_ms(choice: Choice, costs: Costs, rates: Rates) -> float:
-    """Expected speed of a round."""
-    if choice.passes == 0:
-        return 1.0 / costs.verify.ms(1)
-    made = expected_tokens(rates.middle, choice.draft) if choice.draft else 1.0
-    pending = choice.passes * made
-    ms = choice.passes * (choice.draft * costs.draft + costs.middle.ms(choice.draft + 1)) + costs.verify.ms(pending + 1)
-    return expected_tokens(rates.verify, pending) / ms
-
-
-def best_lengths(costs: Costs, rates: Rates, most_draft: int, most_passes: int) -> Choice:
-    """The fastest of all lengths, plain decoding among them."""
-    choices = [PLAIN]
-    choices += [Choice(draft, passes) for draft in range(most_draft + 1) for passes in range(1, most_passes + 1)]
-    return max(choices, key=lambda choice: tokens_per_ms(choice, costs, rates))
+# A try supposes that this part of what is rejected now would be accepted.
+_HOPE = 0.5
+# Rounds between two looks at the whole grid, after the first ones.
+_RETHINK, _FIRST_ROUNDS = 4, 16
+# Middle passes of the first rounds, and verified tokens that allow one more: an unknown text is tried in short rounds.
+_FIRST_PASSES, _TOKENS_PER_PASS = 2, 3
+# Weight of the newest draft step in the running estimate of its cost.
+_NEWEST = 0.1
+# With patience, a round may go on for this much more than the average round should.
+_OVERTIME = 2
+# Lengths that are fixed by a seed: a match as long as this is copied, so many times its length.
+_FIXED_MATCH, _FIXED_GROWTH = 12, 2
 
 
 class Pace(Protocol):
     """Says how much to speculate in the next round, and learns from it."""
 
-    def next(self) -> Choice:
-        """Lengths for the next round."""
+    def next(self, offer: Offer = NOTHING) -> Choice:
+        """How to speculate in the next round, where the book offers this."""
 
-    def observe(self, choice: Choice, done: Round) -> None:
+    def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
         """A round was run with ``choice``."""
 
 
 class FixedLengths:
-    """The same lengths in every round: for tests, for sweeps, and for sampling that a seed must be able to repeat."""
+    """The same lengths in every round: for tests, for sweeps, and for sampling that a seed must be able to repeat.
 
-    def __init__(self, draft: int, pending: int) -> None:
+    Args:
+        draft: tokens per middle pass. pending: tokens per verification.
+        copies: whether long matches are copied straight from the book.
+    """
+
+    def __init__(self, draft: int, pending: int, *, copies: bool = False) -> None:
         self.choice = Choice(draft, pending, pending)
+        self._copies = copies
 
-    def next(self) -> Choice:
+    def next(self, offer: Offer = NOTHING) -> Choice:
+        if self._copies and offer.match >= _FIXED_MATCH:
+            return Choice(copy=min(len(offer.tokens), _FIXED_GROWTH * offer.match))
         return self.choice
 
-    def observe(self, choice: Choice, done: Round) -> None:
+    def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
         pass
 
 
+class FixedDraft(FixedLengths):
+    """So many drafted tokens straight to verification in every round."""
+
+    def __init__(self, draft: int) -> None:
+        super().__init__(draft, MOST_PENDING)
+        self.choice = Choice(draft)
+
+
 class Controller:
-    """Chooses the lengths of the next round.
+    """Chooses how to speculate in the next round.
 
     Args:
-        plain_ms: one plain step measured on this context.
-        most_draft, most_passes: bounds of the choice; ``most_draft`` is 0 without a draft model.
+        costs: measured on this context, or ``guessed_costs``.
+        limits: bounds of the choice.
     """
 
-    def __init__(self, plain_ms: float, most_draft: int, most_passes: int) -> None:
-        self.most_draft = most_draft
-        self.most_passes = most_passes
-        verify = PassCost(plain_ms, _FIRST_SLOPE * plain_ms)
-        # Unknown yet: assumed cheap, so that the first round tries them and measures.
-        self.costs = Costs(0.02 * plain_ms, PassCost(0.15 * plain_ms, _FIRST_SLOPE * 0.15 * plain_ms), verify)
-        self._middle = _Record(_FIRST_MIDDLE * _FIRST_TRIALS, _FIRST_TRIALS)
-        self._verify = _Record(_FIRST_VERIFY * _FIRST_TRIALS, _FIRST_TRIALS)
-        self.choice = best_lengths(self.costs, self.rates, most_draft, most_passes)
-        self._plain_rounds = 0
+    def __init__(self, costs: Costs, limits: Limits) -> None:
+        self.limits = limits
+        self.beliefs = Beliefs()
+        self._draft_ms = costs.draft
+        self._middle, self._verify = CostFit(costs.middle), CostFit(costs.verify)
+        self.choice = PLAIN
+        self._rounds = self._plain_rounds = 0
         self._wait = _FIRST_PROBE
-        self._measured = False
+        self._balance = self._spent = 0.0  # milliseconds: gained against plain decoding, and in all
+
+    @property
+    def costs(self) -> Costs:
+        """Costs as they are believed now."""
+        return Costs(self._draft_ms, self._middle.cost, self._verify.cost)
 
     @property
     def rates(self) -> Rates:
         """Acceptance as it is believed now."""
-        return Rates(self._middle.rate, self._verify.rate)
+        return self.beliefs.rates()
 
-    def next(self) -> Choice:
-        """Lengths for the next round."""
-        best = best_lengths(self.costs, self.rates, self.most_draft, self.most_passes)
-        gain = tokens_per_ms(best, self.costs, self.rates) / tokens_per_ms(self.choice, self.costs, self.rates)
-        if gain > _WORTH_CHANGING:
+    def next(self, offer: Offer = NOTHING) -> Choice:
+        """How to speculate in the next round."""
+        costs, rates = self.costs, self.beliefs.rates(offer.match)
+        young = self._rounds < _FIRST_ROUNDS or (self.choice.speculates and self._in_debt)
+        if young or self._rounds % _RETHINK == 0:
+            self._rethink(costs, rates)
+        self._rounds += 1
+        # The book is asked every round: a match comes and goes.
+        copies = [Choice(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(offer.tokens), self.limits.copy)]
+        choice = max([self.choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
+        if choice.copy:
+            return choice
+        if not choice.speculates:
+            choice = self._probe(costs, rates)
+        return self._patient(choice, costs, rates)
+
+    def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
+        """Learn from a round that was run with ``choice``."""
+        beliefs, offer = self.beliefs, lesson.offer
+        proposed = done.verify.proposed + done.lookup.proposed
+        self._verify.add(proposed + 1, done.split.verify + done.split.transfer)
+        for tokens, ms in lesson.passes:
+            self._middle.add(tokens, ms)
+        if lesson.draft_steps:
+            self._draft_ms += _NEWEST * (min(lesson.draft_ms / lesson.draft_steps, 3 * self._draft_ms) - self._draft_ms)
+        hits = sum(trial.accepted for trial in lesson.drafted)
+        (beliefs.middle if choice.passes else beliefs.direct).add(hits, len(lesson.drafted))
+        beliefs.drafted.add(lesson.drafted)
+        beliefs.judged.add(lesson.judged)
+        if choice.passes:
+            beliefs.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
+        if offer.match:
+            # What the book would have said is known whoever proposed.
+            seen = offer.tokens[: len(done.tokens)]
+            same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
+            beliefs.book(offer.match).add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
+        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+        self._spent += spent
+        self._balance += len(done.tokens) * self._verify.cost.base - spent
+
+    @property
+    def _in_debt(self) -> bool:
+        """Whether speculation has lost more time than trying things out may."""
+        return self._balance < -(_LOSS_STEPS * self._verify.cost.base + _LOSS_SHARE * self._spent)
+
+    def _rethink(self, costs: Costs, rates: Rates) -> None:
+        passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
+        best = best_choice(costs, rates, Limits(self.limits.draft, passes))
+        plain = tokens_per_ms(PLAIN, costs, rates)
+        promised = tokens_per_ms(best, costs, rates)
+        if self._in_debt and promised < _WORTH_RISKING * plain:
+            self.choice = PLAIN
+        elif promised > _WORTH_CHANGING * tokens_per_ms(self.choice, costs, rates):
             self.choice = best
-        if self.choice.passes:
+        if self.choice.speculates:
             self._plain_rounds, self._wait = 0, _FIRST_PROBE
-            return self.choice
+
+    def _probe(self, costs: Costs, rates: Rates) -> Choice:
+        """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
         self._plain_rounds += 1
-        if self._plain_rounds < self._wait:
+        if self._plain_rounds < self._wait or self._in_debt:
             return PLAIN
         self._plain_rounds, self._wait = 0, min(_LAST_PROBE, 2 * self._wait)
-        return Choice(min(2, self.most_draft), 1)
+        hopes = Rates(*(rate + _HOPE * (1.0 - rate) for rate in (rates.middle, rates.verify, rates.direct)))
+        hoped = best_choice(costs, hopes, Limits(self.limits.draft, self.limits.passes))
+        if tokens_per_ms(hoped, costs, hopes) < _WORTH_CHANGING * tokens_per_ms(PLAIN, costs, rates):
+            return PLAIN
+        return Choice(min(2, hoped.draft), min(1, hoped.passes))
 
-    def observe(self, choice: Choice, done: Round) -> None:
-        """Learn from a round that was run with ``choice``."""
-        costs, weight = self.costs, _NEWEST if self._measured else 1.0
-        pending = done.verify.proposed
-        verify = _learn_pass(costs.verify, done.split.verify, pending + 1, _NEWEST)
-        if done.passes:
-            self._measured = True
-            per_pass = done.middle.proposed / done.passes
-            middle = _learn_pass(costs.middle, done.split.middle / done.passes, per_pass + 1, weight)
-            draft = costs.draft
-            if choice.draft and done.middle.proposed:
-                draft = _blend(draft, done.split.draft / done.middle.proposed, weight)
-            costs = replace(costs, draft=draft, middle=middle)
-        self.costs = replace(costs, verify=verify)
-        self._middle = self._middle.plus(done.middle.accepted, done.middle_trials)
-        self._verify = self._verify.plus(done.verify.accepted, min(pending, done.verify.accepted + 1))
-
-
-def _learn_pass(cost: PassCost, ms: float, tokens: float, weight: float) -> PassCost:
-    """Split a measured pass between base and slope: a short pass says more of the base, a long one of the slope."""
-    if tokens <= 1.0:
-        return replace(cost, base=_blend(cost.base, ms, weight))
-    error = ms - cost.ms(tokens)
-    share = cost.base / cost.ms(tokens)
-    base = cost.base + weight * share * error
-    slope = cost.slope + weight * (1.0 - share) * error / (tokens - 1.0)
-    return PassCost(max(base, 1e-3), max(slope, 0.0))
+    def _patient(self, choice: Choice, costs: Costs, rates: Rates) -> Choice:
+        """The choice with patience: longer where proposals are sure, shorter where they are not."""
+        if not choice.speculates:
+            return choice
+        draft, middle = least_chances(choice, costs, rates)
+        return replace(
+            choice,
+            draft=min(self.limits.draft, choice.draft + _OVERTIME) if choice.draft else 0,
+            passes=min(self.limits.passes, _OVERTIME * choice.passes),
+            draft_patience=Patience(draft, self.beliefs.drafted.table()),
+            middle_patience=Patience(middle, self.beliefs.judged.table()),
+        )
 
 
-def _blend(old: float, new: float, weight: float) -> float:
-    return old + weight * (new - old)
+def guessed_costs(plain_ms: float) -> Costs:
+    """Costs where only a plain step has been measured: the cheap levels are supposed to be cheap."""
+    middle = 0.15 * plain_ms
+    slope = _FIRST_SLOPE
+    return Costs(0.02 * plain_ms, PassCost(middle, slope * middle), PassCost(plain_ms, slope * plain_ms))

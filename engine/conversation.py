@@ -69,8 +69,12 @@ class Conversation:
         self.tokens = list(self.book.ids[:read])
         self.turns = []
 
-    def compose(self, question: str, history: Sequence[Turn]) -> Prompt:
-        """The prompt that asks ``question`` after ``history``. Changes nothing."""
+    def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
+        """The prompt that asks ``question`` after ``history``. Changes nothing.
+
+        Args:
+            begun: the beginning of the answer, which is to be continued.
+        """
         known = 0
         while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
             known += 1
@@ -80,8 +84,17 @@ class Conversation:
             tokens += self._question(turn.question, tokens, first=not turns)
             tokens += self.tokenizer.words(turn.answer)
             turns.append(CachedTurn(turn, len(tokens)))
+        if begun and self.turns[known : known + 1] and self.turns[known].turn == Turn(question, begun):
+            return self._reopened(known, turns)
         tokens += self._question(question, tokens, first=not turns)
-        return Prompt(tokens, turns, reused)
+        return Prompt(tokens + self.tokenizer.words(begun), turns, reused)
+
+    def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
+        """The prompt that goes on with the answer of a turn that is in the cache, token for token."""
+        stop = self.turns[position].stop
+        if self.tokens[stop - 1] in self.end_ids:
+            stop -= 1
+        return Prompt(self.tokens[:stop], turns, stop)
 
     def rewind(self, prompt: Prompt) -> None:
         """Forget the turns that ``prompt`` does not build on."""

@@ -13,27 +13,37 @@ from typing import Protocol
 
 import torch
 
+from engine.beliefs import ENDLESS, Patience
 from engine.cache.streaming import StreamingCache
 from engine.events import Stage
 from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.sampling import Sampler, draw
 
-# A match of fewer tokens says too little to go without the draft model.
-_SHORTEST_MATCH = 6
+# A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
+_ALONE = 8
+# So many tokens.
+_AGREED = 2
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """``tokens`` (n,) on the device with their laws ``probs`` (n, vocabulary of the target), and who made them."""
+    """``tokens`` (n,) on the device with their laws ``probs`` (n, vocabulary of the target), and who made them.
+
+    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where they were asked for;
+    ``steps`` are the forward passes of the draft model. ``hinted``: the whole hint was its likeliest continuation.
+    """
 
     tokens: torch.Tensor
-    probs: torch.Tensor
+    probs: torch.Tensor | None = None
     stage: Stage = Stage.DRAFT
+    confidences: tuple[float, ...] = ()
+    steps: int = 0
+    hinted: bool = False
 
 
-def _nothing(vocabulary: int, device: torch.device) -> Proposal:
-    return Proposal(torch.empty(0, dtype=torch.long, device=device), torch.empty(0, vocabulary, device=device))
+def _nothing(device: torch.device) -> Proposal:
+    return Proposal(torch.empty(0, dtype=torch.long, device=device))
 
 
 class Drafter(Protocol):
@@ -42,8 +52,21 @@ class Drafter(Protocol):
     def begin(self, context: Sequence[int]) -> None:
         """Start on a new context; nothing of an earlier one may remain."""
 
-    def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
-        """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call."""
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        patience: Patience = ENDLESS,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
+
+        Args:
+            patience: ends the proposal early.
+            hint: while it is what the drafter holds likeliest it is proposed, as point masses, and nothing after it.
+        """
 
     def settle(self, context: Sequence[int]) -> None:
         """All tokens of ``context`` are committed and will not be taken back while this context is followed."""
@@ -52,13 +75,21 @@ class Drafter(Protocol):
 class NoDrafter:
     """Proposes nothing: the middle level then makes one token per pass."""
 
-    def __init__(self, vocabulary: int, device: torch.device) -> None:
-        self._nothing = _nothing(vocabulary, device)
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = _nothing(device)
 
     def begin(self, context: Sequence[int]) -> None:
         pass
 
-    def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        patience: Patience = ENDLESS,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
         return self._nothing
 
     def settle(self, context: Sequence[int]) -> None:
@@ -100,19 +131,40 @@ class ModelDrafter:
         self._catch_up(context)
         self._settle()
 
-    def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        patience: Patience = ENDLESS,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
         if count == 0:
-            return _nothing(self._vocabulary, self._decoder.device)
+            return _nothing(self._decoder.device)
         cache = self.cache
         self._crop_to(context)
         feed = self._decoder.ids(list(context[cache.length :]))
-        tokens, laws = [], []
-        for _ in range(count):
-            law = sampler(self._fit(self._forward(feed)[-1:]))
+        tokens: list[torch.Tensor] = []
+        laws: list[torch.Tensor] = []
+        sure: list[float] = []
+        chance = 1.0
+        agrees = bool(hint)
+        for step in range(count):
+            logits = self._fit(self._forward(feed)[-1:])
+            # Looking only at the likeliest token keeps the hint independent of the draw, and so the law exact.
+            agrees = agrees and step < len(hint) and int(logits.argmax()) == hint[step]
+            law = _point(hint[step], logits) if agrees else sampler(logits)
             feed = draw(law, generator)
             tokens.append(feed)
             laws.append(law)
-        return Proposal(torch.cat(tokens), torch.cat(laws))
+            if patience.least > 0.0:
+                sure.append(float((logits[0, feed] - logits.logsumexp(dim=-1)).exp()))
+                chance *= patience.chance(sure[-1])
+            if (agrees and step + 1 == len(hint)) or chance < patience.least:
+                break
+        hinted = agrees and len(tokens) == len(hint)
+        return Proposal(torch.cat(tokens), torch.cat(laws), Stage.DRAFT, tuple(sure), len(tokens), hinted)
 
     def settle(self, context: Sequence[int]) -> None:
         self._crop_to(context)
@@ -163,36 +215,52 @@ class ModelDrafter:
 class LookupDrafter:
     """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
 
-    A proposal grows with the length of the match: a long match is a copy in progress. It is a point mass, so the text
-    keeps its law at any temperature.
+    A proposal grows with the length of the match: a long match is a copy in progress and goes alone, a short one must
+    agree with the first tokens of ``inner``. It is a point mass, so the text keeps its law at any temperature.
 
     Args:
         inner: who is asked where no long match is found.
-        vocabulary: of the target.
+        index: of the book and the chat; kept up to date here.
         longest: most tokens of one proposal.
-        device: where laws are made.
+        device: where proposals are made.
     """
 
-    def __init__(self, inner: Drafter, vocabulary: int, longest: int, device: torch.device) -> None:
+    def __init__(self, inner: Drafter, index: LookupIndex, longest: int, device: torch.device) -> None:
         self.inner = inner
-        self._vocabulary = vocabulary
+        self.index = index
         self._longest = longest
         self._device = device
-        self._index = LookupIndex()
 
     def begin(self, context: Sequence[int]) -> None:
-        self._index.follow(context)
+        self.index.follow(context)
         self.inner.begin(context)
 
-    def propose(self, context: Sequence[int], count: int, sampler: Sampler, generator: torch.Generator) -> Proposal:
-        match = self._index.find(context[len(self._index) :])
-        if match is None or match.length < _SHORTEST_MATCH:
-            return self.inner.propose(context, count, sampler, generator)
-        found = self._index.after(match.position, min(self._longest, 2 * match.length))
-        tokens = torch.tensor(found, dtype=torch.long, device=self._device)
-        laws = torch.zeros(len(found), self._vocabulary, device=self._device).scatter_(1, tokens.unsqueeze(1), 1.0)
-        return Proposal(tokens, laws, Stage.LOOKUP)
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        patience: Patience = ENDLESS,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        match = self.index.find(context[len(self.index) :])
+        if match is None:
+            return self.inner.propose(context, count, sampler, generator, patience)
+        found = self.index.after(match.position, min(self._longest, 2 * match.length))
+        if match.length < _ALONE:
+            hint = found[:_AGREED]
+            made = self.inner.propose(context, count, sampler, generator, patience, hint)
+            # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
+            if not made.hinted:
+                return made
+        return Proposal(torch.tensor(found, dtype=torch.long, device=self._device), None, Stage.LOOKUP)
 
     def settle(self, context: Sequence[int]) -> None:
-        self._index.extend(context)
+        self.index.extend(context)
         self.inner.settle(context)
+
+
+def _point(token: int, like: torch.Tensor) -> torch.Tensor:
+    """The point mass on ``token`` as a row like ``like`` (1, vocabulary)."""
+    return torch.zeros_like(like, dtype=torch.float32).index_fill_(1, torch.tensor([token], device=like.device), 1.0)

@@ -12,6 +12,7 @@
         UnsupportedModel    the architecture is outside what the engine walks
         VocabularyMismatch  draft and target do not share a vocabulary
       ResourceError         this machine cannot do it: memory, disk, port
+      SnapshotRefused       a saved reading of a book cannot be used; the book is read again
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
         Closed              the engine thread has been shut down
@@ -79,6 +80,10 @@ class VocabularyMismatch(ModelError):
 
 class ResourceError(TrifoldError):
     """This machine cannot do it: memory, disk, a port."""
+
+
+class SnapshotRefused(TrifoldError):
+    """A saved reading of a book cannot be used; the book is read again."""
 
 
 class EngineError(TrifoldError):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 
 class Stage(str, Enum):
     """Which level put a token into the answer."""
 
-    DRAFT = "draft"  # proposed by the draft model, accepted by both levels of the target
-    LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by both levels of the target
+    DRAFT = "draft"  # proposed by the draft model, accepted by the target
+    LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by the target
     RETRIEVAL = "retrieval"  # produced by the target on the retrieval cache, accepted by the full cache
     TARGET = "target"  # the target on its full cache: a residual, a bonus, or plain decoding
 
@@ -69,7 +70,10 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of a decoding loop committed; ``renewed``: the retrieval selection was chosen anew."""
+    """What one round of a decoding loop committed.
+
+    ``renewed``: the retrieval selection was chosen anew; ``scored``: there are new scores of what was read.
+    """
 
     tokens: tuple[int, ...]
     stages: tuple[Stage, ...]
@@ -78,8 +82,9 @@ class Round:
     middle: Acceptance = field(default_factory=Acceptance)
     verify: Acceptance = field(default_factory=Acceptance)
     renewed: bool = False
+    scored: bool = False
     passes: int = 0  # middle passes
-    middle_trials: int = 0  # proposals that the middle level looked at: up to each pass's first rejection
+    lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class Figures:
     prefilled_tokens: int  # tokens that this question really prefilled: the rest came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
+    lookup: Acceptance = field(default_factory=Acceptance)  # of the book's words straight to the full cache
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,11 @@ class ReadingProgress:
 
 @dataclass(frozen=True)
 class BookRead:
-    """The book is in the cache, or as much of it as was read before the person stopped."""
+    """The book is in the cache, or as much of it as was read before the person stopped.
+
+    ``source`` is "snapshot" if KV came from disk, and then ``tokens_restored`` of them did; else "read".
+    ``refused`` says why a snapshot that is there was not used.
+    """
 
     tokens: int
     tokens_total: int
@@ -142,6 +152,9 @@ class BookRead:
     tokens_per_s: float
     kv_bytes: KvBytes
     stopped: bool
+    source: Literal["read", "snapshot"] = "read"
+    tokens_restored: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,31 +168,46 @@ class AnswerStarted:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Newly committed tokens. ``text`` may be shorter than the tokens while a character is incomplete."""
+    """Newly committed tokens. ``text`` may be shorter than the tokens while a character is incomplete.
+
+    ``lengths``: characters of ``text`` that each token completed.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     stages: tuple[Stage, ...]
     figures: Figures
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class PagesScored:
-    """How strongly each page (index from 0) is being read right now; sums to 1 over the book, or is all zero."""
+    """How strongly each page (index from 0) was read; sums to 1 over the book, or is all zero.
+
+    The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included): these
+    were judged, with all deltas up to here, while the book was read so. ``last_token`` before ``first_token``: no
+    token yet, the question itself was read.
+    """
 
     scores: tuple[float, ...]
+    first_token: int = 0
+    last_token: int = -1
 
 
 @dataclass(frozen=True)
 class AnswerDone:
-    """The whole answer with its final figures. The text is the join of all deltas."""
+    """The whole answer with its final figures. The text is the join of all deltas.
+
+    ``page_scores`` is summed over the answer; ``readings`` tell which pages which of its tokens were read from.
+    """
 
     answer: str
     token_ids: tuple[int, ...]
     stages: tuple[Stage, ...]
     stop_reason: StopReason
     figures: Figures
-    page_scores: tuple[float, ...] = field(default=())
+    page_scores: tuple[float, ...] = ()
+    readings: tuple[PagesScored, ...] = ()
 
 
 @dataclass(frozen=True)

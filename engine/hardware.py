@@ -6,9 +6,14 @@ and importing torch takes seconds. Changes nothing and keeps nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
 
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
@@ -43,7 +48,10 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds."""
+    """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds.
+
+    ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
+    """
 
     name: str
     architecture: str
@@ -53,6 +61,8 @@ class ModelFacts:
     weights_bytes: int
     kv_bytes_per_token: int
     context_in_memory: int
+    context_in_all: int
+    window_kv: str
 
 
 def probe_torch() -> TorchFacts:
@@ -66,37 +76,41 @@ def probe_torch() -> TorchFacts:
     return TorchFacts(torch.__version__, torch.version.cuda, torch.get_num_threads(), (cpu, *gpus))
 
 
-def inspect_model(name: str, device: str = "auto", dtype: str = "auto") -> ModelFacts:
+def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     """Read a model's configuration and say what it needs here.
 
     Args:
         name: folder or hub id.
-        device, dtype: as in ``EngineConfig``.
+        config: device, dtype and the limits of memory.
 
     Raises:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    import torch
-
     from engine import models, planner
 
-    config = models.load_config(name)
-    target = planner.pick_device(device)
-    chosen: torch.dtype = models.pick_dtype(config, dtype, target)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * chosen.itemsize
-    weights = models.estimate_parameters(config) * chosen.itemsize
-    room = max(0, int(planner.free_memory(target) * planner.MEMORY_SHARE) - weights)
+    model = models.load_config(name)
+    device = planner.pick_device(config.device)
+    shape = models.kv_shape_of(model, models.pick_dtype(model, config.dtype, device), device)
+    limit = int(model.max_position_embeddings)
+    weights = models.estimate_parameters(model) * shape.dtype.itemsize
+    free = planner.free_resources(device, config)
+    # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
+    limited = config.host_memory if device.type == "cpu" else config.device_memory
+    room = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
+    most = planner.most_tokens(shape, limit, room)
+    plan = planner.plan(shape, most, room)
     return ModelFacts(
         name=models.display_name(name),
-        architecture=config.model_type,
-        context_limit=int(config.max_position_embeddings),
-        dtype=str(chosen).removeprefix("torch."),
-        device=str(target),
+        architecture=model.model_type,
+        context_limit=limit,
+        dtype=str(shape.dtype).removeprefix("torch."),
+        device=str(device),
         weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
-        kv_bytes_per_token=per_token,
-        context_in_memory=min(int(config.max_position_embeddings), room // per_token),
+        kv_bytes_per_token=shape.bytes_per_token,
+        context_in_memory=min(limit, room.device // shape.bytes_per_token),
+        context_in_all=most,
+        window_kv=planner.where(plan.kv) if plan else "",
     )
 
 

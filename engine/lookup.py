@@ -13,8 +13,14 @@ from dataclasses import dataclass
 SEED = 3
 """Tokens that a place must share with the end of the text before it is looked at."""
 
+# Places that share so many are looked at first: of the few words that are everywhere in a book only the newest places
+# are compared, and the right one may be older.
+_LONG_SEED = 8
+
 # Places of one n-gram that are compared, newest first: a common n-gram occurs everywhere and says little.
 _PLACES = 16
+# A place with less text after it is near the end of everything, and counts for so many tokens less.
+_ENOUGH, _AT_THE_END = 64, 4
 # A match is not followed back further than this.
 _LONGEST_MATCH = 64
 
@@ -28,11 +34,11 @@ class Match:
 
 
 class LookupIndex:
-    """Every place of every n-gram of ``SEED`` tokens in one growing text."""
+    """Every place of every n-gram of ``SEED`` tokens, and of a longer kind, in one growing text."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._places: dict[tuple[int, ...], list[int]] = {}
+        self._places: dict[int, dict[tuple[int, ...], list[int]]] = {_LONG_SEED: {}, SEED: {}}
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -47,30 +53,39 @@ class LookupIndex:
         for token in tokens[len(self._tokens) :]:
             self._tokens.append(token)
             end = len(self._tokens)
-            if end >= SEED:
-                self._places.setdefault(tuple(self._tokens[end - SEED :]), []).append(end)
+            for size, places in self._places.items():
+                if end >= size:
+                    places.setdefault(tuple(self._tokens[end - size :]), []).append(end)
 
     def find(self, tail: Sequence[int]) -> Match | None:
         """The longest earlier occurrence of the end of the indexed text followed by ``tail`` (tokens not indexed)."""
         text = [*self._tokens[max(0, len(self._tokens) - _LONGEST_MATCH) :], *tail]
-        if len(text) < SEED:
-            return None
-        best: Match | None = None
-        places = self._places.get(tuple(text[-SEED:]), ())
+        for size, places in self._places.items():
+            if len(text) >= size and (best := self._longest(places.get(tuple(text[-size:]), ()), text, size)):
+                return best
+        return None
+
+    def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Match | None:
+        """The longest match among the newest places, which all share ``known`` tokens with the text.
+
+        A place with little text after it counts for less: a question names the words of the book that its answer goes
+        on from, and is itself the newest place of them, often with the very tokens of the answer.
+        """
+        best, rank = None, 0
         for position in reversed(places[-_PLACES - 1 :]):
             if position >= len(self._tokens):  # the end of the text itself
                 continue
-            length = self._match_length(position, text)
-            if best is None or length > best.length:
-                best = Match(position, length)
+            length = self._match_length(position, text, known)
+            found = length if len(self._tokens) - position >= _ENOUGH else max(1, length - _AT_THE_END)
+            if found > rank:
+                best, rank = Match(position, length), found
         return best
 
     def after(self, position: int, count: int) -> list[int]:
         """At most ``count`` tokens from ``position`` on."""
         return self._tokens[position : position + count]
 
-    def _match_length(self, position: int, text: Sequence[int]) -> int:
-        length = SEED
+    def _match_length(self, position: int, text: Sequence[int], length: int) -> int:
         most = min(position, len(text), _LONGEST_MATCH)
         while length < most and self._tokens[position - 1 - length] == text[-1 - length]:
             length += 1
@@ -79,8 +94,9 @@ class LookupIndex:
     def _crop(self, length: int) -> None:
         while len(self._tokens) > length:
             end = len(self._tokens)
-            if end >= SEED:
-                self._places[tuple(self._tokens[end - SEED :])].pop()
+            for size, places in self._places.items():
+                if end >= size:
+                    places[tuple(self._tokens[end - size :])].pop()
             self._tokens.pop()
 
 

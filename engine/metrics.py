@@ -1,6 +1,7 @@
 """Figures derived from rounds, once, with the field's names.
 
-Acceptance rate: accepted / proposed at a level, bonus excluded. Mean acceptance length: tokens per verification, bonus
+Acceptance rate: accepted / proposed at a level, bonus excluded; what was copied
+straight from the book to verification is counted apart. Mean acceptance length: tokens per verification, bonus
 included. Inter-token latency (ms per token): a round delivers its tokens as a burst, so each of them counts the round's
 time over its tokens; p50 and p95 are over tokens. Speedup: one plain step measured on this very context over the mean
 time per token. Knows no clock: durations are handed in.
@@ -35,6 +36,7 @@ class Meter:
         self._split = TimeSplit()
         self._middle = Acceptance()
         self._verify = Acceptance()
+        self._lookup = Acceptance()
 
     def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> None:
         """Count a round that took ``elapsed_ms`` by the engine's clock."""
@@ -56,6 +58,7 @@ class Meter:
         )
         self._middle = _plus(self._middle, done.middle)
         self._verify = _plus(self._verify, done.verify)
+        self._lookup = _plus(self._lookup, done.lookup)
 
     def median_ms(self) -> float | None:
         """Median time per token so far."""
@@ -85,6 +88,7 @@ class Meter:
             prefilled_tokens=self.prefilled_tokens,
             context_tokens=context_tokens,
             context_limit=self.context_limit,
+            lookup=self._lookup,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine import attention
+from engine import attention, weights
 from engine.cache.full import KvShape
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel, VocabularyMismatch
 
@@ -29,6 +29,10 @@ _SHARED_VOCABULARY = 0.95
 
 # Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
+
+
+# How many times more parameters than are stored a configuration may describe: it is an estimate, and heads can be tied.
+_MOST_DESCRIBED = 3
 
 
 class Decoder:
@@ -51,7 +55,7 @@ class Decoder:
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         parameters = getattr(self.config, "rope_parameters", None) or {}
-        self._length_dependent = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
+        self.rope_depends_on_window = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
 
     @property
     def num_layers(self) -> int:
@@ -67,9 +71,7 @@ class Decoder:
 
     @property
     def kv_shape(self) -> KvShape:
-        config = self.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return KvShape(self.num_layers, config.num_key_value_heads, head_dim, self.dtype, self.device)
+        return kv_shape_of(self.config, self.dtype, self.device)
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -88,7 +90,7 @@ class Decoder:
     def rope(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(n,) positions to RoPE's (cos, sin), each (1, n, rotary_dim)."""
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
-        if not self._length_dependent:
+        if not self.rope_depends_on_window:
             cos, sin = self._rope(probe, position_ids.unsqueeze(0))
             return cos, sin
         # One position at the window's end makes the frequencies those of the whole window in every call, so that
@@ -166,7 +168,7 @@ def load(name: str, *, window: int | None, device: torch.device, dtype: str = "a
         )
     window = window or limit
     _check_architecture(config, name, window)
-    _check_weights(name)
+    _check_weights(name, config)
     attention.register()
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
@@ -247,12 +249,16 @@ def _check_architecture(config: Any, name: str, window: int) -> None:
         )
 
 
-def _check_weights(name: str) -> None:
+def _check_weights(name: str, config: Any) -> None:
     folder = Path(name)
-    if folder.is_dir() and not any(folder.glob("*.safetensors")):
+    if not folder.is_dir():
+        return
+    stored, described = weights.check_folder(folder), estimate_parameters(config)
+    if described > _MOST_DESCRIBED * stored:  # memory would be taken for weights that are nowhere
         raise ModelError(
-            f"The model folder {folder} holds no .safetensors weights.",
-            "Other formats can run code when opened and are refused; convert the weights to safetensors.",
+            f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
+            f"{stored:,}.",
+            "They do not belong together; download the model again.",
         )
 
 
@@ -284,6 +290,12 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.float32 if estimate_parameters(config) <= _CPU_FLOAT32_PARAMETERS else torch.bfloat16
     stored = getattr(config, "dtype", None)
     return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+
+
+def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
+    """Shape of a model's KV, from its configuration alone."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return KvShape(config.num_hidden_layers, config.num_key_value_heads, head_dim, dtype, device)
 
 
 def estimate_parameters(config: Any) -> int:

@@ -1,30 +1,66 @@
-"""What fits: model, book and window against this machine, as numbers and a sentence. Pure except for the probes.
+"""What fits and what lives where: model, book and window against this machine, as numbers and a sentence.
 
-Knows the shapes and the machine's memory; moves nothing.
+Residency first: every layer whose KV fits where the model computes stays there, since each spilled gigabyte has to be
+moved for every verification; what is left goes to host memory, then to disk. Pure except for the probes; moves nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import torch
 
-from engine.cache.full import KvShape
+from engine.cache.placement import Placement
+from engine.cache.shape import KvShape
+from engine.config import EngineConfig, bytes_of
 from engine.document import Document
 from engine.errors import OptionError
+from engine.events import KvBytes
 from engine.tokenizer import BookTokens
 
 MIN_CHAT_TOKENS = 256
 """Room that is kept free behind a book for a question and an answer."""
 
+# Room for a chat that is set aside where the window has it.
+_CHAT_TOKENS = 4096
 # Share of the free memory that the cache may take: the rest is for activations and for everything else that runs.
 MEMORY_SHARE = 0.85
+# The same of host memory beside a GPU: what is pinned there cannot be swapped out.
+_PINNED_SHARE = 0.6
+_DISK_SHARE = 0.8
+# Buffers that spilled layers pass through.
+_STAGES = 2
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Bytes that KV may take: where the model computes, in host memory beside a GPU, and on disk."""
+
+    device: int
+    host: int = 0
+    disk: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the KV of ``tokens`` tokens goes. ``kv`` are the bytes by tier; ``staging`` those of the buffers."""
+
+    tokens: int
+    placement: Placement
+    kv: KvBytes
+    staging: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a book fits. ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` that reading it will take."""
+    """Whether a book fits. ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` that reading it will take.
+
+    ``kv`` says where they will lie.
+    """
 
     tokens: int
     limit: int
@@ -32,6 +68,7 @@ class Fit:
     pages_that_fit: int
     kv_bytes: int
     sentence: str
+    kv: KvBytes = field(default_factory=KvBytes)
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -54,29 +91,93 @@ def pick_device(wanted: str) -> torch.device:
     return device
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be taken where the full cache lives."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+def spill_folder(config: EngineConfig) -> Path | None:
+    """Where files with spilled KV are made; None is the system's own place for temporary files."""
+    if config.spill_folder != "auto":
+        return Path(config.spill_folder)
+    return Path(config.snapshot_folder) if config.snapshot_folder else None
 
 
-def fit_of(document: Document, book: BookTokens, limit: int, shape: KvShape, free_bytes: int) -> Fit:
-    """Compare a book with the window and with the free memory."""
+def free_resources(device: torch.device, config: EngineConfig, kept: KvBytes | None = None) -> Resources:
+    """What KV may take on this machine now, within the limits that the configuration sets.
+
+    Args:
+        kept: what an open book takes, and gives back.
+    """
+    kept = kept or KvBytes()
+    host_limit, device_limit = bytes_of(config.host_memory), bytes_of(config.device_memory)
+    available = int(psutil.virtual_memory().available) + kept.host
+    folder = (spill_folder(config) or Path(tempfile.gettempdir())).absolute()
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    disk = int((shutil.disk_usage(existing).free + kept.disk) * _DISK_SHARE)
+    if device.type == "cpu":
+        return Resources(int(available * MEMORY_SHARE) if host_limit is None else host_limit, 0, disk)
+    # torch keeps what has been given back to it for itself.
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = int((torch.cuda.mem_get_info(device)[0] + idle + kept.device) * MEMORY_SHARE)
+    host = int(available * _PINNED_SHARE) if host_limit is None else host_limit
+    return Resources(free if device_limit is None else device_limit, host, disk)
+
+
+def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
+    """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
+    layers, per_layer = shape.layers, max(1, tokens * shape.bytes_per_token // shape.layers)
+    resident = min(layers, resources.device // per_layer)
+    if resident < layers:
+        resident -= _STAGES
+    if resident < 0:
+        return None
+    in_host = min(layers - resident, resources.host // per_layer)
+    on_disk = layers - resident - in_host
+    if on_disk * per_layer > resources.disk:
+        return None
+    placement = Placement.spread(layers, resident, in_host)
+    return Plan(tokens, placement, placement.bytes(shape, tokens), _STAGES * per_layer * (resident < layers))
+
+
+def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
+    """The plan for a book that fits, with room for a chat behind it."""
+    wanted = min(limit, tokens + _CHAT_TOKENS)
+    found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
+    return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
+
+
+def most_tokens(shape: KvShape, limit: int, resources: Resources) -> int:
+    """The longest context, at most ``limit``, that has a place."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if plan(shape, middle, resources) else (low, middle - 1)
+    return low
+
+
+def fit_of(document: Document, book: BookTokens, limit: int, shape: KvShape, resources: Resources) -> Fit:
+    """Compare a book with the window and with what is free."""
     tokens = len(book.ids)
-    room = min(limit, int(free_bytes * MEMORY_SHARE) // shape.bytes_per_token) - MIN_CHAT_TOKENS
-    fits = tokens <= room
+    room = most_tokens(shape, limit, resources) - MIN_CHAT_TOKENS
     pages = book.pages_within(max(0, room))
-    kv_bytes = min(tokens, max(0, room)) * shape.bytes_per_token
-    return Fit(tokens, limit, fits, pages, kv_bytes, _sentence(document, tokens, limit, room, pages, kv_bytes, fits))
+    kept = min(tokens, max(0, room))
+    found = plan_for_book(shape, kept, limit, resources)
+    kv = found.placement.bytes(shape, kept)
+    sentence = _sentence(document, tokens, limit, room, pages, kv)
+    return Fit(tokens, limit, tokens <= room, pages, kv.total, sentence, kv)
 
 
-def _sentence(document: Document, tokens: int, limit: int, room: int, pages: int, kv_bytes: int, fits: bool) -> str:
+def where(kv: KvBytes) -> str:
+    """Bytes by tier in words; what is spilled makes answers slower, and that is said."""
+    tiers = [("on the GPU", kv.device), ("of memory", kv.host), ("on disk", kv.disk)]
+    words = ", ".join(f"{count / 1e9:.2f} GB {place}" for place, count in tiers if count)
+    if kv.disk or (kv.device and kv.host):
+        return f"{words}, which makes answers slower"
+    return words
+
+
+def _sentence(document: Document, tokens: int, limit: int, room: int, pages: int, kv: KvBytes) -> str:
     count = len(document.pages)
     unit = document.unit if count == 1 else f"{document.unit}s"
     head = f"{count:,} {unit}, {tokens:,} tokens"
-    if fits:
-        return f"{head} of {limit:,}: it fits ({kv_bytes / 1e9:.2f} GB of memory for its cache)."
+    if tokens <= room:
+        return f"{head} of {limit:,}: it fits ({where(kv)} for its cache)."
     short = "the window" if room + MIN_CHAT_TOKENS >= limit else "the free memory"
     cause = f"{head}: too long for {short}, which holds {max(0, room):,} tokens of a book."
     if pages == 0:

@@ -18,10 +18,12 @@ import torch
 
 from engine.cache.full import FullCache, Observer
 from engine.models import Decoder
+from engine.relief import SMALLEST_BLOCK, ease, exhausted, is_out_of_memory, with_relief
 
 # A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
 _CPU_BLOCK_FLOP = 20e9
-_SMALLEST_BLOCK = 16
+# Tokens of a block where nobody says otherwise: a GPU needs more of them to be busy.
+_CPU_BLOCK, _CUDA_BLOCK = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ def prefill(
     ids: torch.Tensor,
     *,
     segment: int,
-    block: int,
+    block: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Step]:
-    """Append ids (n,) to the cache; yields after every block.
+    """Append ids (n,) to the cache; yields after every block. Without a ``block`` the device decides.
 
     Closing the generator leaves the cache at the last segment border. The logits are not computed: the last committed
     token of a context is never in the cache, it is the first input of the decoding loop.
@@ -49,9 +51,12 @@ def prefill(
     total = max(1.0, work_of(decoder, cache.length, ids.shape[0]))
     done = 0.0
     with torch.inference_mode():
-        cache.reserve(cache.length + ids.shape[0])
-        for first in range(0, ids.shape[0], segment):
-            piece = ids[first : first + segment]
+        with_relief(cache, lambda: cache.reserve(cache.length + ids.shape[0]))
+        first = 0
+        while first < ids.shape[0]:
+            spilled_beside_gpu = bool(cache.placement.spilled) and decoder.device.type == "cuda"
+            piece = ids[first : first + segment_size(segment, cache.length, moves=spilled_beside_gpu)]
+            first += piece.shape[0]
             for work in _segment(decoder, cache, piece, block, observer):
                 done += work
                 yield Step(cache.length, min(1.0, done / total))
@@ -59,8 +64,26 @@ def prefill(
         yield Step(cache.length, 1.0)
 
 
+def segment_size(segment: int, start: int, *, moves: bool) -> int:
+    """Tokens of the segment that begins at ``start``.
+
+    Args:
+        segment: the usual size.
+        moves: whether every segment brings the spilled KV of all before it over a bus that computing does not outlast.
+            Segments then grow with the context, so that in the whole reading each byte comes back about twice, however
+            long the book is; in return a stopped reading ends at a coarser border.
+    """
+    return max(segment, start // 2) if moves else segment
+
+
 def run(
-    decoder: Decoder, cache: FullCache, ids: torch.Tensor, *, segment: int, block: int, observer: Observer | None = None
+    decoder: Decoder,
+    cache: FullCache,
+    ids: torch.Tensor,
+    *,
+    segment: int,
+    block: int | None = None,
+    observer: Observer | None = None,
 ) -> None:
     """``prefill`` to its end, for callers who need no progress."""
     for _ in prefill(decoder, cache, ids, segment=segment, block=block, observer=observer):
@@ -68,7 +91,7 @@ def run(
 
 
 def _segment(
-    decoder: Decoder, cache: FullCache, ids: torch.Tensor, block: int, observer: Observer | None
+    decoder: Decoder, cache: FullCache, ids: torch.Tensor, block: int | None, observer: Observer | None
 ) -> Iterator[float]:
     start, count = cache.length, ids.shape[0]
     hidden = decoder.embed(ids)
@@ -80,16 +103,35 @@ def _segment(
             stop = min(count, first + _block_size(decoder, position, block))
             rope = cos[:, first:stop], sin[:, first:stop]
             view = cache.extend(position, observer)
-            hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
+            try:
+                hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
+            except (RuntimeError, MemoryError) as error:
+                block = _eased(error, cache, stop - first)
+                continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
 
 
-def _block_size(decoder: Decoder, position: int, block: int) -> int:
+def _eased(error: RuntimeError | MemoryError, cache: FullCache, block: int) -> int:
+    """Memory ran out in a block of so many tokens: the size of the next try. Any other error is raised again.
+
+    A block's KV is written to the same place when it is tried again.
+    """
+    if not is_out_of_memory(error):
+        raise error
+    if block > SMALLEST_BLOCK:
+        return max(SMALLEST_BLOCK, block // 2)
+    if not ease(cache):
+        raise exhausted(cache) from error
+    return block
+
+
+def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
     if decoder.device.type != "cpu":
-        return block
+        return block or _CUDA_BLOCK
+    block = block or _CPU_BLOCK
     per_token = work_of(decoder, position, 1) / decoder.num_layers
-    while block > _SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
+    while block > SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
         block //= 2
     return block
 

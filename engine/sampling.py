@@ -10,6 +10,9 @@ import torch
 
 from engine.config import SamplingParams
 
+# Tokens among which the nucleus of top-p is looked for first.
+_LIKELIEST = 128
+
 
 class Sampler:
     """Maps logits (n, vocabulary) to probabilities (n, vocabulary) in float32, rows summing to 1."""
@@ -31,16 +34,34 @@ class Sampler:
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the smallest set of most likely tokens whose mass reaches top_p (always at least one), renormalised."""
-    ordered, order = probs.sort(dim=-1, descending=True)
-    before = ordered.cumsum(dim=-1) - ordered
-    kept = ordered.masked_fill(before >= top_p, 0.0)
-    out = torch.zeros_like(probs).scatter_(-1, order, kept)
+    most = min(_LIKELIEST, probs.shape[-1])
+    likeliest, order = probs.topk(most, dim=-1)
+    out = torch.zeros_like(probs).scatter_(-1, order, _within(likeliest, top_p))
+    # Sorting a whole vocabulary costs more than a small model's forward pass, so only flat laws pay for it.
+    flat = (likeliest.sum(dim=-1) < top_p).nonzero().squeeze(-1)
+    if most < probs.shape[-1] and flat.numel():
+        ordered, order = probs[flat].sort(dim=-1, descending=True)
+        out[flat] = torch.zeros_like(ordered).scatter_(-1, order, _within(ordered, top_p))
     return out / out.sum(dim=-1, keepdim=True)
 
 
+def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Descending probabilities, with zeros for those that come after top_p has been reached."""
+    before = ordered.cumsum(dim=-1) - ordered
+    return ordered.masked_fill(before >= top_p, 0.0)
+
+
 def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One token from each row of probs (n, vocabulary): (n,) int64."""
-    return torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    """One token from each row of probs (n, vocabulary), which need not sum to 1: (n,) int64.
+
+    By the inverse of the cumulative law in float64: one random number a row, where ``torch.multinomial`` draws one for
+    every token of the vocabulary.
+    """
+    reached = probs.double().cumsum(dim=-1)
+    chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
+    # "right" steps over tokens of probability 0; the clamp is for a product that rounds up to the whole mass.
+    drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
+    return drawn.clamp_(max=probs.shape[-1] - 1)
 
 
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:

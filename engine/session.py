@@ -18,61 +18,41 @@ A session knows documents, turns and figures; how tokens are made is in ``decodi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 
 import torch
 
-from engine import decoding, models, prefill
+from engine import models, prefill, reading
+from engine.answer import Answer
+from engine.answering import Answering
 from engine.cache.full import FullCache
 from engine.cache.retrieval import QueryTap
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
-from engine.decoding import Context
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
 from engine.events import (
-    AnswerDone,
     AnswerStarted,
     BookRead,
     Event,
     Loading,
-    PagesScored,
-    ReadingProgress,
-    Round,
-    Stage,
     StopReason,
     TextDelta,
 )
-from engine.hierarchy import FIRST_QUERIES, Hierarchy
+from engine.hierarchy import Hierarchy
+from engine.keeping import Keeping, Restored
 from engine.metrics import Meter
 from engine.pages import PageScores
-from engine.planner import Fit, fit_of, free_memory, pick_device
-from engine.prompt import ChatFormat
-from engine.sampling import Sampler, make_generator
-from engine.tokenizer import BookTokenizer, BookTokens, TextStream
+from engine.planner import Fit, Resources, fit_of, free_resources, pick_device, plan_for_book, spill_folder
+from engine.tokenizer import BookTokenizer
 
-# Plain steps measured on a new context, to say how much faster the answer is; the median counts.
-_PLAIN_PROBES = 3
+# How long closing waits for a book to be kept on disk.
+_SAVING_PATIENCE_S = 25.0
 
 
 class Stop(Exception):
     """Ends a reading or an answer at the yield it is thrown into; the generator goes on to its last event."""
-
-
-@dataclass
-class _Answer:
-    """An answer in the making."""
-
-    meter: Meter
-    stream: TextStream
-    asked: float
-    text: str = ""
-    reason: StopReason = StopReason.LENGTH
-    tokens: list[int] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
-    page_scores: tuple[float, ...] = ()
 
 
 class Session:
@@ -91,11 +71,12 @@ class Session:
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
-        self.full = FullCache(target.kv_shape, target.window)
+        self.full = FullCache(target.kv_shape, target.window, spill_folder=spill_folder(config))
+        self.keeping = Keeping(config, target, tokenizer, self.full)
         self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
         self.conversation: Conversation | None = None
-        self._plain_ms: list[float] = []
+        self.answering = Answering(target, self.full, self.hierarchy, self.end_ids)
 
     @classmethod
     def load(cls, config: EngineConfig) -> Session:
@@ -119,67 +100,91 @@ class Session:
     def measure(self, document: Document) -> Fit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.title))
-        return fit_of(document, book, self.target.window, self.full.shape, free_memory(self.target.device))
+        return fit_of(document, book, self.target.window, self.full.shape, self._free())
 
-    def read(self, document: Document, *, fit: bool = False) -> Iterator[Event]:
+    def read(self, document: Document, *, fit: bool = False, resume: bool = False) -> Iterator[Event]:
         """Prefill a book; it replaces the one that was open.
 
         Args:
             fit: of a book that is too long, read from the start what fits.
+            resume: go on where the reading of this very document was stopped, if it is the open one. The turns
+                behind what was read are forgotten: the next question brings them again.
 
         Raises:
             InputError: there is no text in the document.
             ContextTooSmall: the book does not fit. Both before any work: the former book stays open.
         """
-        form = self.tokenizer.format_for(document.title)
-        document, book = self._fitted(document, form, fit)
-        self.close_book()
-        talk = Conversation(self.tokenizer, document, book, form, self.end_ids)
-        self.conversation = talk
-        ids = self.target.ids(list(book.ids))
+        talk = self.conversation if resume else None
+        if talk is None or talk.document != document:
+            talk = self._open(document, fit)
+        start = talk.read
+        self.full.crop(start)
+        self.hierarchy.crop(start)
         began = time.perf_counter()
-        stopped = False
+        stopped, kept = False, Restored()
         try:
+            kept = yield from self._restore(talk, began)
+            ids = self.target.ids(list(talk.book.ids[self.full.length :]))
             for step in self._prefill(ids, None):
-                yield _progress(talk, step, time.perf_counter() - began)
+                yield reading.progress(talk, step, start, time.perf_counter() - began)
         except Stop:
             stopped = True
         finally:
             self._keep_whole_pages(talk)
+        self.keeping.save(talk.document, talk.book.ids, talk.read)
         seconds = max(time.perf_counter() - began, 1e-9)
         yield BookRead(
             tokens=talk.read,
-            tokens_total=len(book.ids),
+            tokens_total=len(talk.book.ids),
             pages_read=talk.pages_read,
-            pages_total=len(document.pages),
+            pages_total=len(talk.document.pages),
             seconds=seconds,
-            tokens_per_s=talk.read / seconds,
+            tokens_per_s=(talk.read - start) / seconds,
             kv_bytes=self.full.kv_bytes(),
             stopped=stopped,
+            source="snapshot" if kept.tokens else "read",
+            tokens_restored=kept.tokens,
+            refused=kept.refused,
         )
+
+    def _restore(self, talk: Conversation, began: float) -> Generator[Event, None, Restored]:
+        """Take the book from disk as far as it was read before, unless some of it is here already."""
+        if self.full.length:
+            return Restored()
+        with closing(self.keeping.restore(talk.document, talk.book.ids)) as steps:
+            for usable in steps:
+                step = prefill.Step(usable, usable / len(talk.book.ids))
+                yield reading.progress(talk, step, 0, time.perf_counter() - began)
+        return self.keeping.restored
+
+    def close(self) -> None:
+        """Wait a while for the book to be kept, then forget it."""
+        self.keeping.finish(_SAVING_PATIENCE_S)
+        self.close_book()
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""
-        self.full.crop(0)
+        self.keeping.release()
+        self.full.clear()
         self.hierarchy.reset()
         self.conversation = None
-        self._plain_ms = []
+        self.answering.reset()
 
-    def _fitted(self, document: Document, form: ChatFormat, fit: bool) -> tuple[Document, BookTokens]:
-        if not document.text.strip():
-            raise InputError("There is no text in this document.", "Choose another file.")
-        book = self.tokenizer.book(document, form)
-        # What the open book takes is given back before the new one is read.
-        free = free_memory(self.target.device) + self.full.kv_bytes().total
-        found = fit_of(document, book, self.target.window, self.full.shape, free)
-        if found.fits:
-            return document, book
-        if not fit or found.pages_that_fit == 0:
-            raise ContextTooSmall(
-                found.sentence, "Choose a range of pages (--pages), or read from the start what fits (--fit)."
-            )
-        cut = document.select(document.pages[0].number, document.pages[found.pages_that_fit - 1].number)
-        return cut, self.tokenizer.book(cut, form)
+    def _open(self, document: Document, fit: bool) -> Conversation:
+        """A conversation about a book of which nothing has been read, in place of the one that was open."""
+        form = self.tokenizer.format_for(document.title)
+        free = self._free()
+        window, shape = self.target.window, self.full.shape
+        document, book = reading.fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
+        self.close_book()
+        plan = plan_for_book(shape, len(book.ids), window, free)
+        self.full.place(plan.placement, plan.tokens)
+        self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids)
+        return self.conversation
+
+    def _free(self) -> Resources:
+        """What KV may take; what the open book takes is given back before a new one is read."""
+        return free_resources(self.target.device, self.config, self.full.kv_bytes())
 
     def _prefill(self, ids: torch.Tensor, observer: QueryTap | None) -> Iterator[prefill.Step]:
         config = self.config
@@ -204,10 +209,15 @@ class Session:
         history: Sequence[Turn] = (),
         sampling: SamplingParams | None = None,
         mode: Mode = "hierarchical",
+        begun: str = "",
     ) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of ``history`` that are in the cache are reused, whatever was asked since; others are prefilled.
+        Turns of ``history`` that are in the cache are reused, whatever was asked since; others are prefilled. The same
+        question again, with another seed say, prefills nothing: several samples share the book and the question.
+
+        Args:
+            begun: the beginning of an answer that was cut; what is written goes on from there.
 
         Raises:
             InputError: no book is open, or the question is empty.
@@ -215,43 +225,39 @@ class Session:
         """
         asked = time.perf_counter()
         sampling = sampling or SamplingParams()
-        talk, prompt = self._compose(question, history)
+        talk, prompt = self._compose(question, history, begun)
         talk.rewind(prompt)
-        self.full.crop(min(self.full.length, prompt.reused))
-        self.hierarchy.crop(self.full.length)
+        tap = self.answering.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
-        tap = QueryTap(self.target.num_layers, keep=FIRST_QUERIES)
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
-        answer = _Answer(meter, self.tokenizer.stream(), asked)
+        pages = PageScores(talk.book.page_starts, talk.read, self.config.chunk_size)
+        answer = Answer(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
         tail = ""
         try:
             for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), tap):
                 yield Loading(f"Reading the question: {step.work:.0%}")
             talk.tokens = list(prompt.tokens)
-            self._measure_plain(talk.tokens, tap, mode)
+            self.answering.ready(talk.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked)
-            yield from self._decode(talk, answer, sampling, mode, tap)
+            yield from self.answering.decode(talk.tokens, answer, sampling, mode)
         except Stop:
             answer.reason = StopReason.CANCELLED
         finally:
-            tail = answer.stream.flush()
-            answer.text += tail
-            self._commit(talk, prompt, Turn(question, answer.text), answered=bool(answer.tokens))
-        figures = meter.figures(self.full.kv_bytes(), len(talk.tokens))
+            tail = answer.flush()
+            self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
+        done = answer.done(self.full.kv_bytes(), len(talk.tokens))
         if tail:
             with suppress(Stop):
-                yield TextDelta(tail, (), (), figures)
-        yield AnswerDone(
-            answer.text, tuple(answer.tokens), tuple(answer.stages), answer.reason, figures, answer.page_scores
-        )
+                yield TextDelta(tail, (), (), done.figures)
+        yield done
 
-    def _compose(self, question: str, history: Sequence[Turn]) -> tuple[Conversation, Prompt]:
+    def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
         talk = self.conversation
         if talk is None or talk.read == 0:
             raise InputError("No book is open.", "Open one first.")
         if not question.strip():
             raise InputError("The question is empty.", "Type a question.")
-        prompt = talk.compose(question, history)
+        prompt = talk.compose(question, history, begun)
         if len(prompt.tokens) >= self.target.window:
             raise ContextTooSmall(
                 f"The book, this conversation and the question take {len(prompt.tokens):,} tokens, and the window "
@@ -267,72 +273,3 @@ class Session:
         else:
             talk.rewind(prompt)
             self.full.crop(min(self.full.length, prompt.reused))
-
-    def _measure_plain(self, tokens: list[int], tap: QueryTap, mode: Mode) -> None:
-        """Time plain steps on this very context. The first also shows the newest query to the selection."""
-        if mode == "plain":
-            return
-        for probe in range(1 if self._plain_ms else _PLAIN_PROBES):
-            observer = tap if probe == 0 else None
-            self._plain_ms.append(decoding.plain_step_ms(self.target, self.full, tokens, observer))
-        self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
-
-    def _decode(
-        self, talk: Conversation, answer: _Answer, sampling: SamplingParams, mode: Mode, tap: QueryTap
-    ) -> Iterator[Event]:
-        room = self.target.window - len(talk.tokens)
-        context = Context(
-            self.target,
-            self.full,
-            talk.tokens,
-            Sampler(sampling),
-            make_generator(sampling.seed, self.target.device),
-            self.end_ids,
-            min(sampling.max_tokens, room),
-        )
-        answer.reason = StopReason.LENGTH if sampling.max_tokens <= room else StopReason.CONTEXT
-        pages = PageScores(talk.book.page_starts, talk.read, self.config.chunk_size)
-        if mode == "plain":
-            rounds = decoding.plain(context)
-        else:
-            self.hierarchy.aim(context, tap)
-            yield PagesScored(pages.add(self.hierarchy.chunk_scores()))
-            rounds = self.hierarchy.rounds(context, sampling, _median(self._plain_ms))
-        # What comes before belongs to the time to first token.
-        clock = time.perf_counter()
-        for done in rounds:
-            now = time.perf_counter()
-            answer.meter.add(done, (now - clock) * 1000.0, now - answer.asked)
-            clock = now
-            yield self._delta(talk, answer, done, mode)
-            if done.renewed:
-                yield PagesScored(pages.add(self.hierarchy.chunk_scores()))
-            answer.page_scores = pages.overall()
-
-    def _delta(self, talk: Conversation, answer: _Answer, done: Round, mode: Mode) -> TextDelta:
-        if done.ended:
-            answer.reason = StopReason.END
-        text = answer.stream.add(done.tokens)
-        answer.text += text
-        answer.tokens += done.tokens
-        answer.stages += done.stages
-        answer.meter.plain_ms = answer.meter.median_ms() if mode == "plain" else _median(self._plain_ms)
-        figures = answer.meter.figures(self.full.kv_bytes(), len(talk.tokens))
-        return TextDelta(text, done.tokens, done.stages, figures)
-
-
-def _progress(talk: Conversation, step: prefill.Step, seconds: float) -> ReadingProgress:
-    total = len(talk.book.ids)
-    done = max(step.usable, int(step.work * total))
-    return ReadingProgress(
-        tokens_done=done,
-        tokens_total=total,
-        pages_done=talk.book.pages_within(step.usable),
-        pages_total=len(talk.document.pages),
-        tokens_per_s=done / max(seconds, 1e-9),
-        seconds_left=seconds * (1.0 - step.work) / max(step.work, 1e-9),
-    )
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]

@@ -28,33 +28,39 @@ class Verdict:
     token: int
 
 
-def judge(proposed: torch.Tensor, q: torch.Tensor, p: torch.Tensor, generator: torch.Generator) -> Verdict:
+def judge(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator) -> Verdict:
     """Judge n proposed tokens.
 
     Args:
         proposed: (n,) int64, n may be 0.
-        q: (n, vocabulary) proposal laws, one row per proposed token.
+        q: (n, vocabulary) proposal laws, one row per proposed token; None if every proposal is a point mass.
         p: (n + 1, vocabulary) target laws.
         generator: source of randomness, on the device of p.
     """
     n = proposed.shape[0]
     if n == 0:
         return Verdict(0, int(draw(p[:1], generator)))
-    asked = p[:n].gather(1, proposed.unsqueeze(1)).squeeze(1)
-    given = q.gather(1, proposed.unsqueeze(1)).squeeze(1)
+    at = proposed.unsqueeze(1)
+    asked = p[:n].gather(1, at).squeeze(1)
+    given = torch.ones_like(asked) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
     # u < p/q written without the division: a proposal always has q > 0.
-    stands = (chance * given < asked).to(torch.int64).cumprod(0)
-    # Every possible last token is drawn on the device, so that one transfer tells both results.
-    last = torch.cat([_residual(p[:n], q), p[n:]])
-    tokens = draw(last, generator)
-    accepted = stands.sum()
-    count, token = torch.stack([accepted, tokens[accepted]]).tolist()
-    return Verdict(count, token)
+    accepted = int((chance * given < asked).to(torch.int64).cumprod(0).sum())
+    # Where the prefix ends is needed on the host: one row's residual costs less than those of all rows.
+    if accepted == n:
+        return Verdict(n, int(draw(p[n:], generator)))
+    row = slice(accepted, accepted + 1)
+    rest = residual(p[row], _point(proposed[row], p) if q is None else q[row])
+    return Verdict(accepted, int(draw(rest, generator)))
 
 
-def _residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """norm(max(p - q, 0)) by rows. Where p = q nothing is left; such a row is never used, and p stands in for it."""
+def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """norm(max(p - q, 0)) by rows. Where p = q up to rounding nothing is left, and p stands in for it."""
     rest = (p - q).clamp_min_(0.0)
     mass = rest.sum(dim=-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), p)
+
+
+def _point(token: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """The point mass on ``token`` (1,), as a row like those of p."""
+    return torch.zeros_like(p[:1]).scatter_(1, token.unsqueeze(1), 1.0)

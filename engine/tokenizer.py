@@ -106,6 +106,7 @@ class BookTokenizer:
     def words(self, text: str) -> list[int]:
         """Encode a person's words; nothing in them becomes a special token."""
         with self._lock:
+            text = text.encode("utf-8", "replace").decode("utf-8")  # a request may hold half of a surrogate pair
             ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return ids
 
@@ -131,19 +132,24 @@ class BookTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def stream(self) -> TextStream:
-        """A fresh streaming decoder."""
-        return TextStream(self)
+    def stream(self, after: Sequence[int] = ()) -> TextStream:
+        """A streaming decoder of what comes after some ids."""
+        return TextStream(self, after)
 
 
 class TextStream:
-    """Decodes token by token. The join of all deltas, ``flush`` included, equals one decode of all ids."""
+    """Decodes token by token. The join of all deltas, ``flush`` included, equals one decode of all ids.
 
-    def __init__(self, tokenizer: BookTokenizer) -> None:
+    Args:
+        tokenizer: decodes the ids.
+        after: ids that come before and have been shown already: where they end, words and spaces join as in one text.
+    """
+
+    def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
+        self._ids: list[int] = list(after[-_LOOKBACK:])
         self._from = 0  # ids before this are out of sight
-        self._shown = 0  # ids before this have been shown
+        self._shown = len(self._ids)  # ids before this have been shown
 
     def add(self, ids: Sequence[int]) -> str:
         """Text that became complete with these ids; an unfinished character is held back."""

@@ -11,23 +11,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.document import Document
-from engine.errors import Busy, Closed, EngineError, TrifoldError
-from engine.events import (
-    AnswerDone,
-    BookRead,
-    Event,
-    Failed,
-    Figures,
-    PagesScored,
-    ReadingProgress,
-    TextDelta,
-)
+from engine.errors import Closed, EngineError, TrifoldError
+from engine.events import AnswerDone, Event, Failed, PagesScored, ReadingProgress, TextDelta
+from engine.request import FINAL, Request, until_cancelled
+from engine.status import BookInfo, ModelInfo, Status
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
@@ -35,105 +28,7 @@ if TYPE_CHECKING:
     from engine.planner import Fit
     from engine.session import Session
 
-State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
-
-_FINAL = (BookRead, AnswerDone, Failed)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """The loaded models, for people."""
-
-    name: str
-    path: str
-    parameters: int
-    architecture: str
-    context_limit: int
-    dtype: str
-    device: str
-    vocabulary: int
-    kv_bytes_per_token: int
-    draft_name: str | None
-    draft_parameters: int | None
-
-
-@dataclass(frozen=True)
-class BookInfo:
-    """The open book and how much of it has been read."""
-
-    title: str
-    tokens: int
-    tokens_total: int
-    pages_read: int
-    pages_total: int
-
-    @property
-    def complete(self) -> bool:
-        return self.tokens >= self.tokens_total
-
-
-@dataclass(frozen=True)
-class Status:
-    """A snapshot of the engine. ``detail`` is a sentence for the person."""
-
-    state: State
-    detail: str
-    model: ModelInfo | None = None
-    book: BookInfo | None = None
-    figures: Figures | None = None
-    page_scores: tuple[float, ...] = ()
-
-
-class Request:
-    """One piece of work in the engine thread: iterate over its events, or poll them; cancel it at any time.
-
-    A request that nobody iterates any more still runs to its end unless it is cancelled.
-    """
-
-    def __init__(self, state: State, work: Callable[[Session], Iterator[Event]]) -> None:
-        self.state = state
-        self.work = work
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._cancelled = threading.Event()
-        self._delivered_all = False
-
-    def cancel(self) -> None:
-        """Ask the engine to stop; the final event follows within about a second."""
-        self._cancelled.set()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the final event has been taken."""
-        return self._delivered_all
-
-    def put(self, event: Event) -> None:
-        """Engine side: deliver an event."""
-        self._events.put(event)
-
-    def next_event(self, timeout: float | None = None) -> Event | None:
-        """The next event, or None if none came within ``timeout`` seconds or the request is finished."""
-        if self._delivered_all:
-            return None
-        try:
-            event = self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        self._delivered_all = isinstance(event, _FINAL)
-        return event
-
-    def __iter__(self) -> Iterator[Event]:
-        """Events up to the final one. Leaving the loop early cancels the work."""
-        try:
-            while (event := self.next_event()) is not None:
-                yield event
-        finally:
-            if not self._delivered_all:
-                self.cancel()
 
 
 class Engine:
@@ -176,14 +71,14 @@ class Engine:
         """Count a book's tokens and say whether it fits. Waits for the models; runs in the caller's thread."""
         return self._loaded().measure(document)
 
-    def read(self, document: Document, *, fit: bool = False) -> Request:
-        """Begin to read a book; it replaces the open one.
+    def read(self, document: Document, *, fit: bool = False, resume: bool = False) -> Request:
+        """Begin to read a book; it replaces the open one. ``resume``: go on where its reading was stopped.
 
         Raises:
             Busy: something else is being read or answered.
             Closed: the engine has been closed.
         """
-        return self._submit(Request("reading", lambda session: session.read(document, fit=fit)))
+        return self._submit(Request("reading", lambda session: session.read(document, fit=fit, resume=resume)))
 
     def ask(
         self,
@@ -191,15 +86,23 @@ class Engine:
         history: Sequence[Turn] = (),
         sampling: SamplingParams | None = None,
         mode: Mode = "hierarchical",
+        begun: str = "",
     ) -> Request:
         """Begin to answer a question about the open book, after the earlier turns of its chat.
+
+        Args:
+            begun: the beginning of an answer that was cut; what is written goes on from there.
 
         Raises:
             Busy: something else is being read or answered.
             Closed: the engine has been closed.
         """
         turns = tuple(history)
-        return self._submit(Request("answering", lambda session: session.ask(question, turns, sampling, mode)))
+        return self._submit(Request("answering", lambda session: session.ask(question, turns, sampling, mode, begun)))
+
+    def finish_saving(self) -> str:
+        """Wait until the book that was read is kept on disk; a sentence if that went wrong."""
+        return self._loaded().keeping.finish()
 
     def close(self) -> None:
         """Stop what runs and end the thread."""
@@ -228,8 +131,7 @@ class Engine:
             if self._failure is not None:
                 raise self._failure
             if self._current is not None:
-                doing = "a book is being read" if self._current.state == "reading" else "a question is being answered"
-                raise Busy(f"One thing at a time: {doing}.", "Wait for it to end, or stop it.")
+                raise self._current.busy()
             self._current = request
         self._inbox.put(request)
         return request
@@ -243,6 +145,8 @@ class Engine:
             self._ready.set()
         while (request := self._inbox.get()) is not None:
             self._serve(request)
+        if self._session is not None:
+            self._session.close()
         self._session = None
         self._status = Status("closed", "The engine has been closed.")
 
@@ -252,7 +156,7 @@ class Engine:
             from engine.session import Session
 
             self._session = Session.load(self.config)
-            self._status = Status("idle", "Ready for a book.", model=_describe(self._session, self.config))
+            self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
         except Exception as error:  # noqa: BLE001 - whatever it is, the person is told
             _log.exception("loading the models failed")
             self._failure = _for_people(error, "loading the model")
@@ -264,9 +168,9 @@ class Engine:
             if self._session is None:
                 raise self._failure or Closed("The engine has been closed.")
             self._status = replace(self._status, state=request.state, detail="", page_scores=())
-            for event in _until_cancelled(request.work(self._session), request):
+            for event in until_cancelled(request.work(self._session), request):
                 self._note(event)
-                if isinstance(event, _FINAL):
+                if isinstance(event, FINAL):
                     final = event
                 else:
                     request.put(event)
@@ -297,21 +201,6 @@ class Engine:
         return BookInfo(talk.document.title, talk.read, len(talk.book.ids), talk.pages_read, pages)
 
 
-def _until_cancelled(events: Iterator[Event], request: Request) -> Iterator[Event]:
-    """The events of a session's generator; a cancelled request is stopped inside it, at its next yield."""
-    from engine.session import Stop
-
-    stopped = False
-    event = next(events, None)
-    while event is not None:
-        yield event
-        if request.cancelled and not stopped and not isinstance(event, _FINAL):
-            stopped = True
-            event = events.throw(Stop())  # type: ignore[attr-defined]
-        else:
-            event = next(events, None)
-
-
 def _for_people(error: Exception, doing: str) -> TrifoldError:
     """An error with words for the person, whatever went wrong."""
     if isinstance(error, TrifoldError):
@@ -328,7 +217,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
     )
 
 
-def _describe(session: Session, config: EngineConfig) -> ModelInfo:
+def describe(session: Session, config: EngineConfig) -> ModelInfo:
     target, draft = session.target, session.draft
     return ModelInfo(
         name=target.name,

@@ -1,7 +1,8 @@
 """The bench: decoding loops side by side on one book, in one process, with one model load.
 
 Rows take turns (A B C A B C), so a machine that drifts favours none, and medians are reported. The baseline of every
-ratio is a row of the same run. ``rows`` runs, ``report`` prints; this module is the command line.
+ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``sweeps`` varies one setting, ``report`` and
+``plot`` show; this module is the command line.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.bench.plot import Axis, line_chart
 from engine.bench.report import Result, machine, table, write_json
-from engine.bench.rows import ROWS, WORKLOADS, Bench
+from engine.bench.rows import ROWS, Bench
+from engine.bench.standins import session as stand_in_session
+from engine.bench.sweeps import SWEEPS, refresh_settings, sweep_picture, sweep_results
+from engine.bench.workloads import WORKLOADS
 from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.session import Session
+from engine.standin import SHAPES
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
 _CHARACTERS_PER_TOKEN = 16
@@ -48,18 +54,25 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=int, default=128, help="tokens to decode in each run")
     p.add_argument("--temperature", type=_numbers(float), default=[0.0], help="temperatures, comma-separated")
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
-    p.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help="rows: " + ",".join(ROWS))
+    p.add_argument("--rows", type=_names(ROWS), default=None, help="rows: " + ",".join(ROWS))
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
     p.add_argument("--repeats", type=int, default=3, help="runs of every row, interleaved")
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
     p.add_argument("--chunk-size", type=int, default=None)
     p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
     p.add_argument("--gamma2", type=int, default=None, help="tokens pending per verification")
-    p.add_argument("--refresh-every", type=int, default=None, help="verifications between selections")
+    p.add_argument(
+        "--refresh", metavar="never|drop|N", help="when the selection is renewed: never, when acceptance drops, every N"
+    )
+    p.add_argument(
+        "--sweep", choices=SWEEPS, help="vary one setting instead; rows: hierarchical, unless others are named"
+    )
     p.add_argument("--device", default="auto")
     p.add_argument("--dtype", default="auto")
+    p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
+    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results")
     p.add_argument("--quiet", action="store_true", help="no progress on stderr")
     return p
 
@@ -68,18 +81,20 @@ def load_session(options: argparse.Namespace) -> Session:
     """The session that the options ask for."""
     if options.tokens < 2 or options.repeats < 1:
         raise OptionError("--tokens must be at least 2 and --repeats at least 1.")
+    if options.plot and options.plot.suffix != ".svg":
+        raise OptionError("Pictures are written as SVG.", "Name a file that ends in .svg.")
     chosen = {
         "retrieval_budget": options.budget,
         "chunk_size": options.chunk_size,
         "num_draft_tokens": options.gamma1,
         "num_pending_tokens": options.gamma2,
-        "refresh_every": options.refresh_every,
     }
-    given = {key: value for key, value in chosen.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in chosen.items() if value is not None}
+    if options.refresh:
+        given |= refresh_settings(options.refresh)
     draft = None if options.draft in (None, "none") else options.draft
-    return Session.load(
-        EngineConfig(model=options.model, draft=draft, device=options.device, dtype=options.dtype, **given)
-    )
+    config = EngineConfig(model=options.model, draft=draft, device=options.device, dtype=options.dtype, **given)
+    return stand_in_session(config, options.stand_in) if options.stand_in else Session.load(config)
 
 
 def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Result]]:
@@ -91,7 +106,9 @@ def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[
         document.title, document.author, (Page(1, "1", document.text[: _CHARACTERS_PER_TOKEN * longest]),), "text", ""
     )
     ids = session.tokenizer.book(clipped, form).ids
-    return session, list(Bench(session, ids, options).run())
+    bench = Bench(session, ids, options)
+    options.rows = options.rows or (["hierarchical"] if options.sweep else list(ROWS))
+    return session, list(sweep_results(bench, options.sweep) if options.sweep else bench.run())
 
 
 def main(
@@ -114,6 +131,8 @@ def main(
     choice = levels.fixed.choice
     given = f"gamma1 {choice.draft}, gamma2 {choice.pending}"
     lengths = given if levels.lengths_are_given else "lengths by the controller"
+    if options.sweep and options.sweep != "refresh":
+        lengths = "fixed lengths"
     header += (
         f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
         f"{session.config.retrieval_budget}, {lengths}, median of {options.repeats}"
@@ -121,4 +140,19 @@ def main(
     sys.stdout.write(f"{header}\n\n{table(results)}\n")
     if options.json:
         write_json(options.json, session, results)
+    if options.plot:
+        drawn = sweep_picture(options.sweep, results) if options.sweep else picture(results)
+        options.plot.write_text(drawn, encoding="utf-8")
     return 0
+
+
+def picture(results: Sequence[Result]) -> str:
+    """Milliseconds per token against context length, one line per row."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    workloads = {(r.workload, r.temperature) for r in results}
+    for r in results:
+        name = (
+            r.row if len(workloads) == 1 else f"{r.row}, {r.workload}" + (f" T={r.temperature}" * bool(r.temperature))
+        )
+        lines.setdefault(name, []).append((float(r.context), r.ms_per_token))
+    return line_chart("Time per token", Axis("context, tokens", True), Axis("ms per token", True), lines)

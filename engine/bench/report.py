@@ -5,46 +5,146 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from engine.events import Acceptance, Round
 from engine.session import Session
+
+
+@dataclass
+class Run:
+    """One decoding of one row: its tokens, milliseconds of each, and the rounds. Cases of a workload follow each other;
+    ``cases`` are the lengths of their answers."""
+
+    tokens: list[int] = field(default_factory=list)
+    ms: list[float] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    cases: list[int] = field(default_factory=list)
+
+    @property
+    def ms_per_token(self) -> float:
+        """Mean over the answer: tokens come in bursts, which make a median over tokens meaningless."""
+        return sum(self.ms) / len(self.ms) if self.ms else float("nan")
+
+    def add(self, other: Run) -> None:
+        """Append another case's run."""
+        self.tokens += other.tokens
+        self.ms += other.ms
+        self.rounds += other.rounds
+        self.cases.append(len(other.tokens))
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. Times are milliseconds; acceptance is None where a level does not exist."""
+    """One line of the table. Times are milliseconds; acceptance is None where a level does not exist.
+
+    ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
+    verification), and "verify_judged", accepted over judged: what comes after a rejection is not judged (the
+    acceptance rate of TriForce's tables). ``logit_margin`` is that of the two first tokens that differ.
+    """
 
     row: str
     workload: str
     context: int
     temperature: float
-    budget: int
+    settings: dict[str, Any]
     answer_tokens: int
     ms_per_token: float
+    runs_ms_per_token: list[float]
     ratio_to_plain: float | None
     ratio_to_generate: float | None
     acceptance: dict[str, float | None]
     mean_acceptance_length: float | None
     time_split: dict[str, float]
     identical_to_plain: bool | None
-    first_difference: dict[str, float] | None
+    first_difference: int | None
+    logit_margin: float | None
+
+
+def result_of(
+    row: str, runs: dict[str, list[Run]], place: dict[str, Any], difference: tuple[int, float] | None
+) -> Result:
+    """The line of one row, from all runs of all rows.
+
+    Args:
+        place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
+        difference: position and logit margin of the first token that differs from plain.
+    """
+
+    def median(name: str) -> float | None:
+        return statistics.median(run.ms_per_token for run in runs[name]) if runs.get(name) else None
+
+    mine, own = runs[row], median(row)
+    plain, generate = median("plain"), median("hf_generate")
+    assert own is not None
+    rounds = [done for run in mine for done in run.rounds]
+    tokens = sum(len(run.tokens) for run in mine)
+    speculates = rounds and row != "plain"
+    greedy = place["temperature"] == 0 and bool(runs.get("plain"))
+    return Result(
+        row=row,
+        **place,
+        answer_tokens=len(mine[0].tokens),
+        ms_per_token=own,
+        runs_ms_per_token=[round(run.ms_per_token, 3) for run in mine],
+        ratio_to_plain=plain / own if plain else None,
+        ratio_to_generate=generate / own if generate else None,
+        acceptance={
+            "middle": _rate([done.middle for done in rounds]),
+            "verify": _rate([done.verify for done in rounds]),
+            "verify_judged": _judged([done.verify for done in rounds]),
+            "lookup": _rate([done.lookup for done in rounds]),
+        },
+        mean_acceptance_length=tokens / len(rounds) if speculates else None,
+        time_split=_split(mine, tokens),
+        identical_to_plain=difference is None if greedy else None,
+        first_difference=difference[0] if difference else None,
+        logit_margin=difference[1] if difference else None,
+    )
+
+
+def _rate(levels: list[Acceptance]) -> float | None:
+    proposed = sum(level.proposed for level in levels)
+    return sum(level.accepted for level in levels) / proposed if proposed else None
+
+
+def _judged(levels: list[Acceptance]) -> float | None:
+    judged = sum(min(level.proposed, level.accepted + 1) for level in levels)
+    return sum(level.accepted for level in levels) / judged if judged else None
+
+
+def _split(runs: list[Run], tokens: int) -> dict[str, float]:
+    """Milliseconds per token by stage; ``other`` is everything that no stage accounts for."""
+    split = {
+        stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
+        for stage in ("draft", "middle", "verify", "transfer")
+    }
+    total = sum(sum(run.ms) for run in runs) / tokens
+    split["other"] = max(0.0, total - sum(split.values()))
+    return split
 
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    import transformers
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "system": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "gpu": gpu,
+        "load_at_end": load,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
     }
 
 
@@ -61,19 +161,22 @@ def _processor() -> str:
 def table(results: Sequence[Result]) -> str:
     """Results as a Markdown table."""
     lines = [
-        "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify | tokens/verify "
-        "| draft / middle / verify / other ms | same as plain |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | lookup "
+        "| tokens/verify | draft / middle / verify / other ms | same as plain |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
+        name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
         same = "" if r.identical_to_plain is None else "yes" if r.identical_to_plain else "no"
-        if r.first_difference:
-            same += f" (token {r.first_difference['position']:.0f}, margin {r.first_difference['logit_margin']:.1e})"
-        split = r.time_split
+        if r.first_difference is not None:
+            same += f" (token {r.first_difference}, margin {r.logit_margin:.1e})"
+        split, accepted = r.time_split, r.acceptance
+        judged = f" ({_share(accepted['verify_judged'])})" if accepted["verify"] is not None else ""
         lines.append(
-            f"| {r.row} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
-            f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(r.acceptance['middle'])} "
-            f"| {_share(r.acceptance['verify'])} | {_plain(r.mean_acceptance_length)} "
+            f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
+            f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(accepted['middle'])} "
+            f"| {_share(accepted['verify'])}{judged} | {_share(accepted['lookup'])} "
+            f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} |"
         )
     return "\n".join(lines)
@@ -97,6 +200,7 @@ def write_json(path: Path, session: Session, results: Sequence[Result]) -> None:
         "target": session.target.name,
         "target_parameters": session.target.parameters,
         "draft": session.draft.name if session.draft else None,
+        "draft_parameters": session.draft.parameters if session.draft else None,
         "dtype": str(session.target.dtype).removeprefix("torch."),
         "device": str(session.target.device),
         "config": asdict(session.config),

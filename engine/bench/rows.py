@@ -1,52 +1,82 @@
-"""The rows of the bench: every decoding loop from the same cache on the same prompt, taking turns.
+"""The rows of the bench: every decoding loop from the same cache on the same prompts, taking turns.
 
-Rows: ``hf_generate`` (transformers' own generate with its default attention, on a copy of the same KV), ``plain``,
-``retrieval_only`` (no draft model), ``hierarchical``, ``hierarchical_lookup`` (drafting from the book too). Workloads:
-``prose`` (continue the book), ``quote`` (find a passage). For every context length the book is prefilled once, and
-the cache is cropped back between runs.
+| row | what it is |
+|---|---|
+| hf_generate | transformers' generate with its default attention, on a copy of the same KV |
+| hf_prompt_lookup, hf_assisted | the same with prompt lookup; with the draft model as assistant |
+| plain | our own loop, a token per full pass: the baseline of every ratio |
+| draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
+| retrieval_only | the retrieval level straight to the full cache, no draft model |
+| streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
+| hierarchical | draft, retrieval, full |
+| hierarchical_lookup | the same with words from the book, at either level: what the app runs |
+
+For every context length the book is prefilled once, and the cache is cropped back between runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from engine import decoding, prefill
-from engine.bench.report import Result
-from engine.cache.retrieval import QueryTap
-from engine.config import SamplingParams
-from engine.controller import Controller, FixedLengths, Pace
-from engine.decoding import Context, Speculation
+from engine.bench.peers import PEERS, generate
+from engine.bench.report import Result, Run, result_of
+from engine.bench.standins import note
+from engine.bench.workloads import Case, Workloads
+from engine.cache.retrieval import QueryTap, RetrievalCache
+from engine.choice import COPY_LENGTHS, Limits
+from engine.config import EngineConfig, SamplingParams
+from engine.context import Context, full_pass, pass_ms
+from engine.controller import Controller, FixedDraft, FixedLengths, Pace
 from engine.drafters import Drafter, LookupDrafter, NoDrafter
-from engine.errors import InputError
-from engine.events import Acceptance, Round
-from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES
+from engine.events import Round
+from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
 
-ROWS = ("hf_generate", "plain", "retrieval_only", "hierarchical", "hierarchical_lookup")
-WORKLOADS = ("prose", "quote")
-# Words of the sentence that the quote workload asks for.
-_KEY_WORDS = 6
-# Where in the book that sentence lies, as a share of its length.
-_KEY_DEPTH = 0.4
+
+@dataclass(frozen=True)
+class Row:
+    """What a speculating row may use."""
+
+    draft: bool = True
+    middle: bool = True
+    lookup: bool = False
+    recent: bool = False  # sinks and newest chunks in place of a selection
 
 
-@dataclass
-class Run:
-    """One decoding of one row."""
+SPECULATING = {
+    "draft_only": Row(middle=False),
+    "retrieval_only": Row(draft=False),
+    "streaming_hierarchical": Row(recent=True),
+    "hierarchical": Row(),
+    "hierarchical_lookup": Row(lookup=True),
+}
+ROWS = (*PEERS, "plain", *SPECULATING)
+# Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
+_AGAIN = FIRST_QUERIES
+_PLAIN_PROBES = 3
 
-    tokens: list[int] = field(default_factory=list)
-    ms: list[float] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
+
+class RecentChunks(RetrievalCache):
+    """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask."""
+
+    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        chunks = self.boundary // self.chunk_size
+        held = min(self.num_slots, chunks)
+        if held == 0:
+            return
+        newest = torch.arange(chunks - held + 1, chunks, device=q.device)
+        chosen = torch.cat([newest.new_zeros(1), newest]).expand(self.full.shape.kv_heads, held)
+        self._place(layer, chosen, chunks)
 
 
 class Bench:
@@ -56,211 +86,162 @@ class Bench:
         self.session = session
         self.ids = list(ids)
         self.options = options
-        self._paces: dict[tuple[str, int], Controller] = {}
+        self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
+        self._paces: dict[str, Pace] = {}
+        self._cases: dict[tuple[str, int], list[Case]] = {}
+        self._read = 0  # tokens of the book that have been prefilled
 
-    def run(self) -> Iterator[Result]:
-        """All results, context by context."""
+    def run(self, settings: dict[str, Any] | None = None) -> Iterator[Result]:
+        """All results, context by context. ``settings`` are those of a sweep, for the record."""
         for context in self.options.context:
-            if context > len(self.ids):
-                raise InputError(
-                    f"The book has {len(self.ids):,} tokens, and a context of {context:,} was asked for.",
-                    "Choose a longer book (--book) or a shorter context.",
-                )
-            self._prefill(context)
+            self.prefill(context)
             for workload in self.options.workloads:
-                prompt = self._prompt(workload, context)
+                if (workload, context) not in self._cases:
+                    self._cases[workload, context] = self.workloads.cases(workload, context)
+                cases = self._cases[workload, context]
                 for temperature in self.options.temperature:
-                    yield from self._compare(workload, context, prompt, temperature)
+                    self._paces = {}
+                    place = {"workload": workload, "context": context, "temperature": temperature}
+                    yield from self._compare(cases, {**place, "settings": {**(settings or {}), **note(self.session)}})
 
-    def _prefill(self, context: int) -> None:
+    def reshape(self, config: EngineConfig) -> None:
+        """Other levels over the same full cache: for sweeps."""
+        session = self.session
+        session.config = config
+        session.hierarchy = Hierarchy(config, session.target, session.draft, session.full)
+
+    def prefill(self, context: int) -> None:
+        """Have the first ``context`` tokens of the book, and nothing else, in the full cache."""
+        if context > len(self.ids):
+            self.workloads.cases("prose", context)  # says how long the book is
         full = self.session.full
-        full.crop(min(full.length, context))
+        # Answers of an earlier workload may lie behind a shorter book.
+        full.crop(min(full.length, context, max(0, self._in_cache())))
         self.session.hierarchy.reset()
         began = time.perf_counter()
         ids = self.session.target.ids(self.ids[full.length : context])
-        prefill.run(self.session.target, full, ids, segment=4096, block=self.session.config.prefill_block)
-        self._say(f"read {ids.shape[0]:,} tokens in {time.perf_counter() - began:.1f} s")
+        if ids.shape[0]:
+            prefill.run(self.session.target, full, ids, segment=4096, block=self.session.config.prefill_block)
+            self._say(f"read {ids.shape[0]:,} tokens in {time.perf_counter() - began:.1f} s")
+        self._read = context
 
-    def _prompt(self, workload: str, context: int) -> list[int]:
-        """The whole prompt of a workload: the book's tokens, and for a quote the question."""
-        book = self.ids[:context]
-        if workload == "prose":
-            return book
-        tokenizer = self.session.tokenizer
-        form = tokenizer.format_for("Bench")
-        text = tokenizer.decode(book[int(context * _KEY_DEPTH) : int(context * _KEY_DEPTH) + 200])
-        sentence = text.split(". ", 2)[1].split()
-        key = " ".join(sentence[:_KEY_WORDS])
-        question = f"Where does it say “{key}”?"
-        return [
-            *book,
-            *tokenizer.template_words(form.after_book),
-            *tokenizer.words(question),
-            *tokenizer.template_words(form.after_question),
-        ]
+    def _in_cache(self) -> int:
+        """Tokens of the book that the cache holds: what lies behind them are questions and answers."""
+        return min(self._read, self.session.full.length)
 
-    def _compare(self, workload: str, context: int, prompt: list[int], temperature: float) -> Iterator[Result]:
-        runs: dict[str, list[Run]] = {row: [] for row in self.options.rows}
-        for repeat in range(self.options.repeats):
-            for row in self.options.rows:
-                run = self._row(row, prompt, temperature)
-                runs[row].append(run)
-                self._say(
-                    f"{workload} {context:,} T={temperature} {row} {repeat + 1}: {_ms_per_token(run):.1f} ms/token"
-                )
-        for row in self.options.rows:
-            yield self._result(row, workload, context, temperature, runs, prompt)
+    def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Result]:
+        rows = [row for row in self.options.rows if row != "hf_assisted" or self.session.draft is not None]
+        runs: dict[str, list[Run]] = {row: [] for row in rows}
+        for repeat, row in itertools.product(range(self.options.repeats), rows):
+            run = Run()
+            for case in cases:
+                run.add(self._case(row, case, place["temperature"]))
+            runs[row].append(run)
+            where = f"{place['workload']} {place['context']:,} T={place['temperature']}"
+            self._say(f"{where} {row} {repeat + 1}: {run.ms_per_token:.1f} ms/token")
+        for row in rows:
+            greedy = place["temperature"] == 0 and "plain" in runs
+            difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
+            yield result_of(row, runs, place, difference)
 
-    def _row(self, row: str, prompt: list[int], temperature: float) -> Run:
+    def _case(self, row: str, case: Case, temperature: float) -> Run:
         session, options = self.session, self.options
-        full = session.full
-        full.crop(min(full.length, len(prompt) - 1))
-        tap = QueryTap(session.target.num_layers, FIRST_QUERIES)
-        # The newest tokens run again, so that every row starts with their queries and the same KV.
-        full.crop(max(0, len(prompt) - 1 - FIRST_QUERIES) if full.length >= len(prompt) - 1 else full.length)
-        rest = session.target.ids(prompt[full.length : -1])
-        prefill.run(session.target, full, rest, segment=4096, block=session.config.prefill_block, observer=tap)
-        if row == "hf_generate":
-            return self._generate(prompt, temperature)
-        sampler = Sampler(SamplingParams(temperature=temperature, top_p=options.top_p if temperature else 1.0))
-        context = Context(
+        tap = self._start(case)
+        top_p = options.top_p if temperature else 1.0
+        if row in PEERS:
+            ends = sorted(session.end_ids) if case.ends else None
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed}
+            count = options.tokens
+            return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
+        return _timed(self._rounds(row, self._context(case, temperature, top_p), tap))
+
+    def _start(self, case: Case) -> QueryTap:
+        """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
+        session, prompt = self.session, case.prompt
+        full, target = session.full, session.target
+        tap = QueryTap(target.num_layers, FIRST_QUERIES)
+        full.crop(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN)))
+        session.hierarchy.crop(full.length)
+        for stop, observer in ((case.aimed, tap), (len(prompt) - 1, None)):
+            rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])
+            if rest.shape[0]:
+                block = session.config.prefill_block
+                prefill.run(target, full, rest, segment=4096, block=block, observer=observer)
+        return tap
+
+    def _context(self, case: Case, temperature: float, top_p: float) -> Context:
+        session, options = self.session, self.options
+        return Context(
             session.target,
-            full,
-            list(prompt),
-            sampler,
+            session.full,
+            list(case.prompt),
+            Sampler(SamplingParams(temperature=temperature, top_p=top_p)),
             make_generator(options.seed, session.target.device),
-            frozenset(),
+            session.end_ids if case.ends else frozenset(),
             options.tokens,
         )
-        return _timed(self._rounds(row, context, tap))
 
     def _rounds(self, row: str, context: Context, tap: QueryTap) -> Iterator[Round]:
-        session = self.session
         if row == "plain":
             return decoding.plain(context)
-        levels, drafter = session.hierarchy, self._drafter(row)
-        decoding.aim(context, levels.retrieval, drafter, tap)
-        speculation = Speculation(self._pace(row, context), levels.config.refresh_every, levels.longest)
-        return decoding.hierarchical(context, levels.retrieval, drafter, speculation)
+        kind, levels = SPECULATING[row], self.session.hierarchy
+        retrieval = self._recent(levels) if kind.recent else levels.retrieval
+        drafter = self._drafter(kind)
+        decoding.aim(context, retrieval, drafter, tap)
+        pace = self._pace(row, kind, context, retrieval, drafter)
+        return decoding.hierarchical(context, retrieval, drafter, levels.speculation(pace, drafter))
 
-    def _drafter(self, row: str) -> Drafter:
-        session = self.session
-        if row == "retrieval_only":
-            return NoDrafter(session.target.vocabulary, session.target.device)
-        drafter = session.hierarchy.drafter
-        if isinstance(drafter, LookupDrafter) and row != "hierarchical_lookup":
-            return drafter.inner
-        return drafter
+    def _recent(self, levels: Hierarchy) -> RetrievalCache:
+        config, own = levels.config, levels.retrieval
+        return RecentChunks(self.session.full, config.retrieval_budget, config.chunk_size, own.tail_capacity)
 
-    def _pace(self, row: str, context: Context) -> Pace:
+    def _drafter(self, kind: Row) -> Drafter:
+        drafter = self.session.hierarchy.drafter
+        if not kind.draft:
+            return NoDrafter(self.session.target.device)
+        return drafter.inner if isinstance(drafter, LookupDrafter) and not kind.lookup else drafter
+
+    def _pace(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, drafter: Drafter) -> Pace:
         """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
-        levels, has_draft = self.session.hierarchy, row != "retrieval_only" and self.session.hierarchy.has_draft_model
+        levels = self.session.hierarchy
+        draft = levels.fixed.choice.draft if kind.draft else 0
         if levels.lengths_are_given:
-            return levels.fixed if has_draft else FixedLengths(0, levels.fixed.choice.pending)
-        key = (row, len(context.tokens))
-        if key not in self._paces:
-            plain = decoding.plain_step_ms(context.decoder, context.full, context.tokens, None)
-            self._paces[key] = Controller(plain, MOST_DRAFT if has_draft else 0, MOST_PASSES)
-        return self._paces[key]
-
-    def _generate(self, prompt: list[int], temperature: float) -> Run:
-        """transformers' generate with its default attention, from a copy of the same KV."""
-        from transformers import DynamicCache, StoppingCriteriaList
-
-        session, stamps = self.session, [0.0]
-        model = session.target.model
-        full = session.full
-        cache = DynamicCache(config=model.config)
-        for layer in range(session.target.num_layers):
-            k, v = full.keys(layer, 0, full.length), full.values(layer, 0, full.length)
-            cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)
-        ids = session.target.ids(prompt).unsqueeze(0)
-
-        def stamp(_ids: torch.Tensor, _scores: Any, **_: Any) -> torch.Tensor:
-            stamps.append(time.perf_counter())
-            return torch.zeros(1, dtype=torch.bool, device=ids.device)
-
-        own = model.config._attn_implementation
-        model.set_attn_implementation("sdpa")
-        sampling = {"do_sample": temperature > 0}
-        if temperature > 0:
-            sampling |= {"temperature": temperature, "top_p": self.options.top_p, "top_k": 0}  # type: ignore[dict-item]
-        try:
-            torch.manual_seed(self.options.seed)
-            stamps[0] = time.perf_counter()
-            out = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                past_key_values=cache,
-                max_new_tokens=self.options.tokens,
-                eos_token_id=None,
-                pad_token_id=0,
-                stopping_criteria=StoppingCriteriaList([stamp]),
-                **sampling,
+            given = levels.fixed.choice
+            return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
+        if row not in self._paces:
+            probes = range(_PLAIN_PROBES)
+            plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
+            limits = Limits(
+                MOST_DRAFT if draft else 0, MOST_PASSES if kind.middle else 0, COPY_LENGTHS[-1] if kind.lookup else 0
             )
-        finally:
-            model.set_attn_implementation(own)
-        gaps = [(b - a) * 1000.0 for a, b in itertools.pairwise(stamps)]
-        return Run(out[0, len(prompt) :].tolist(), gaps)
+            self._paces[row] = Controller(measure(context, plain, retrieval, drafter), limits)
+        return self._paces[row]
 
-    def _result(
-        self,
-        row: str,
-        workload: str,
-        context: int,
-        temperature: float,
-        runs: dict[str, list[Run]],
-        prompt: list[int],
-    ) -> Result:
-        def median(name: str) -> float | None:
-            return statistics.median(_ms_per_token(run) for run in runs[name]) if runs.get(name) else None
+    def _first_answer(self, prompt: list[int], count: int) -> list[int]:
+        """A greedy answer by the plain loop."""
+        case = Case(prompt, len(prompt), ends=True)
+        self._start(case)
+        context = self._context(case, 0.0, 1.0)
+        context.max_tokens = count
+        return [token for done in decoding.plain(context) for token in done.tokens]
 
-        own, plain, generate = median(row), median("plain"), median("hf_generate")
-        assert own is not None
-        rounds = [done for run in runs[row] for done in run.rounds]
-        tokens = sum(len(run.tokens) for run in runs[row])
-        verifies = len(rounds) if row != "plain" else 0
-        same, difference = self._difference(runs, row, prompt) if temperature == 0 else (None, None)
-        return Result(
-            row=row,
-            workload=workload,
-            context=context,
-            temperature=temperature,
-            budget=self.session.config.retrieval_budget,
-            answer_tokens=len(runs[row][0].tokens),
-            ms_per_token=own,
-            ratio_to_plain=plain / own if plain else None,
-            ratio_to_generate=generate / own if generate else None,
-            acceptance={
-                "middle": _rate([done.middle for done in rounds]),
-                "verify": _rate([done.verify for done in rounds]),
-            },
-            mean_acceptance_length=tokens / verifies if verifies else None,
-            time_split=_split(runs[row], tokens),
-            identical_to_plain=same,
-            first_difference=difference,
-        )
+    def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
+        """Where a greedy row first differs from plain, and how near a tie the logits were there."""
+        start = 0
+        for case, mine, theirs in zip(cases, run.cases, plain.cases, strict=True):
+            ours, expected = run.tokens[start : start + mine], plain.tokens[start : start + theirs]
+            at = next((i for i, pair in enumerate(zip(ours, expected, strict=False)) if pair[0] != pair[1]), None)
+            if at is not None:
+                return start + at, self._margin(case, expected[:at], expected[at], ours[at])
+            start += theirs
+        return None
 
-    def _difference(
-        self, runs: dict[str, list[Run]], row: str, prompt: list[int]
-    ) -> tuple[bool | None, dict[str, float] | None]:
-        """Whether a greedy row equals plain; if not, where, and how near a tie the plain logits were there."""
-        if not runs.get("plain"):
-            return None, None
-        mine, plain = runs[row][0].tokens, runs["plain"][0].tokens
-        at = next((i for i, (a, b) in enumerate(zip(mine, plain, strict=False)) if a != b), None)
-        if at is None:
-            return True, None
-        session = self.session
-        tokens = [*prompt, *plain[:at]]
-        session.full.crop(len(prompt) - 1)
+    def _margin(self, case: Case, before: list[int], expected: int, found: int) -> float:
+        self._start(case)
+        session, start = self.session, len(case.prompt) - 1
         with torch.inference_mode():
-            start = len(prompt) - 1
-            ids = session.target.ids(tokens[start:])
-            session.full.reserve(len(tokens))
-            rope = session.target.rope(session.target.span(start, ids.shape[0]))
-            logits = session.target.forward(ids, rope, session.full.extend(start), rows=1)[0]
-        return False, {"position": at, "logit_margin": float(logits[plain[at]] - logits[mine[at]])}
+            logits = full_pass(session.target, session.full, start, [case.prompt[-1], *before])[-1]
+        return float(logits[expected] - logits[found])
 
     def _say(self, text: str) -> None:
         if not self.options.quiet:
@@ -277,24 +258,3 @@ def _timed(rounds: Iterator[Round]) -> Run:
         run.rounds.append(done)
         clock = now
     return run
-
-
-def _ms_per_token(run: Run) -> float:
-    """Mean over the answer: bursts make a median over tokens meaningless for speculation."""
-    return sum(run.ms) / len(run.ms)
-
-
-def _rate(levels: list[Acceptance]) -> float | None:
-    proposed = sum(level.proposed for level in levels)
-    return sum(level.accepted for level in levels) / proposed if proposed else None
-
-
-def _split(runs: list[Run], tokens: int) -> dict[str, float]:
-    """Milliseconds per token by stage; ``other`` is everything that no stage accounts for."""
-    split = {
-        stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
-        for stage in ("draft", "middle", "verify", "transfer")
-    }
-    total = sum(sum(run.ms) for run in runs) / tokens
-    split["other"] = max(0.0, total - sum(split.values()))
-    return split

@@ -1,38 +1,31 @@
 """The target model's full cache: every token, the only cache that must exist.
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index.
-``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. Knows nothing of
-how tokens are proposed; an ``Observer`` may look at each layer's queries while its KV is at hand.
+``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where
+the placement says; a pass finds it at hand all the same. Knows nothing of how tokens are proposed; an ``Observer`` may
+look at each layer's queries while its KV is at hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from engine import attention
+from engine.cache.placement import Placement, Tier
+from engine.cache.shape import KvShape
+from engine.cache.staging import Stage, Staging
+from engine.cache.stores import DiskStore, HostStore, ResidentStore, SlowStore, from_rows
 from engine.errors import ContextTooSmall
 from engine.events import KvBytes
 
+__all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
+
 # Growth step of the buffers: large enough that a chat rarely copies them.
 _GROWTH = 4096
-
-
-@dataclass(frozen=True)
-class KvShape:
-    """Shape and kind of one model's KV."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def bytes_per_token(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class Observer(Protocol):
@@ -47,19 +40,77 @@ class FullCache:
     Args:
         shape: of the target model.
         limit: most tokens that it may ever hold (the window).
+        placement: where each layer lives; None is all resident.
+        spill_folder: where files of layers on disk are made; None is the system's own place.
     """
 
-    def __init__(self, shape: KvShape, limit: int) -> None:
+    def __init__(
+        self, shape: KvShape, limit: int, placement: Placement | None = None, spill_folder: Path | None = None
+    ) -> None:
         self.shape = shape
         self.limit = limit
         self.length = 0
         self.capacity = 0
-        self._keys: list[torch.Tensor] = [self._empty(0) for _ in range(shape.layers)]
-        self._values: list[torch.Tensor] = [self._empty(0) for _ in range(shape.layers)]
+        self.on_hand: Callable[[int, int], None] | None = None
+        """Called with a spilled layer and a count of committed tokens whenever those are at hand anyway."""
+        self._spill_folder = spill_folder
+        self._staging: Staging | None = None
+        self._stores: list[ResidentStore | SlowStore] = []
+        self.place(placement or Placement.resident(shape.layers))
 
-    def _empty(self, capacity: int) -> torch.Tensor:
-        shape = self.shape
-        return torch.empty(shape.kv_heads, capacity, shape.head_dim, dtype=shape.dtype, device=shape.device)
+    def place(self, placement: Placement, capacity: int = 0) -> None:
+        """Say where each layer lives from now on, with room for ``capacity`` tokens at once.
+
+        The cache must be empty; its memory is given back.
+        """
+        if self.length:
+            raise ValueError("only an empty cache can be placed anew")
+        self._close()
+        self.placement = placement
+        self.capacity = 0
+        self._stores = [self._store(tier) for tier in placement.tiers]
+        self._stage()
+        self._grow(min(capacity, self.limit))
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        self.crop(0)
+        self.place(Placement.resident(self.shape.layers))
+
+    def spill(self, layers: Sequence[int], tier: Tier) -> None:
+        """Move resident layers with what they hold to a slower tier, and give their memory back."""
+        tiers = list(self.placement.tiers)
+        if tier is Tier.DEVICE or any(tiers[layer] is not Tier.DEVICE for layer in layers):
+            raise ValueError(f"layers {list(layers)} cannot be spilled to {tier.value}")
+        for layer in layers:
+            old, new = self._stores[layer], self._store(tier)
+            if isinstance(old, ResidentStore):
+                new.reserve(self.capacity, 0)
+                new.write(0, old.keys[None, :, : self.length], old.values[None, :, : self.length])
+            self._stores[layer], tiers[layer] = new, tier
+        self.placement = Placement(tuple(tiers))
+        self._stage()
+
+    def _store(self, tier: Tier) -> ResidentStore | SlowStore:
+        if tier is Tier.DEVICE:
+            return ResidentStore(self.shape)
+        return HostStore(self.shape) if tier is Tier.HOST else DiskStore(self.shape, self._spill_folder)
+
+    def _stage(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+        slow = {layer: store for layer, store in enumerate(self._stores) if not isinstance(store, ResidentStore)}
+        self._staging = Staging(self.shape, slow) if slow else None
+        if self._staging is not None:
+            self._staging.reserve(self.capacity)
+
+    def _close(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+        for store in self._stores:
+            if not isinstance(store, ResidentStore):
+                store.close()
+        self._staging, self._stores = None, []
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens.
@@ -74,12 +125,13 @@ class FullCache:
             )
         if length <= self.capacity:
             return
-        capacity = min(self.limit, -(-length // _GROWTH) * _GROWTH)
-        for store in (self._keys, self._values):
-            for layer, old in enumerate(store):
-                grown = self._empty(capacity)
-                grown[:, : self.length] = old[:, : self.length]
-                store[layer] = grown
+        self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
+
+    def _grow(self, capacity: int) -> None:
+        for store in self._stores:
+            store.reserve(capacity, self.length)
+        if self._staging is not None:
+            self._staging.reserve(capacity)
         self.capacity = capacity
 
     def crop(self, length: int) -> None:
@@ -87,24 +139,82 @@ class FullCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
         self.length = length
+        if self._staging is not None:
+            self._staging.crop(length)
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
         self.length += count
 
+    def bring(self, layer: int, start: int) -> None:
+        """A pass comes to a layer, whose tokens before ``start`` it will read: a spilled one is brought to hand."""
+        if self._staging is None or isinstance(self._stores[layer], ResidentStore):
+            return
+        self._staging.acquire(layer, start, self.length)
+        if self.on_hand is not None:
+            self.on_hand(layer, min(start, self.length))
+
     def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """View of keys [start, stop) of a layer: (kv_heads, stop - start, head_dim)."""
-        return self._keys[layer][:, start:stop]
+        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        return self._span(layer, start, stop)[0]
 
     def values(self, layer: int, start: int, stop: int) -> torch.Tensor:
-        """View of values [start, stop) of a layer: (kv_heads, stop - start, head_dim)."""
-        return self._values[layer][:, start:stop]
+        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        return self._span(layer, start, stop)[1]
+
+    def _span(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        store = self._stores[layer]
+        here = store if isinstance(store, ResidentStore) else self._at_hand(layer, stop)
+        if here is not None:
+            return here.keys[:, start:stop], here.values[:, start:stop]
+        return from_rows(self._slow(layer).rows(start, stop).to(self.shape.device))
+
+    def _at_hand(self, layer: int, stop: int) -> Stage | None:
+        return self._staging.at_hand(layer, stop) if self._staging else None
+
+    def _slow(self, layer: int) -> SlowStore:
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            raise ValueError(f"layer {layer} is resident")
+        return store
+
+    def gather(
+        self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices (n,).
+
+        Of a layer that is not at hand only these chunks move.
+        """
+        total = self.length // size
+        store = self._stores[layer]
+        here = store if isinstance(store, ResidentStore) else self._at_hand(layer, total * size)
+        if here is not None:
+            k, v = (x[:, : total * size].unflatten(1, (total, size))[heads, chunks] for x in (here.keys, here.values))
+            return k, v
+        if not chunks.numel():
+            none = torch.empty(0, size, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
+            return none, none
+        rows = self._slow(layer).gather(heads.cpu(), chunks.cpu(), size).to(self.shape.device)
+        return rows[:, :, 0], rows[:, :, 1]
 
     def write(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
-        stop = start + k.shape[2]
-        self._keys[layer][:, start:stop] = k[0]
-        self._values[layer][:, start:stop] = v[0]
+        self._stores[layer].write(start, k, v)
+        if self._staging is not None:
+            self._staging.wrote(layer, start, k, v)
+
+    def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, head_dim).
+
+        May be called from another thread, as long as these tokens stay committed.
+        """
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            keys, values = store.keys[:, start:stop], store.values[:, start:stop]
+        else:
+            store.arrived()
+            keys, values = from_rows(store.rows(start, stop))
+        return keys.cpu().contiguous(), values.cpu().contiguous()
 
     def extend(self, start: int, observer: Observer | None = None) -> FullPass:
         """The view that one forward pass of new tokens, the first at position ``start``, attends through."""
@@ -112,8 +222,17 @@ class FullCache:
 
     def kv_bytes(self) -> KvBytes:
         """Bytes that the stored tokens take, by tier."""
-        used = self.length * self.shape.bytes_per_token
-        return KvBytes(host=used) if self.shape.device.type == "cpu" else KvBytes(device=used)
+        return self.placement.bytes(self.shape, self.length)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of spilled layers that have been brought to hand so far."""
+        return self._staging.moved_bytes if self._staging else 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that passes have waited for spilled layers so far."""
+        return self._staging.waited_s if self._staging else 0.0
 
 
 class FullPass:
@@ -126,6 +245,7 @@ class FullPass:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, start, n = self._cache, self._start, q.shape[2]
+        cache.bring(layer, start)
         cache.write(layer, start, k, v)
         keys, values = cache.keys(layer, 0, start + n), cache.values(layer, 0, start + n)
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)

@@ -49,6 +49,11 @@ class RetrievalCache:
         self._index = [self._no_means() for _ in range(shape.layers)]
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._mass: torch.Tensor | None = None
+        full.on_hand = self._at_hand
+
+    def _at_hand(self, layer: int, length: int) -> None:
+        """A spilled layer passes by with ``length`` committed tokens: its mean keys cost nothing now."""
+        self._means(layer, length // self.chunk_size)
 
     def _no_means(self) -> torch.Tensor:
         shape = self.full.shape
@@ -121,15 +126,23 @@ class RetrievalCache:
         """
         return self._mass
 
-    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
-        """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
+    def score(self, layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor | None:
+        """Attention mass (kv_heads, chunks) of the queries q (1, heads, n, head_dim), counted in ``chunk_scores``."""
         chunks = self.boundary // self.chunk_size
         if chunks == 0:
-            return
+            return None
         mass = self._score(self._means(layer, chunks), q, scaling)
         total = mass.sum(dim=0)
         total[0] = 0
         self._mass = total if self._mass is None else self._mass + total
+        return mass
+
+    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
+        mass = self.score(layer, q, scaling)
+        if mass is None:
+            return
+        chunks = mass.shape[1]
         if chunks <= self.num_slots:
             chosen = torch.arange(chunks, device=mass.device).expand(mass.shape[0], chunks)
         else:
@@ -184,13 +197,10 @@ class RetrievalCache:
 
     def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
         size = self.chunk_size
-        total = self.boundary // size
-        for mine, source in (
-            (self._keys[layer], self.full.keys(layer, 0, total * size)),
-            (self._values[layer], self.full.values(layer, 0, total * size)),
-        ):
+        found = self.full.gather(layer, heads, chunks, size)
+        for mine, source in zip((self._keys[layer], self._values[layer]), found, strict=True):
             target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
-            target[heads, places] = source.unflatten(1, (total, size))[heads, chunks]
+            target[heads, places] = source
 
     def _parts(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._keys[layer], self._values[layer]
@@ -220,6 +230,17 @@ class Refresh:
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
         self._cache.select(layer, q, scaling)
+
+
+class Watch:
+    """Observer that only scores: which chunks the pass that runs reads, for the reader to see."""
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        cache.begin_scores()
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        self._cache.score(layer, q, scaling)
 
 
 class QueryTap:

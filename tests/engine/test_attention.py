@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine import attention
+from engine import attention, kernels
 
 
 def definition(
@@ -47,17 +47,17 @@ def test_attend_is_exact(heads: int, kv_heads: int, n: int, seq: int) -> None:
 def test_split_keys_are_exact(splits: int, seq: int) -> None:
     q, k, v = tensors(3, 3, 4, seq, 16, seed=splits)
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = attention._split_attend(q, k, v, splits, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=0.3))
+    out, lse = kernels.split_attend(q, k, v, splits, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=0.3))
     expected, expected_lse = definition(q, k, v, 0.3, causal=False)
     assert torch.allclose(out.double(), expected, atol=2e-6)
     assert torch.allclose(lse.double(), expected_lse, atol=1e-5)
 
 
 def test_split_count_keeps_workers_busy() -> None:
-    assert attention._splits(heads=8, seq=100_000, workers=8) == 1
-    assert attention._splits(heads=2, seq=100_000, workers=8) == 4
-    assert attention._splits(heads=1, seq=100_000, workers=132) == 16
-    assert attention._splits(heads=1, seq=3_000, workers=132) == 1
+    assert kernels.cpu_splits(heads=8, seq=100_000, workers=8) == 1
+    assert kernels.cpu_splits(heads=2, seq=100_000, workers=8) == 4
+    assert kernels.cpu_splits(heads=1, seq=100_000, workers=132) == 16
+    assert kernels.cpu_splits(heads=1, seq=3_000, workers=132) == 1
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from engine import bench
+from engine.bench.report import Run, result_of
+from engine.bench.rows import ROWS, SPECULATING
+from engine.bench.sweeps import SWEEPS
 from engine.document import Document
-from engine.errors import InputError
+from engine.errors import InputError, OptionError
+from engine.events import Acceptance, Round, Stage, TimeSplit
 
 
-def run(tiny: Callable[..., str], book: Document, tmp_path: Path, *arguments: str) -> dict[str, object]:
+def run(tiny: Callable[..., str], book: Document, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     out = tmp_path / "bench.json"
     status = bench.main(
         ["--quiet", "--json", str(out), "--tokens", "12", "--repeats", "2", *arguments],
@@ -23,34 +29,102 @@ def run(tiny: Callable[..., str], book: Document, tmp_path: Path, *arguments: st
         open_book=lambda _: book,
     )
     assert status == 0
-    return json.loads(out.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found
 
 
 def test_rows_decode_the_same_prompt(
     tiny: Callable[..., str], book: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run(tiny, book, tmp_path, "--context", "300,600", "--workloads", "prose,quote", "--budget", "64")
+    workloads = "prose,quote,followup"
+    found = run(tiny, book, tmp_path, "--context", "600", "--workloads", workloads, "--budget", "64")
     results = found["results"]
-    assert isinstance(results, list)
-    assert {r["row"] for r in results} == set(bench.ROWS)
-    assert len(results) == len(bench.ROWS) * 2 * 2
+    assert {r["row"] for r in results} == set(ROWS)
+    assert len(results) == len(ROWS) * 3
     for r in results:
-        assert r["identical_to_plain"] or r["first_difference"]["logit_margin"] < 1e-3
+        assert r["identical_to_plain"] or r["logit_margin"] < 1e-3, r
         assert r["ms_per_token"] > 0
+        assert r["ratio_to_plain"] > 0
+        assert r["ratio_to_generate"] > 0
         if r["row"] == "plain":
             assert r["ratio_to_plain"] == 1.0
             assert r["mean_acceptance_length"] is None
         if r["row"] == "hierarchical":
-            assert 0 <= r["acceptance"]["verify"] <= 1
             assert sum(r["time_split"].values()) == pytest.approx(r["ms_per_token"], rel=0.5)
-    assert {"system", "processor", "threads", "torch"} <= set(found["machine"])  # type: ignore[arg-type]
+        if r["row"] == "draft_only":
+            assert r["acceptance"]["middle"] is None
+    assert {"system", "processor", "threads", "torch", "transformers"} <= set(found["machine"])
+    assert found["model"]["draft"]
     table = capsys.readouterr().out
-    assert table.count("| hierarchical |") == 4
+    assert table.count("| hierarchical |") == 3
+
+
+def test_fixed_lengths_speculate_in_every_row(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    """Where lengths are given no controller may choose plain decoding, so every level shows what it accepts."""
+    given = ["--gamma1", "2", "--gamma2", "3", "--budget", "64", "--rows", "plain," + ",".join(SPECULATING)]
+    results = run(tiny, book, tmp_path, "--context", "600", *given)["results"]
+    for r in results:
+        assert r["identical_to_plain"] or r["logit_margin"] < 1e-3
+        if r["row"] != "plain":
+            assert r["acceptance"]["verify"] is not None
+            assert (r["acceptance"]["middle"] is None) == (r["row"] in ("draft_only", "retrieval_only"))
 
 
 def test_sampled_rows_have_no_equality_to_claim(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
-    found = run(tiny, book, tmp_path, "--context", "300", "--temperature", "0.8", "--rows", "plain,hierarchical")
-    assert [r["identical_to_plain"] for r in found["results"]] == [None, None]  # type: ignore[attr-defined]
+    arguments = ["--context", "300", "--temperature", "0.8,0", "--rows", "plain,hierarchical_lookup,hf_assisted"]
+    found = run(tiny, book, tmp_path, *arguments)
+    same = {(r["row"], r["temperature"]): r["identical_to_plain"] for r in found["results"]}
+    assert [same[row, 0.8] for row in ("plain", "hierarchical_lookup", "hf_assisted")] == [None] * 3
+    assert same["hierarchical_lookup", 0.0] is True
+
+
+@pytest.mark.parametrize("sweep", [sweep for sweep in SWEEPS if sweep != "threads"])
+def test_sweeps_vary_one_setting(
+    sweep: str, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.bench.sweeps._BUDGETS", (32, 64))
+    monkeypatch.setattr("engine.bench.sweeps._TEMPERATURES", (0.0, 1.0))
+    monkeypatch.setattr("engine.bench.sweeps._GAMMAS1", (1, 2))
+    monkeypatch.setattr("engine.bench.sweeps._GAMMAS2", (2, 4))
+    picture = tmp_path / "sweep.svg"
+    more = ["--budget", "64", "--repeats", "1", "--plot", str(picture)]
+    results = run(tiny, book, tmp_path, "--context", "300", "--sweep", sweep, *more)["results"]
+    tried = [tuple(r["settings"].values()) for r in results]
+    assert (
+        len(tried) == len(set(tried)) == {"budget": 2, "chunk": 6, "temperature": 2, "gammas": 4, "refresh": 6}[sweep]
+    )
+    assert {r["row"] for r in results} == {"hierarchical"}
+    drawn = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
+    assert len(drawn.findall("{*}circle")) == len(results)
+
+
+def test_a_picture_has_a_line_for_every_row(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
+    run(tiny, book, tmp_path, "--context", "200,400,600", "--rows", "plain,hierarchical", "--plot", str(picture))
+    text = picture.read_text(encoding="utf-8")
+    assert text.count("<circle") == 6
+    assert ">plain</text>" in text
+    assert ">hierarchical</text>" in text
+    assert ">600</text>" in text
+    with pytest.raises(OptionError, match="svg"):
+        run(tiny, book, tmp_path, "--context", "200", "--plot", str(tmp_path / "bench.bmp"))
+
+
+def test_acceptance_is_counted_by_hand() -> None:
+    rounds = [
+        Round((1,) * 4, (Stage.TARGET,) * 4, TimeSplit(verify=4.0), False, Acceptance(3, 4), Acceptance(3, 8)),
+        Round((1,) * 9, (Stage.TARGET,) * 9, TimeSplit(verify=5.0), False, Acceptance(6, 6), Acceptance(8, 8)),
+        Round((1,) * 3, (Stage.TARGET,) * 3, TimeSplit(verify=1.0), False, lookup=Acceptance(2, 16)),
+    ]
+    run = Run([1] * 16, [1.0] * 16, rounds, [16])
+    place = {"workload": "prose", "context": 9, "temperature": 0.0, "settings": {}}
+    found = result_of("hierarchical", {"hierarchical": [run], "plain": [Run([1] * 16, [2.0] * 16)]}, place, None)
+    expected = {"middle": 0.9, "verify": 11 / 16, "verify_judged": 11 / 12, "lookup": 0.125}
+    assert found.acceptance == pytest.approx(expected)
+    assert found.mean_acceptance_length == pytest.approx(16 / 3)
+    assert found.ratio_to_plain == pytest.approx(2.0)
+    assert found.time_split["verify"] == pytest.approx(10 / 16)
+    assert found.time_split["other"] == pytest.approx(6 / 16)
 
 
 def test_a_book_that_is_too_short_is_said(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:

@@ -80,3 +80,25 @@ def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
         ahead = [*context, *range(10, 50)]
         assert len(proposal(drafter, ahead)) == 4
         assert drafter._fed[-4:-3] == ahead[-1:]
+
+
+def test_a_hint_is_taken_only_where_it_is_likeliest(tiny: Callable[..., str]) -> None:
+    """Not where it was drawn by chance: what is proposed would then depend on the draw, and bend the law."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+    context = [9, 10, 11, 12]
+    hot = Sampler(SamplingParams(temperature=1.0))
+
+    def first(seed: int, hint: tuple[int, ...]) -> tuple[int, bool]:
+        made = drafter.propose(context, 3, hot, make_generator(seed, CPU), hint=hint)
+        return int(made.tokens[0]), made.hinted
+
+    with torch.inference_mode():
+        drafter.begin(context)
+        likeliest = proposal(drafter, context)[0]
+        assert first(0, (likeliest,)) == (likeliest, True)
+        drawn = {seed: first(seed, ())[0] for seed in range(20)}
+        for seed, token in drawn.items():
+            if token != likeliest:
+                assert first(seed, (token,)) == (token, False)
+    assert set(drawn.values()) != {likeliest}

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from engine.choice import Choice, Offer
 from engine.config import EngineConfig, SamplingParams
+from engine.controller import Controller
 from engine.document import Document
 from engine.events import AnswerDone, BookRead
 from engine.session import Session
@@ -83,6 +85,9 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
         {"chunk_size": 64, "retrieval_budget": 512, "refresh_every": 1},
         {"prefill_block": 33, "prefill_segment": 100},
         {"num_sink_tokens": 0, "window_size": 16},
+        {"refresh": "never", "retrieval_budget": 64},
+        {"refresh": "drop", "retrieval_budget": 64},
+        {"num_lookup_tokens": 0},
     ],
     ids=str,
 )
@@ -93,7 +98,8 @@ def test_no_setting_changes_the_text(options: dict[str, object], tiny: Callable[
 
 
 def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None:
-    session = load(tiny("llama"), None)
+    """With lengths that are given, since a controller may find that nothing pays on so small a model."""
+    session = load(tiny("llama"), None, num_pending_tokens=5)
     read(session, book)
     fast = answer(session)
     assert fast.token_ids == answer(session, "plain").token_ids
@@ -116,8 +122,28 @@ def test_draft_equal_to_target_accepts_everything(tiny: Callable[..., str], book
 
 def test_hierarchy_is_not_idle(tiny: Callable[..., str], book: Document) -> None:
     """The levels disagree in this test, or the equalities above would prove little."""
-    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), retrieval_budget=64)
+    given = {"retrieval_budget": 64, "num_draft_tokens": 2, "num_pending_tokens": 6}
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **given)
     read(session, book)
     figures = answer(session).figures
     assert figures.verify.rate is not None
     assert 0.0 < figures.verify.rate < 1.0
+
+
+def test_copies_straight_from_the_book_do_not_change_the_text(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the book offers anything it is taken, however bad it is."""
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
+    read(session, book)
+    copied = []
+
+    def greedy_copies(self: Controller, offer: Offer) -> Choice:
+        copied.append(len(offer.tokens))
+        return Choice(copy=len(offer.tokens)) if offer.tokens else Choice(2)
+
+    monkeypatch.setattr(Controller, "next", greedy_copies)
+    fast = answer(session, question="Page 3. The lamp stood on the")
+    assert max(copied) > 4
+    assert fast.figures.lookup.proposed > 0
+    assert fast.token_ids == answer(session, "plain", "Page 3. The lamp stood on the").token_ids

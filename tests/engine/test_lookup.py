@@ -36,7 +36,9 @@ def test_finds_the_longest_match(seed: int) -> None:
         tail = [rng.randrange(8) for _ in range(cut)]
         match = index.find(tail)
         expected = longest_match(text, tail)
-        assert (match.length if match else 0) == expected
+        # A place near the end counts for a little less, so a slightly longer match may be passed over there.
+        assert expected - 4 <= (match.length if match else 0) <= expected
+        assert (match is None) == (expected == 0)
         if match:
             assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
 
@@ -53,23 +55,47 @@ def test_following_another_text_equals_a_new_index() -> None:
         new.follow(text)
         assert len(used) == len(text)
         assert used.find([]) == new.find([])
-        assert {k: v for k, v in used._places.items() if v} == new._places
+        for size, places in used._places.items():
+            assert {k: v for k, v in places.items() if v} == new._places[size]
 
 
 def test_proposal_grows_with_the_match_and_is_a_point_mass() -> None:
     device = torch.device("cpu")
-    drafter = LookupDrafter(NoDrafter(500, device), 500, longest=20, device=device)
+    index = LookupIndex()
+    drafter = LookupDrafter(NoDrafter(device), index, longest=20, device=device)
     sampler, generator = Sampler(SamplingParams()), make_generator(1, device)
     book = list(range(100, 200))
     sizes = []
-    for copied in (3, 7, 30):
+    for copied in (3, 9, 30):
         context = [*book, 7, *book[10 : 10 + copied]]
         drafter.begin(context)
         proposal = drafter.propose(context, 4, sampler, generator)
         sizes.append(proposal.tokens.shape[0])
+        assert proposal.probs is None
         if sizes[-1]:
             assert proposal.tokens.tolist() == book[10 + copied : 10 + copied + sizes[-1]]
             assert proposal.stage is Stage.LOOKUP
-            assert proposal.probs.sum(1).tolist() == [1.0] * sizes[-1]
-            assert proposal.probs.gather(1, proposal.tokens[:, None]).flatten().tolist() == [1.0] * sizes[-1]
-    assert sizes == [0, 14, 20]
+    assert sizes == [0, 18, 20]
+
+
+def test_a_rare_phrase_is_found_behind_a_common_ending() -> None:
+    """The newest places of three common words are not the place where the whole sentence stands."""
+    common = [1, 2, 3]
+    sentence = [50, 51, 52, 53, 54, 55, 56, *common]
+    text = [*sentence, 60, 61, *[*common, 9] * 40]
+    index = LookupIndex()
+    index.follow(text)
+    match = index.find([70, *sentence])
+    assert match is not None
+    assert (match.position, match.length) == (len(sentence), len(sentence))
+    assert index.after(match.position, 2) == [60, 61]
+
+
+def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
+    book, key = list(range(100, 400)), list(range(150, 156))
+    question = [10, 11, 99, *key, 12, 13, 14]  # one token more is as in the answer
+    index = LookupIndex()
+    index.follow([*book, *question, 20, 99, *key])
+    match = index.find([])
+    assert match is not None
+    assert index.after(match.position, 3) == [156, 157, 158]

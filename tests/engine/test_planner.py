@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from engine.cache.full import KvShape
+from engine.cache.placement import Tier
+from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
+from engine.events import KvBytes
 from engine.pages import PageScores
-from engine.planner import MIN_CHAT_TOKENS, fit_of, pick_device
+from engine.planner import MIN_CHAT_TOKENS, Resources, fit_of, free_resources, most_tokens, pick_device, plan
 from engine.tokenizer import BookTokens
 
 SHAPE = KvShape(layers=10, kv_heads=4, head_dim=64, dtype=torch.float32, device=torch.device("cpu"))
 PAGES = Document("T", "", tuple(Page(n + 1, str(n + 1), "text") for n in range(10)), "pdf", "0")
 BOOK = BookTokens(tuple(range(10_000)), tuple(range(0, 10_000, 1000)))
-PLENTY = 10**12
+PLENTY = Resources(10**12)
+LAYER = SHAPE.bytes_per_token // SHAPE.layers  # bytes of one token in one layer
 
 
 def test_a_book_that_fits() -> None:
@@ -37,7 +43,7 @@ def test_the_window_is_the_bound() -> None:
 
 
 def test_the_memory_is_the_bound() -> None:
-    free = int(5_500 * SHAPE.bytes_per_token / 0.85)
+    free = Resources(5_500 * SHAPE.bytes_per_token)
     fit = fit_of(PAGES, BOOK, 131_072, SHAPE, free)
     assert not fit.fits
     assert fit.pages_that_fit == 5
@@ -48,6 +54,48 @@ def test_not_even_one_page() -> None:
     fit = fit_of(PAGES, BOOK, 900, SHAPE, PLENTY)
     assert fit.pages_that_fit == 0
     assert "Not even the first page fits" in fit.sentence
+
+
+def test_residency_first_then_host_then_disk() -> None:
+    whole = plan(SHAPE, 1000, Resources(10 * 1000 * LAYER))
+    assert whole is not None
+    assert whole.placement.spilled == ()
+    assert whole.staging == 0
+    # Two layers' worth goes to the buffers that the spilled ones pass through.
+    some = plan(SHAPE, 1000, Resources(9 * 1000 * LAYER, host=2 * 1000 * LAYER, disk=10**12))
+    assert some is not None
+    assert [some.placement.count(tier) for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK)] == [7, 2, 1]
+    assert some.staging + 7 * 1000 * LAYER <= 9 * 1000 * LAYER
+    least = plan(SHAPE, 1000, Resources(2 * 1000 * LAYER, disk=10 * 1000 * LAYER))
+    assert least is not None
+    assert least.placement.count(Tier.DISK) == 10
+    assert plan(SHAPE, 1000, Resources(2 * 1000 * LAYER - 1, disk=10**12)) is None
+    assert plan(SHAPE, 1000, Resources(2 * 1000 * LAYER, disk=10 * 1000 * LAYER - 1)) is None
+
+
+@pytest.mark.parametrize("resources", [Resources(10**8), Resources(10**8, 10**8), Resources(10**8, 10**7, 10**9)])
+def test_the_longest_context_is_the_longest(resources: Resources) -> None:
+    most = most_tokens(SHAPE, 10**6, resources)
+    assert 0 < most < 10**6
+    assert plan(SHAPE, most, resources) is not None
+    assert plan(SHAPE, most + 1, resources) is None
+
+
+def test_a_book_that_is_spilled_says_so() -> None:
+    fit = fit_of(PAGES, BOOK, 32_768, SHAPE, Resources(5_500 * SHAPE.bytes_per_token, disk=10**12))
+    assert fit.fits
+    assert fit.kv.disk > fit.kv.host > 0
+    assert "on disk, which makes answers slower" in fit.sentence
+
+
+def test_limits_that_are_set_are_kept(tmp_path: Path) -> None:
+    config = EngineConfig(model="m", host_memory="256M", spill_folder=str(tmp_path / "not" / "there"))
+    found = free_resources(torch.device("cpu"), config, KvBytes(host=10**9, disk=10**6))
+    assert found.device == 256_000_000
+    assert found.host == 0
+    assert found.disk > 0
+    free = free_resources(torch.device("cpu"), EngineConfig(model="m")).device
+    assert free_resources(torch.device("cpu"), EngineConfig(model="m"), KvBytes(host=10**10)).device > free + 8 * 10**9
 
 
 def test_devices() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -125,6 +126,51 @@ def test_regenerate_edit_and_other_chat(session: Session, book: Document) -> Non
 
 
 @pytest.mark.parametrize("mode", ["hierarchical", "plain"])
+def test_a_cut_answer_goes_on_as_if_it_had_never_been_cut(mode: Mode, session: Session, book: Document) -> None:
+    read(session, book)
+    whole = ask(session, "Who lit it?", mode=mode, max_tokens=24)
+    ask(session, "Where is the key?", mode=mode)
+    cut = ask(session, "Who lit it?", mode=mode, max_tokens=10)
+    params = SamplingParams(max_tokens=14)
+    *_, rest = session.ask("Who lit it?", (), params, mode, begun=cut.answer)
+    assert isinstance(rest, AnswerDone)
+    assert cut.token_ids + rest.token_ids == whole.token_ids
+    assert cut.answer + rest.answer == whole.answer
+    assert rest.figures.prefilled_tokens == 1
+    turn = Turn("Who lit it?", whole.answer)
+    assert ask(session, "And then?", turn, mode=mode).figures.prefilled_tokens < 40  # the turn is known as one
+
+
+def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
+    """After a restart the cache does not hold the half answer: its words are read."""
+    read(session, book)
+    *_, rest = session.ask("Who lit it?", (), ASK, begun="The keeper lit it because")
+    assert isinstance(rest, AnswerDone)
+    assert 5 < rest.figures.prefilled_tokens < 60
+    assert rest.token_ids
+    (turn,) = session.conversation.turns  # type: ignore[union-attr]
+    assert turn.turn == Turn("Who lit it?", "The keeper lit it because" + rest.answer)
+
+
+def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], book: Document) -> None:
+    """Stopped at a border, asked, resumed: the cache and the next answer are those of one uninterrupted reading."""
+    undisturbed, session = open_session(tiny), open_session(tiny)
+    read(undisturbed, book)
+    events = stop_after(session.read(book), ReadingProgress, 8)
+    partly = events[-1]
+    assert isinstance(partly, BookRead)
+    assert 0 < partly.pages_read < 8
+    ask(session, "Where is the key?")
+    events = list(session.read(book, resume=True))
+    first, done = events[0], events[-1]
+    assert isinstance(first, ReadingProgress)
+    assert isinstance(done, BookRead)
+    assert first.tokens_done >= partly.tokens
+    assert (done.pages_read, done.stopped) == (8, False)
+    assert ask(session, "Who lit it?").token_ids == ask(undisturbed, "Who lit it?").token_ids
+
+
+@pytest.mark.parametrize("mode", ["hierarchical", "plain"])
 def test_stop_mid_answer_then_ask_equals_a_fresh_start(mode: Mode, session: Session, book: Document) -> None:
     read(session, book)
     undisturbed = ask(session, "Who lit it?", mode=mode)
@@ -146,6 +192,27 @@ def test_closing_the_generator_leaves_the_state_whole(session: Session, book: Do
             events.close()  # type: ignore[attr-defined]
             break
     assert ask(session, "Who lit it?").token_ids == undisturbed.token_ids
+
+
+def test_samples_of_one_question_share_the_book_and_the_question(
+    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five answers from one prefilled book: after the first none prefills a token, and each is what it is alone."""
+    read(session, book)
+    one = ask(session, "Where is the key?")
+    monkeypatch.setattr("engine.prefill._segment", None)  # whoever prefills fails
+    keys = [session.full.keys(layer, 0, 1).data_ptr() for layer in range(session.target.num_layers)]
+    answers = {}
+    for seed in range(4):
+        done = ask(session, "Where is the key?", temperature=1.0, seed=seed)
+        assert done.figures.prefilled_tokens == 1  # the first input of the decoding itself
+        answers[seed] = done.token_ids
+    assert len(set(answers.values())) > 1
+    assert ask(session, "Where is the key?").token_ids == one.token_ids
+    assert ask(session, "Where is the key?", temperature=1.0, seed=2).token_ids == answers[2]
+    assert keys == [session.full.keys(layer, 0, 1).data_ptr() for layer in range(session.target.num_layers)]
+    with pytest.raises(TypeError):
+        ask(session, "Another question?")
 
 
 def test_stop_before_the_first_token(session: Session, book: Document) -> None:
@@ -180,6 +247,7 @@ def test_deltas_joined_equal_the_answer(session: Session, book: Document) -> Non
         assert "".join(e.text for e in deltas) == done.answer == session.tokenizer.decode(done.token_ids)
         assert tuple(t for e in deltas for t in e.token_ids) == done.token_ids
         assert len(done.stages) == len(done.token_ids)
+        assert all(len(d.lengths) == len(d.token_ids) and sum(d.lengths) == len(d.text) for d in deltas if d.token_ids)
 
 
 def test_seed_makes_sampling_repeatable(session: Session, book: Document) -> None:
@@ -218,6 +286,25 @@ def test_pages_are_scored(session: Session, book: Document) -> None:
     done = events[-1]
     assert isinstance(done, AnswerDone)
     assert sum(done.page_scores) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None:
+    """The first scores are of the question; the others follow each other through the answer, at delta borders."""
+    read(session, book)
+    shown, borders, scored = 0, {-1}, []
+    for event in session.ask("Where?", (), ASK):
+        if isinstance(event, TextDelta):
+            shown += len(event.token_ids)
+            borders.add(shown - 1)
+        elif isinstance(event, PagesScored):
+            scored.append(event)
+            assert event.last_token == shown - 1
+        elif isinstance(event, AnswerDone):
+            assert list(event.readings) == scored
+    assert (scored[0].first_token, scored[0].last_token) == (0, -1)
+    for before, after in itertools.pairwise(scored):
+        assert after.first_token == before.last_token + 1 <= after.last_token
+    assert {event.last_token for event in scored} <= borders
 
 
 def test_long_answer_outgrows_the_tail(
@@ -315,7 +402,7 @@ def test_model_errors(tiny: Callable[..., str], tmp_path: Path) -> None:
     cut = variant("cut")
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(ModelError, match="could not be loaded"):
+    with pytest.raises(ModelError, match="is cut off"):
         Session.load(EngineConfig(model=str(cut)))
 
 
@@ -327,3 +414,25 @@ def test_draft_of_another_vocabulary_is_refused() -> None:
         check_vocabulary("d", target | {"w3": 4, "w4": 3}, target)
     with pytest.raises(VocabularyMismatch, match="100 tokens and the target has 50"):
         check_vocabulary("d", target, {f"w{i}": i for i in range(50)})
+
+
+def test_a_book_that_memory_does_not_hold_is_answered_alike(
+    tiny: Callable[..., str], book: Document, tmp_path: Path
+) -> None:
+    """Greedy answers are the same whether KV lies in memory or is spilled to disk, and again after a snapshot."""
+    resident = open_session(tiny)
+    read(resident, book)
+    said = [ask(resident, "Where is the key?").token_ids, ask(resident, "Who lit it?").token_ids]
+    per_token = resident.full.shape.bytes_per_token
+    limit = str(int(0.85 * 4096 * per_token))  # of a book with room for a chat
+    for source in ("read", "snapshot"):
+        spilled = open_session(
+            tiny, host_memory=limit, spill_folder=str(tmp_path / "spill"), snapshot_folder=str(tmp_path / "kept")
+        )
+        assert "on disk" in spilled.measure(book).sentence
+        *_, done = spilled.read(book)
+        assert isinstance(done, BookRead)
+        assert done.source == source
+        assert done.kv_bytes.disk > 0
+        assert [ask(spilled, "Where is the key?").token_ids, ask(spilled, "Who lit it?").token_ids] == said
+        spilled.close()

@@ -10,11 +10,11 @@ import torch
 
 from engine.config import SamplingParams
 from engine.sampling import Sampler, draw, make_generator
-from engine.speculation import _residual, judge
+from engine.speculation import judge, residual
 
 DRAWS = 100_000
 # Draws through judge itself, which takes one text at a time.
-JUDGED = 25_000
+JUDGED = 30_000
 SETTINGS = [SamplingParams(temperature=0.6, top_p=0.9), SamplingParams(temperature=1.0)]
 
 
@@ -49,7 +49,7 @@ def test_one_level_by_enumeration(params: SamplingParams) -> None:
     q, p = laws(64, 12, 1, params), laws(64, 12, 2, params)
     kept = torch.minimum(p, q)
     rejected = 1.0 - kept.sum(dim=1, keepdim=True)
-    assert torch.allclose(kept + rejected * _residual(p, q), p, atol=1e-6)
+    assert torch.allclose(kept + rejected * residual(p, q), p, atol=1e-6)
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=["T=0.6,p=0.9", "T=1.0"])
@@ -91,13 +91,15 @@ def test_point_mass_proposal_is_exact() -> None:
     q = torch.zeros(1, vocabulary)
     q[0, token] = 1.0
     # By enumeration: accepted with probability p(token), else drawn from the residual.
-    rest = _residual(p, q)
+    rest = residual(p, q)
     assert torch.allclose(p[0, token] * q[0] + (1 - p[0, token]) * rest[0], p[0], atol=1e-6)
-    counts = torch.zeros(vocabulary)
-    for _ in range(JUDGED // 2):
-        verdict = judge(torch.tensor([token]), q, torch.cat([p, bonus]), g)
-        counts[token if verdict.accepted else verdict.token] += 1
-    assert total_variation(counts, p[0]) < noise(p[0], JUDGED // 2)
+    proposed, laws_asked = torch.tensor([token]), torch.cat([p, bonus])
+    for law in (q, None):
+        counts = torch.zeros(vocabulary)
+        for _ in range(JUDGED):
+            verdict = judge(proposed, law, laws_asked, g)
+            counts[token if verdict.accepted else verdict.token] += 1
+        assert total_variation(counts, p[0]) < noise(p[0], JUDGED)
 
 
 def test_greedy_is_the_one_hot_case() -> None:
@@ -120,6 +122,28 @@ def test_equal_laws_accept_everything() -> None:
     for _ in range(200):
         proposed = draw(p[:8], g)
         assert judge(proposed, p[:8], p, g).accepted == 8
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+def test_nucleus_equals_a_full_sort(spread: float) -> None:
+    """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
+    logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
+    found = Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits)
+    for row, law in zip(found, torch.softmax(logits, -1), strict=True):
+        ordered, order = law.sort(descending=True)
+        kept = int((ordered.cumsum(0) < 0.9).sum()) + 1
+        expected = torch.zeros_like(law)
+        expected[order[:kept]] = ordered[:kept] / ordered[:kept].sum()
+        assert int((row > 0).sum()) == pytest.approx(kept, abs=1)
+        assert float((row - expected).abs().max()) < 0.01
+
+
+def test_draws_have_the_law_they_were_given() -> None:
+    law = torch.tensor([[0.0, 0.5, 0.0, 1.5, 0.0]])
+    tokens = draw(law.expand(DRAWS, -1), make_generator(3, torch.device("cpu")))
+    counts = torch.bincount(tokens, minlength=5).float()
+    assert counts[0] == counts[2] == counts[4] == 0
+    assert float(counts[3]) / DRAWS == pytest.approx(0.75, abs=0.01)
 
 
 def test_top_k_and_top_p() -> None:

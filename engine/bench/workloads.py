@@ -1,0 +1,95 @@
+"""What the bench asks: the prompts of every workload, from one book's tokens.
+
+``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
+``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
+question: what refreshing is for. Runs nothing but the first answer of a follow-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import InputError
+from engine.tokenizer import BookTokenizer
+
+WORKLOADS = ("prose", "quote", "followup")
+# Words of the sentence that a question names.
+_KEY_WORDS = 6
+# Where in the book the sentences lie that are asked for, as shares of its length.
+_DEPTHS = (0.4, 0.15, 0.85, 0.62)
+# Tokens that are searched for a sentence from there.
+_REACH = 400
+# A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
+_MOST_WORDS = 60
+# Tokens of the first answer of a follow-up.
+_FIRST_ANSWER = 48
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to decode.
+
+    Args:
+        prompt: the whole prompt.
+        aimed: length of the part of it whose newest queries choose the first retrieval selection.
+        ends: whether the model may end its answer; otherwise exactly so many tokens are decoded as were asked for.
+    """
+
+    prompt: list[int]
+    aimed: int
+    ends: bool
+
+
+class Workloads:
+    """Prompts from one book.
+
+    Args:
+        ids: tokens of the template's beginning and the book.
+        tokenizer: of the target.
+        answer: decodes a greedy answer of at most so many tokens to a prompt.
+    """
+
+    def __init__(
+        self, ids: Sequence[int], tokenizer: BookTokenizer, answer: Callable[[list[int], int], list[int]]
+    ) -> None:
+        self._ids = list(ids)
+        self._tokenizer = tokenizer
+        self._answer = answer
+        self._form = tokenizer.format_for("Bench")
+
+    def cases(self, workload: str, context: int) -> list[Case]:
+        """The cases of a workload on the first ``context`` tokens of the book.
+
+        Raises:
+            InputError: the book is shorter than that.
+        """
+        if context > len(self._ids):
+            raise InputError(
+                f"The book has {len(self._ids):,} tokens, and a context of {context:,} was asked for.",
+                "Choose a longer book (--book) or a shorter context.",
+            )
+        book = self._ids[:context]
+        if workload == "prose":
+            return [Case(book, len(book), ends=False)]
+        questions = [f"Where does it say “{self._key(book, depth)}”?" for depth in _DEPTHS]
+        prompts = [[*book, *self._question(question, self._form.after_book)] for question in questions]
+        if workload == "quote":
+            return [Case(prompt, len(prompt), ends=True) for prompt in prompts]
+        first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
+        second = self._question(questions[2], self._form.between_turns)
+        # An answer that ended by itself already carries the token that closes its turn.
+        return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
+
+    def _question(self, question: str, lead: str) -> list[int]:
+        tokenizer = self._tokenizer
+        end = tokenizer.template_words(self._form.after_question)
+        return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
+
+    def _key(self, book: list[int], depth: float) -> str:
+        """The first words of the longest sentence near this depth of the book."""
+        at = int(len(book) * depth)
+        text = self._tokenizer.decode(book[at : at + _REACH])
+        sentences = [sentence.split() for sentence in text.replace("! ", ". ").replace("? ", ". ").split(". ")[1:-1]]
+        good = [words for words in sentences if len(words) <= _MOST_WORDS]
+        return " ".join(max(good or sentences or [text.split()], key=len)[:_KEY_WORDS])

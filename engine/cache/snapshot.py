@@ -1,0 +1,185 @@
+"""KV of a read book to disk and back: the shards of ``engine.snapshots``.
+
+A ``SnapshotWriter`` copies the book's part of a full cache on a thread of its own: that part does not change while the
+book is open, so questions need not wait for it. It stops between two shards when it is told to. ``restore`` maps the
+shards and copies them straight into the cache's tiers, each checked before its first byte is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from engine.cache.full import FullCache
+from engine.errors import ResourceError, SnapshotRefused, TrifoldError
+from engine.snapshots import Identity, Shard, Snapshot, SnapshotStore, write_synced
+
+# About so many bytes in a shard: small enough to be copied and stopped quickly, large enough to be read fast.
+_SHARD_BYTES = 64 << 20
+# Shards are cut at multiples of this many tokens.
+_SHARD_STEP = 64
+# Shards whose checksum is computed ahead of the copying, each by a thread.
+_AHEAD = 4
+# How much less than the engine a writer asks of the processor (nice value of its thread).
+_NICE = 10
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotWriter:
+    """Writes the first ``tokens`` tokens of a cache on a thread of its own, beginning at once.
+
+    Args:
+        store: where to.
+        identity: of the book and the model.
+        full: the cache; its first ``tokens`` tokens must stay as they are until the writer has ended.
+        ids: all tokens of the book.
+        tokens: how many of them have been read.
+        known: an earlier, shorter snapshot of the same, whose whole shards are taken over.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        identity: Identity,
+        full: FullCache,
+        ids: Sequence[int],
+        tokens: int,
+        known: Snapshot | None = None,
+    ) -> None:
+        self.error: TrifoldError | None = None
+        self._store, self._identity, self._full = store, identity, full
+        self._ids, self._tokens, self._known = ids, tokens, known
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trifold-snapshot", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop and leave nothing behind; returns when the cache is no longer looked at."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it came within ``timeout`` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        try:
+            self._write()
+        except TrifoldError as error:
+            self.error = error
+        except OSError as error:
+            self.error = ResourceError(f"The reading could not be kept ({error.strerror or type(error).__name__}).")
+        except Exception:  # noqa: BLE001 - a thread has nobody to raise to
+            _log.exception("keeping a reading failed")
+            self.error = ResourceError("The reading could not be kept; the log has the details.")
+
+    def _write(self) -> None:
+        needed = self._tokens * self._full.shape.bytes_per_token
+        partial = self._store.begin(self._identity, needed)
+        try:
+            shards = self._take_over(partial)
+            step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
+            start = shards[-1].stop if shards else 0
+            while start < self._tokens and not self._cancelled.is_set():
+                stop = min(self._tokens, start + step)
+                shards.append(self._write_shard(partial, start, stop))
+                start = stop
+            if not self._cancelled.is_set():
+                self._store.commit(partial, self._identity, self._ids, shards)
+        finally:
+            self._store.abandon(partial)
+
+    def _take_over(self, partial: Path) -> list[Shard]:
+        """Link what an earlier snapshot of the same book already holds; nothing where links cannot be made."""
+        taken: list[Shard] = []
+        known = self._known
+        for shard in known.shards if known else ():
+            if known is None or shard.stop > self._tokens:
+                break
+            try:
+                os.link(known.folder / shard.file, partial / shard.file)
+            except OSError:
+                break
+            taken.append(shard)
+        return taken
+
+    def _write_shard(self, partial: Path, start: int, stop: int) -> Shard:
+        tensors = {}
+        for layer in range(self._full.shape.layers):
+            keys, values = self._full.export(layer, start, stop)
+            tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
+        data = safetensors.torch.save(tensors)
+        shard = Shard(start, stop, len(data), zlib.crc32(data))
+        write_synced(partial / shard.file, data)
+        return shard
+
+
+def restore(snapshot: Snapshot, full: FullCache) -> Iterator[int]:
+    """Append a snapshot to an empty cache; yields the usable tokens after every shard.
+
+    Closing the generator leaves the cache at the last shard's border.
+
+    Raises:
+        SnapshotRefused: a shard is damaged, cut short or of another shape. The cache is then empty.
+    """
+    shards = deque(snapshot.shards)
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
+        checks: deque[Future[bool]] = deque()
+        pending = iter(snapshot.shards)
+        try:
+            full.reserve(snapshot.tokens)
+            while shards:
+                while len(checks) < _AHEAD and (ahead := next(pending, None)) is not None:
+                    checks.append(pool.submit(_is_whole, snapshot.folder / ahead.file, ahead))
+                shard = shards.popleft()
+                if not checks.popleft().result():
+                    raise SnapshotRefused(f"The saved reading is damaged: {shard.file} has another checksum.")
+                _append(snapshot.folder / shard.file, shard, full)
+                yield full.length
+        except (SnapshotRefused, OSError, safetensors.SafetensorError) as error:
+            full.crop(0)
+            if isinstance(error, SnapshotRefused):
+                raise
+            raise SnapshotRefused(f"The saved reading cannot be opened ({type(error).__name__}).") from error
+        finally:
+            for check in checks:
+                check.cancel()
+
+
+def _is_whole(path: Path, shard: Shard) -> bool:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != shard.size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return zlib.crc32(data) == shard.crc32
+
+
+def _append(path: Path, shard: Shard, full: FullCache) -> None:
+    shape, count = full.shape, shard.stop - shard.start
+    expected = [shape.kv_heads, count, shape.head_dim]
+    with torch.inference_mode(), safetensors.safe_open(path, framework="pt") as file:
+        names = {f"{part}.{layer}" for layer in range(shape.layers) for part in ("keys", "values")}
+        if set(file.keys()) != names or any(file.get_slice(name).get_shape() != expected for name in names):
+            raise SnapshotRefused(f"The saved reading is of a model of another shape: {shard.file}.")
+        for layer in range(shape.layers):
+            keys, values = file.get_tensor(f"keys.{layer}"), file.get_tensor(f"values.{layer}")
+            if keys.dtype != shape.dtype or values.dtype != shape.dtype:
+                raise SnapshotRefused(f"The saved reading is of another dtype: {shard.file}.")
+            full.write(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
+    full.advance(count)

@@ -1,0 +1,71 @@
+"""What the passes of a round cost on this machine and this context: measured once, then followed.
+
+A pass over n tokens costs about base + slope * (n - 1) milliseconds: reading weights and KV once, and computing for
+every token. The fit is a least squares whose older passes fade, so a book that grows or a machine that slows down is
+noticed. Pure: durations are handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What a pass counts after the next one has been seen: about twenty passes are remembered.
+_FADE = 0.95
+# Weight of the first measurement's base, and of its slope, against the passes that follow it.
+_FIRST_WEIGHT = 0.3
+# A pass that took this many times what was expected was disturbed: it counts for no more than that.
+_DISTURBED = 3.0
+# Tokens of the long pass that the first measurement stands for.
+_LONG_PASS = 16
+_LEAST_MS = 1e-3
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Milliseconds of one forward pass: ``base`` with one token, ``slope`` more for each further one."""
+
+    base: float
+    slope: float
+
+    def ms(self, tokens: float) -> float:
+        return self.base + self.slope * max(0.0, tokens - 1.0)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the stages of a round cost on this machine and this context."""
+
+    draft: float  # milliseconds of one drafted token
+    middle: PassCost
+    verify: PassCost
+
+
+def cost_of(one_ms: float, long_ms: float, long_tokens: int) -> PassCost:
+    """The cost behind two measured passes, over one token and over ``long_tokens``."""
+    return PassCost(max(one_ms, _LEAST_MS), max(0.0, (long_ms - one_ms) / (long_tokens - 1)))
+
+
+class CostFit:
+    """Follows a pass's cost from what passes took.
+
+    Args:
+        first: what was measured or believed before.
+    """
+
+    def __init__(self, first: PassCost) -> None:
+        self.cost = first
+        self._first = first
+        # Sums of 1, x, xx, y, xy with x = tokens - 1 and y = ms.
+        self._sums = [0.0] * 5
+
+    def add(self, tokens: float, ms: float) -> None:
+        """A pass over ``tokens`` took ``ms``."""
+        x, y = tokens - 1.0, min(ms, _DISTURBED * self.cost.ms(tokens))
+        new = (1.0, x, x * x, y, x * y)
+        self._sums = [_FADE * old + value for old, value in zip(self._sums, new, strict=True)]
+        n, x, xx, y, xy = self._sums
+        # The first measurement holds base and slope each by itself: single tokens must not bend the slope.
+        first, pull = self._first, _FIRST_WEIGHT * (_LONG_PASS - 1) ** 2
+        n, y, xx, xy = n + _FIRST_WEIGHT, y + _FIRST_WEIGHT * first.base, xx + pull, xy + pull * first.slope
+        slope = max(0.0, (n * xy - x * y) / (n * xx - x * x))
+        self.cost = PassCost(max(_LEAST_MS, (y - slope * x) / n), slope)

@@ -1,0 +1,80 @@
+"""What to do when memory runs out while the engine works: shrink in a fixed order and go on.
+
+First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers of the full cache are
+spilled, one after the other, to host memory beside a GPU, else to disk. Only when nothing is left is the request lost,
+with the numbers; the chat never is: what was committed stays committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from engine.cache.full import FullCache
+from engine.cache.placement import Tier
+from engine.errors import ResourceError
+
+SMALLEST_BLOCK = 16
+# The first two spilled layers need a buffer each, so they free nothing by themselves.
+_FIRST_SPILL = 3
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in this process."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("not enough memory" in text or "can't allocate memory" in text)
+
+
+def ease(full: FullCache) -> bool:
+    """Spill the next resident layers of a cache; whether there were any."""
+    resident = [layer for layer, tier in enumerate(full.placement.tiers) if tier is Tier.DEVICE]
+    if not resident:
+        return False
+    count = _FIRST_SPILL if not full.placement.spilled else 1
+    # From the middle of what is resident, so that spilled layers do not come in a row.
+    middle = max(0, (len(resident) - count) // 2)
+    chosen = resident[middle : middle + count]
+    if full.shape.device.type == "cuda":
+        torch.cuda.empty_cache()
+        try:
+            full.spill(chosen, Tier.HOST)
+        except (RuntimeError, MemoryError):
+            _log.info("host memory is full too; layers go to disk")
+        else:
+            return True
+    left = [layer for layer in chosen if full.placement.tiers[layer] is Tier.DEVICE]
+    full.spill(left, Tier.DISK)
+    _log.info("memory ran out: layers %s of the cache were spilled", chosen)
+    return True
+
+
+def with_relief(full: FullCache, work: Callable[[], _Result]) -> _Result:
+    """Do ``work``; where memory runs out, spill and do it again.
+
+    Raises:
+        ResourceError: memory ran out with nothing left to spill.
+    """
+    while True:
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not ease(full):
+                raise exhausted(full) from error
+
+
+def exhausted(full: FullCache) -> ResourceError:
+    """Nothing is left to give."""
+    return ResourceError(
+        f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
+        "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",
+    )

@@ -1,0 +1,205 @@
+"""Checks of the promise on this very machine, with this very model: that nothing here changes what the model says.
+
+Greedy answers of the hierarchy equal plain ones token by token; the rule of speculation keeps the law of what is
+drawn; the fast attention kernel gives what the plain one gives; a book that was kept on disk answers as one that was
+just read. Each check is a generator step with one sentence. Knows no page, no terminal and no file of results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from engine import attention
+from engine.config import EngineConfig, SamplingParams
+from engine.context import full_pass
+from engine.document import Document
+from engine.events import AnswerDone, BookRead, Event
+from engine.sampling import draw
+from engine.session import Session
+from engine.speculation import judge
+
+BUDGET = 256
+"""Tokens of the retrieval cache: so few that a short text already has to be chosen from."""
+
+_SHORTEST, _LONGEST = 16, 64  # tokens of an answer
+_ANSWERS_S = 45.0  # seconds that all answers may take together
+_DRAWS, _DRAWS_S = 5_000, 6.0
+_LAWS = 8  # tokens of the little vocabulary
+_CHANCE = 48.0  # chi-square with 7 degrees of freedom: once in ten million honest runs
+_KEYS, _QUERIES = (257, 6_000), (1, 17)
+_NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+# Logits that differ by less are a tie in this precision: which is the greater is left to the order of sums.
+_TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
+
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check. ``tokens`` were compared in it, where it compares tokens."""
+
+    name: str
+    passed: bool
+    sentence: str
+    seconds: float
+    tokens: int = 0
+
+
+def configured(config: EngineConfig, folder: str) -> EngineConfig:
+    """The settings of a check: the person's own, but a small retrieval cache and an empty folder for kept books."""
+    return dataclasses.replace(config, retrieval_budget=BUDGET, refresh_every=1, snapshot_folder=folder)
+
+
+def load(config: EngineConfig) -> Session:
+    """The models that a configuration names. Raises as ``Session.load``."""
+    return Session.load(config)
+
+
+def checks(session: Session, document: Document, questions: Sequence[str]) -> Iterator[Check]:
+    """Run all checks, the quick ones first.
+
+    Args:
+        session: loaded with ``configured`` settings.
+        document: a short text.
+        questions: what is asked about it.
+    """
+    yield _timed("attention", lambda: _attention(session))
+    yield _timed("speculation rule", lambda: _rule(session.target.device))
+    answers: list[AnswerDone] = []
+    yield _timed("greedy answers", lambda: _greedy(session, document, questions, answers))
+    yield _timed("kept book", lambda: _kept(session, document, questions[0], answers))
+
+
+def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> Check:
+    began = time.perf_counter()
+    passed, sentence, tokens = work()
+    return Check(name, passed, sentence, time.perf_counter() - began, tokens)
+
+
+def _attention(session: Session) -> tuple[bool, str, int]:
+    """The kernel that is in use against the plain path in float32, with the target's own shapes."""
+    shape = session.target.kv_shape
+    heads, dtype, device = session.target.config.num_attention_heads, shape.dtype, shape.device
+    generator = torch.Generator(device="cpu").manual_seed(1)
+    worst = 0.0
+
+    def random(heads: int, length: int) -> torch.Tensor:
+        return torch.randn(1, heads, length, shape.head_dim, generator=generator).to(device=device, dtype=dtype)
+
+    scaling = shape.head_dim**-0.5
+    with torch.inference_mode():
+        for keys in _KEYS:
+            k, v = random(shape.kv_heads, keys), random(shape.kv_heads, keys)
+            for queries in _QUERIES:
+                q = random(heads, queries)
+                fast, _ = attention.attend(q, k, v, scaling)
+                rows = q.float().reshape(1, shape.kv_heads, -1, shape.head_dim)  # a KV head's queries, packed
+                plain, _ = attention.plain_attend(rows, k.float(), v.float(), scaling)
+                worst = max(worst, float((fast.float() - plain.reshape_as(fast)).abs().max()))
+    near = _NEAR[dtype]
+    words = "gives the same as" if worst < near else "differs from"
+    return worst < near, f"Fast attention {words} plain attention (largest difference {worst:.1e}).", 0
+
+
+def _rule(device: torch.device) -> tuple[bool, str, int]:
+    """Draw through accept, reject and residual very often, and compare how often each token came with its law."""
+    generator = torch.Generator(device=device).manual_seed(2)
+    weights = torch.arange(1.0, _LAWS + 1, device=device)
+    p = torch.stack([weights, weights.flip(0)]) / weights.sum()
+    q = weights.flip(0).unsqueeze(0) / weights.sum()
+    worst, drawn = 0.0, 0
+    for law in (q, None):  # a draft's law, and a proposal copied from the book
+        counts = torch.zeros(_LAWS)
+        until = time.perf_counter() + _DRAWS_S
+        while counts.sum() < _DRAWS and time.perf_counter() < until:
+            proposed = draw(q, generator) if law is not None else torch.tensor([2], device=device)
+            verdict = judge(proposed, law, p, generator)
+            counts[int(proposed[0]) if verdict.accepted else verdict.token] += 1
+        expected = p[0].cpu() * counts.sum()
+        worst = max(worst, float(((counts - expected) ** 2 / expected).sum()))
+        drawn += int(counts.sum())
+    words = "keeps" if worst < _CHANCE else "does not keep"
+    sentence = f"Speculation {words} the model's own distribution (chi-square {worst:.1f} over {drawn:,} draws)."
+    return worst < _CHANCE, sentence, 0
+
+
+def _greedy(
+    session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
+) -> tuple[bool, str, int]:
+    """Answer every question plainly and by the hierarchy; the tokens must be the same. Keeps the plain answers."""
+    _last(session.read(document), BookRead)
+    began, length, same, ties = time.perf_counter(), _SHORTEST, 0, 0
+    for question in questions:
+        if answers and time.perf_counter() - began > _ANSWERS_S:
+            break
+        asked = time.perf_counter()
+        sampling = SamplingParams(max_tokens=length, temperature=0.0)
+        plain = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
+        seconds = (time.perf_counter() - asked) / max(len(plain.token_ids), 1)
+        margin = _margin(
+            session, plain, _last(session.ask(question, sampling=sampling), AnswerDone), question, sampling
+        )
+        answers.append(plain)
+        if margin is not None and margin > _TIE[session.target.dtype]:
+            sentence = f"Greedy answers differ from plain decoding after {same:,} equal tokens (margin {margin:.1e})."
+            return False, sentence, same
+        ties += margin is not None
+        same += len(plain.token_ids)
+        left = _ANSWERS_S - (time.perf_counter() - began)
+        length = max(_SHORTEST, min(_LONGEST, int(left / (2 * len(questions) * seconds))))
+    tie = f", apart from {ties} tie{'s' * (ties > 1)} of two equally likely tokens" if ties else ""
+    sentence = f"Greedy answers equal plain decoding: {same:,} tokens in {len(answers)} answers{tie}."
+    return same > 0, sentence, same
+
+
+def _margin(
+    session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
+) -> float | None:
+    """None if both say the same; else how far apart the model holds the first two tokens that differ."""
+    pairs = zip(plain.token_ids, ours.token_ids, strict=False)
+    at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
+    if at is None:
+        return None
+    # Asked again, the context of the plain answer is in the cache, and its newest token can be judged once more.
+    _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
+    talk = session.conversation
+    start = plain.figures.prompt_tokens - 1
+    if talk is None:
+        return float("inf")
+    session.full.crop(start)
+    with torch.inference_mode():
+        logits = full_pass(session.target, session.full, start, talk.tokens[start : start + 1 + at])[-1]
+    return float(logits[plain.token_ids[at]] - logits[ours.token_ids[at]])
+
+
+def _kept(session: Session, document: Document, question: str, answers: Sequence[AnswerDone]) -> tuple[bool, str, int]:
+    """Close the book, open it from disk, and ask the first question once more."""
+    if not answers:
+        return False, "A kept book could not be tried: nothing was answered.", 0
+    trouble = session.keeping.finish()
+    session.close_book()
+    opened = _last(session.read(document), BookRead)
+    if opened.source != "snapshot":
+        reason = opened.refused or trouble or "nothing was kept on disk"
+        return False, f"The book was not opened from disk: {reason.rstrip('.')}.", 0
+    expected = answers[0].token_ids
+    sampling = SamplingParams(max_tokens=max(len(expected), 1), temperature=0.0)
+    again = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone).token_ids
+    same = tuple(again[: len(expected)]) == tuple(expected)
+    words = "answers as it did when it was read" if same else "answers otherwise than when it was read"
+    return same, f"A book opened from disk {words} ({opened.tokens_restored:,} tokens restored).", len(expected)
+
+
+def _last(events: Iterator[Event], kind: type[_Kind]) -> _Kind:
+    """The last event of a request, which is of this kind."""
+    last = list(events)[-1]
+    if not isinstance(last, kind):
+        raise TypeError(f"a request ended with {type(last).__name__}")
+    return last

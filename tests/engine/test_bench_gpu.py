@@ -1,0 +1,91 @@
+"""The GPU measurements, run through on a CPU with tiny sizes: every part gives figures, the table holds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine import bench
+from engine.bench import gpu, rates, record, standins
+from engine.bench.gpu import Sizes
+from engine.config import EngineConfig
+from engine.document import Document, Page
+from engine.errors import OptionError
+from engine.models import load_config
+from engine.standin import SHAPES, Shape
+
+
+@pytest.fixture(autouse=True)
+def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled pair with one more layer."""
+    own = load_config(str(gpu.DEMO / "target"))
+    shape = Shape(
+        own.hidden_size,
+        own.intermediate_size,
+        own.num_hidden_layers + 1,
+        own.num_attention_heads,
+        own.num_key_value_heads,
+        own.head_dim,
+    )
+    monkeypatch.setitem(SHAPES, "tiny", shape)
+    monkeypatch.setattr(rates, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(gpu, "_QUERIES", (1,))
+
+
+@pytest.mark.parametrize(("part", "context"), [("spilled", 700), ("gqa", 500), ("reading", 900), ("kernels", 100)])
+def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path) -> None:
+    sizes = Sizes("tiny", context, 6, 256, "cpu")
+    figures = record.collect(gpu.measure(part, sizes, gpu.SAMPLE), part)
+    assert not [figure for figure in figures if figure.what == "ended early"], figures
+    words = " ".join(figure.what for figure in figures)
+    if part in ("spilled", "gqa"):
+        assert "plain, " in words
+        assert "hierarchical_lookup, " in words
+        assert "over memory's floor" in words
+        assert all("differs" not in figure.note for figure in figures)
+    if part == "reading":
+        assert "second question" in words
+        assert "matrix rate" in words
+    out = tmp_path / "gpu.json"
+    record.add(out, part, sizes.shape, figures)
+    record.add(out, part, sizes.shape, figures)  # measured again, a part replaces itself
+    results = json.loads(out.read_text())
+    assert len(results["runs"]) == 1
+    text = record.table(results)
+    assert "stand-in weights" in text
+    assert text.count("\n| ") == len(figures) + 1
+
+
+def test_an_error_is_written_down() -> None:
+    def failing() -> object:
+        yield record.Figure("x", "one", 1.0, "ms")
+        raise RuntimeError("CUDA error: out of memory")
+
+    one, end = record.collect(failing(), "x")  # type: ignore[arg-type]
+    assert one.value == 1.0
+    assert "out of memory" in str(end.value)
+
+
+def test_shapes_by_name() -> None:
+    config = EngineConfig(model=str(gpu.DEMO / "target"), draft=str(gpu.DEMO / "draft"), context=512, device="cpu")
+    with pytest.raises(OptionError, match=r"llama-2-7b"):
+        standins.session(config, "llama-9")
+    made = standins.session(config, "tiny", "tiny")
+    assert standins.note(made) == {"weights": "stand-in"}
+    assert made.draft is not None
+    assert "stand-in" in made.draft.name
+
+
+def test_the_bench_says_on_every_row_that_weights_are_stand_ins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--stand-in", "tiny", "--context", "300", "--tokens", "4", "--repeats", "1", "--rows", "plain"]
+    text = Document("Book", "", (Page(1, "1", gpu.SAMPLE.read_text(encoding="utf-8")[:9000]),), "text", "")
+    model, draft = str(gpu.DEMO / "target"), str(gpu.DEMO / "draft")
+    status = bench.main(
+        [*arguments, "--quiet", "--device", "cpu"], model=model, draft=draft, book=tmp_path, open_book=lambda _: text
+    )
+    assert status == 0
+    assert "weights=stand-in" in capsys.readouterr().out
