@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from app.tickets import Tickets
+from app.visitors import ENTRANCE, FORM, TOO_OFTEN, Visitors
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -32,6 +33,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 COOKIE_SECONDS = 30 * 24 * 3600
 MEBIBYTE = 1 << 20
+_MOST_FORM = 4 << 10  # bytes of what the entrance sends
 
 POLICY = (
     "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -46,6 +48,7 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
 )
+_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -77,9 +80,12 @@ class Guard:
         port: where the server listens; other ports of this machine are foreign.
         tickets: what may be exchanged for the cookie.
         doors: every route that exists; anything else is 404 before the app sees it.
+        visitors: who may come in from other machines; nobody when left out.
     """
 
-    def __init__(self, app: App, port: int, tickets: Tickets, doors: Sequence[Door]) -> None:
+    def __init__(
+        self, app: App, port: int, tickets: Tickets, doors: Sequence[Door], visitors: Visitors | None = None
+    ) -> None:
         self._app = app
         self._hosts = frozenset(f"{name}:{port}" for name in LOOPBACK)
         self._origins = frozenset(f"http://{host}" for host in self._hosts)
@@ -87,6 +93,8 @@ class Guard:
         self._key = tickets.cookie
         self._tickets = tickets
         self._doors = tuple(doors)
+        self._port = port
+        self._visitors = visitors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -101,6 +109,8 @@ class Guard:
         refusal = self._stranger(scope, headers)
         if refusal:
             return await _answer(send, *refusal)
+        if self._visitors is not None and (scope["method"], scope["path"]) == ("POST", ENTRANCE):
+            return await self._enter(self._visitors, receive, send)
         door = self._door(scope["method"], scope["path"])
         if door is None:
             return await _answer(send, 404, "There is nothing at this address.")
@@ -111,23 +121,24 @@ class Guard:
         await _limited(self._app, door, scope, receive, send)
 
     def _stranger(self, scope: Scope, headers: MutableMapping[str, str]) -> tuple[int, str] | None:
-        client = scope.get("client")
-        if client is not None and client[0] not in _LOOPBACK_CLIENTS:
+        client, host = scope.get("client"), headers.get("host", "").lower()
+        if self._visitors is None and client is not None and client[0] not in _LOOPBACK_CLIENTS:
             return 403, "Trifold answers this machine only."
-        if headers.get("host", "").lower() not in self._hosts:
+        known = self._visitors is not None and self._visitors.is_called(host, self._port)
+        if host not in self._hosts and not known:
             return 400, "This is not an address of Trifold. Use the one that it opened."
         if not headers.get("content-length", "0").isdecimal():
             return 400, "The request states no length that makes sense."
         if _is_navigation(scope["method"], headers):
             return None
-        if headers.get("origin", next(iter(self._origins))) not in self._origins:
+        if headers.get("origin", f"http://{host}") not in {*self._origins, f"http://{host}"}:
             return 403, "Another site may not talk to Trifold."
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return 403, "Another site may not talk to Trifold."
         return None
 
     def _door(self, method: str, path: str) -> Door | None:
-        if "\\" in path or "\0" in path or ".." in path.split("/"):
+        if ".." in path.split("/") or any(sign in path for sign in _NEVER_IN_A_PATH):
             return None
         return next((door for door in self._doors if door.leads(method, path)), None)
 
@@ -143,7 +154,23 @@ class Guard:
         fetched_ahead = "prefetch" in headers.get("sec-purpose", headers.get("purpose", ""))
         first_page = scope["method"] == "GET" and scope["path"] == "/"
         if not (first_page and token and not fetched_ahead and self._tickets.redeem(token)):
-            return await _answer(send, 401, LOCKED)
+            entrance = self._visitors is not None and first_page
+            return await _answer(send, 401, FORM if entrance else LOCKED)
+        await self._let_in(send)
+
+    async def _enter(self, visitors: Visitors, receive: Receive, send: Send) -> None:
+        """A password was sent from the entrance."""
+        form, more = b"", True
+        while more and len(form) <= _MOST_FORM:
+            message = await receive()
+            form += message.get("body", b"")
+            more = bool(message.get("more_body"))
+        refusal = visitors.refuses(form[:_MOST_FORM])
+        if refusal:
+            return await _answer(send, 429 if refusal == TOO_OFTEN else 401, refusal)
+        await self._let_in(send)
+
+    async def _let_in(self, send: Send) -> None:
         cookie = (f"{self._cookie}={self._key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode(
             "ascii"
         )

@@ -10,24 +10,27 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.guard import MEBIBYTE, App, Door, Guard
 from app.settings import HOST, SAMPLE_BOOKS, Settings
 from app.tickets import Tickets, load_secret
+from app.visitors import EVERYWHERE, Visitors
 from engine.errors import ResourceError
 
 if TYPE_CHECKING:
     import uvicorn
 
     from app.ui.desk import Keeper
+    from app.ui.panel import Panel
     from app.ui.sample import Sample
 
 logger = logging.getLogger(__name__)
 
 PROGRAM_NAME = "trifold"
+VERIFIED_FILE = "verified.json"
 QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
 SHUTDOWN_SECONDS = 2
 _BACKLOG = 128
@@ -61,24 +64,31 @@ def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> Non
         ResourceError: the port is taken.
         OptionError: the settings name something that the engine does not know.
     """
-    with _listen(settings.port) as listening:
+    with _listen(settings.port, EVERYWHERE if settings.password else HOST) as listening:
         keeper = make_keeper(settings)
         try:
             server = _server(guarded_app(keeper, settings), on_ready)
+            keeper.restore()
             server.run(sockets=[listening])
         finally:
             keeper.close()
 
 
 def make_keeper(settings: Settings) -> Keeper:
-    """The engine (it loads its models in its own thread) and the desk in front of it."""
+    """The place of the engine, which ``app.models.setup`` fills, and the desk in front of it."""
     from app.books import Books
     from app.chats import Chats
+    from app.models.slot import Slot
     from app.readers import read_document
+    from app.store.database import Database
+    from app.texts import KeptTexts
     from app.ui.desk import Keeper
-    from engine import Engine
+    from engine.snapshots import SnapshotStore
 
-    return Keeper(Engine(settings.engine_config()), Books(settings.books), Chats(), read_document)
+    database = Database(settings.library)
+    books, chats = Books(settings.books, database), Chats(database)
+    readings = SnapshotStore(settings.snapshots, 0)
+    return Keeper(Slot(), books, chats, KeptTexts(read_document), readings)
 
 
 def guarded_app(keeper: Keeper, settings: Settings) -> App:
@@ -88,8 +98,31 @@ def guarded_app(keeper: Keeper, settings: Settings) -> App:
     from app.ui.shell import Shell
 
     tickets = Tickets(load_secret(settings.data))
-    page = _page(keeper, settings, Sample(SAMPLE_BOOKS))
-    return Guard(Shell(page), settings.port, tickets, (*_DOORS, *DOORS))
+    panels = make_panels(keeper, settings)
+    page = _page(keeper, settings, Sample(SAMPLE_BOOKS), panels)
+    doors = [door for panel in panels for door in panel.doors]
+    visitors = Visitors(settings.password) if settings.password else None
+    return Guard(Shell(page), settings.port, tickets, (*_DOORS, *DOORS, *doors), visitors)
+
+
+def make_panels(keeper: Keeper, settings: Settings) -> tuple[Panel, ...]:
+    """The parts of the page that stand by themselves; ``app.ui.panel`` says how to add one."""
+    from app.api.routes import Api
+    from app.race import Race, Verified
+    from app.ui.behind import Behind
+    from app.ui.library import Library
+    from app.ui.preferences import Preferences, set_up
+    from app.ui.racing import Racing
+    from app.ui.sample import Sample
+
+    verified = Verified(settings.data / VERIFIED_FILE)
+    return (
+        Library(keeper, Sample(SAMPLE_BOOKS)),
+        Behind(keeper),
+        Racing(keeper, Race(keeper, verified), verified),
+        Api(keeper, settings.data),
+        Preferences(keeper, set_up(keeper, settings), settings.port),
+    )
 
 
 def quiet_gradio(uploads: Path) -> None:
@@ -104,7 +137,7 @@ def quiet_gradio(uploads: Path) -> None:
     )
 
 
-def _page(keeper: Keeper, settings: Settings, sample: Sample) -> App:
+def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[Panel]) -> App:
     quiet_gradio(settings.uploads)
     import gradio
     from fastapi import FastAPI
@@ -121,9 +154,10 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample) -> App:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes += [
         Route("/healthz", healthz),
-        Live(keeper, sample).route(),
+        Live(keeper, panels).route(),
         shell.files_route(shell.page_files()),
         *BookRoutes(keeper, sample).routes(),
+        *(route for panel in panels for route in panel.routes()),
     ]
     return gradio.mount_gradio_app(
         app,
@@ -143,12 +177,12 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample) -> App:
     )
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(port: int, host: str = HOST) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if os.name != "nt":  # there it would let two programs share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((HOST, port))
+        listening.bind((host, port))
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.models import choice
+
 if TYPE_CHECKING:
+    from app.models.choice import Remote
     from engine.config import EngineConfig
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -42,6 +45,8 @@ class Settings:
         context: window in tokens; None takes the model's own.
         port: where the page listens on this machine.
         options: further settings of the engine, by their names in ``EngineConfig``.
+        remote: a server that answers in the model's place, if one was chosen.
+        password: of people on other machines; without one nobody there is answered.
     """
 
     data: Path
@@ -50,6 +55,8 @@ class Settings:
     context: int | None = None
     port: int = DEFAULT_PORT
     options: Mapping[str, Any] = field(default_factory=dict)
+    remote: Remote | None = None
+    password: str = field(default="", repr=False)
 
     @property
     def uploads(self) -> Path:
@@ -58,6 +65,16 @@ class Settings:
     @property
     def books(self) -> Path:
         return self.data / "books"
+
+    @property
+    def library(self) -> Path:
+        """What is known of books, and all chats."""
+        return self.data / "library.db"
+
+    @property
+    def snapshots(self) -> Path:
+        """Where the engine keeps read books, so that they open again at once."""
+        return self.data / "snapshots"
 
     @property
     def logs(self) -> Path:
@@ -77,6 +94,8 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
+        # Not in the system's folder for temporary files: that may be kept in memory.
+        named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         return from_mapping(EngineConfig, {**named, **self.options})
 
 
@@ -91,14 +110,17 @@ def make_settings(
     """Fill in what the person left out.
 
     The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets
-    a draft model when one is named.
+    a draft model when one is named. Where nothing is named, what was chosen in the page the last time is used.
     """
+    data, remote = data_folder(environ), None
+    if model is None and draft is None and (kept := choice.load(data)) is not None:
+        model, draft, remote = kept.model, kept.draft or NO_DRAFT, kept.remote
     chosen = model or str(DEMO_MODEL)
     if draft is None and is_same_folder(chosen, DEMO_MODEL):
         draft = str(DEMO_DRAFT)
     if draft is not None and draft.lower() == NO_DRAFT:
         draft = None
-    return Settings(data_folder(environ), chosen, draft, context, port, dict(options or {}))
+    return Settings(data, chosen, draft, context, port, dict(options or {}), remote)
 
 
 def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:

@@ -129,6 +129,11 @@ def _app_parser() -> Parser:
         epilog=_EPILOG,
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    parser.add_argument("--window", action="store_true", help="a window of its own, where pywebview is installed")
+    parser.add_argument(
+        "--listen", action="store_true", help="answer other machines too, for those who know TRIFOLD_PASSWORD"
+    )
+    _add_no_snapshot(parser)
     parser.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"where the page listens ({DEFAULT_PORT})"
     )
@@ -144,6 +149,7 @@ def _ask_parser() -> Parser:
     parser.add_argument("question", metavar="QUESTION", nargs="+", help="the question; quotes are optional")
     _add_document(parser)
     parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read these pages only, such as 10-80")
+    _add_no_snapshot(parser)
     parser.add_argument("--fit", action="store_true", help="of a book that is too long, read from its start what fits")
     parser.add_argument(
         "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"how to decode ({MODES[0]})"
@@ -173,6 +179,8 @@ def _read_parser() -> Parser:
 def _doctor_parser() -> Parser:
     parser = Parser("doctor", description="Look at this machine: what fits, what is missing and how to get it.")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    parser.add_argument("--report", action="store_true", help="with the end of the log, for somebody who is to help")
+    parser.add_argument("--selftest", action="store_true", help="check that nothing here changes what the model says")
     _add_model(parser)
     return parser
 
@@ -205,6 +213,12 @@ _PARSERS = {
 def _add_document(parser: Parser) -> None:
     parser.add_argument("--password", metavar="WORD", help="of an encrypted document")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
+
+
+def _add_no_snapshot(parser: Parser) -> None:
+    parser.add_argument(
+        "--no-snapshot", action="store_true", help="read books anew, and keep nothing of the reading on disk"
+    )
 
 
 def _add_model(parser: Parser) -> None:

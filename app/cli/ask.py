@@ -33,6 +33,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         _say_what_was_read(document, book)
         done = answer(engine, " ".join(options.question), sampling, options.mode, show=not options.json)
         status = engine.status()
+        _keep(engine)
     if options.json:
         report = figures.report_of(document, book, done, status.model)
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
@@ -75,7 +76,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
             if isinstance(event, ReadingProgress):
                 stage.update(figures.progress_line(event))
             elif isinstance(event, BookRead):
-                stage.done(f"{event.tokens:,} tokens, {event.tokens_per_s:,.0f} tokens/s")
+                stage.done(figures.book_line(event))
                 return event
             elif isinstance(event, Failed):
                 raise EngineError(event.cause, event.remedy)
@@ -111,7 +112,17 @@ def events_of(request: Request) -> Iterator[Event]:
         request.cancel()
 
 
+def _keep(engine: Engine) -> None:
+    """Wait until the reading is on disk. Interrupted, nothing of it is kept, and the answer has been given."""
+    with contextlib.suppress(KeyboardInterrupt):
+        trouble = engine.finish_saving()
+        if trouble:
+            say(f"Note: {trouble}")
+
+
 def _say_what_was_read(document: Document, book: BookRead) -> None:
+    if book.refused:
+        say(f"Note: {book.refused} The book was read again.")
     for warning in document.warnings:
         say(f"Note: {warning}")
     pages = document.pages

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.launcher.speech import say
 from engine.errors import PasswordNeeded
 
 if TYPE_CHECKING:
     from engine.document import Document
+
+
+_TRIES = 3
 
 
 def open_book(file: str, password: str | None = None, pages: tuple[int, int] | None = None) -> Document:
@@ -20,11 +26,31 @@ def open_book(file: str, password: str | None = None, pages: tuple[int, int] | N
     """
     from app.readers import read_document
 
+    path = Path(file).expanduser()
     try:
-        document = read_document(Path(file).expanduser(), password)
+        document = read_document(path, password)
     except PasswordNeeded as error:
-        raise PasswordNeeded(error.cause, "Give its password with --password.") from error
+        if password is not None or not sys.stdin.isatty():
+            raise PasswordNeeded(error.cause, "Give its password with --password.") from error
+        document = _unlocked(path, error)
     return document.select(*pages) if pages else document
+
+
+def _unlocked(path: Path, error: PasswordNeeded) -> Document:
+    """Ask the person at the terminal, without showing what is typed."""
+    from app.readers import read_document
+
+    for _ in range(_TRIES):
+        say(error.cause)
+        try:
+            password = getpass.getpass("Password: ")
+        except EOFError:
+            break
+        try:
+            return read_document(path, password)
+        except PasswordNeeded as wrong:
+            error = wrong
+    raise PasswordNeeded(error.cause, "Look it up and try again.")
 
 
 def count_tokens(document: Document, model: str) -> int:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from app import machine
+from app import diagnostics, machine
 from app.cli.figures import size
 from app.launcher.environment import PROGRAM, find_environment
+from app.launcher.speech import say
 from app.launcher.torch_build import choose_build
 from app.machine import ChildProcess, Machine, ProbeFailed
 from app.settings import Settings
@@ -21,6 +22,7 @@ from engine.errors import TrifoldError
 from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 
 _LITTLE_MEMORY = 4_000_000_000
+EXIT_FAILED = 1
 _REPAIR = "To install torch afresh: python launch.py --repair"
 _LITTLE_DISK = 2_000_000_000
 
@@ -41,14 +43,31 @@ class Findings:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
+    if options.selftest:
+        return _selftest(settings, as_json=options.json)
     found = examine(settings)
     advice = advice_for(found)
     if options.json:
         text = json.dumps({**dataclasses.asdict(found), "advice": advice}, ensure_ascii=False, indent=2)
     else:
         text = "\n".join([*lines_of(found), "", *(advice or ["Nothing is missing."])])
-    sys.stdout.write(text + "\n")
+    if options.report and not options.json:
+        text = diagnostics.report(settings.data, text.splitlines())
+    sys.stdout.write(text.rstrip() + "\n")
     return 0
+
+
+def _selftest(settings: Settings, *, as_json: bool) -> int:
+    """Exit status 1 if anything here changes what the model says."""
+    from app import selftest
+
+    result = selftest.run(settings, (lambda line: None) if as_json else say)
+    verdict = (
+        "What is read here is what the model says." if result.passed else "This machine changes what the model says."
+    )
+    text = json.dumps(dataclasses.asdict(result), ensure_ascii=False, indent=2) if as_json else verdict
+    sys.stdout.write(f"{text}\n")
+    return 0 if result.passed else EXIT_FAILED
 
 
 def examine(settings: Settings) -> Findings:
@@ -68,8 +87,8 @@ def examine(settings: Settings) -> Findings:
             packages=machine.package_versions(),
             torch=ask(probe_torch),
             torch_build=find_environment().read_stamp(PROGRAM).get("torch"),
-            target=ask(inspect_model, config.model, config.device, config.dtype),
-            draft=ask(inspect_model, config.draft, config.device, config.dtype) if config.draft else None,
+            target=ask(inspect_model, config.model, config),
+            draft=ask(inspect_model, config.draft, config) if config.draft else None,
             troubles=tuple(troubles),
         )
 
@@ -105,7 +124,10 @@ def advice_for(found: Findings) -> list[str]:
     if here.disk_free < _LITTLE_DISK:
         advice.append(f"Only {size(here.disk_free)} of disk are free at {here.disk_of}. Free some.")
     if found.target and found.target.context_in_memory < found.target.context_limit:
-        advice.append("The free memory holds less than the model's window. Close other programs for very long books.")
+        advice.append(
+            f"The free memory holds {found.target.context_in_memory:,} tokens of this model's window. The cache of "
+            "very long books is spilled, and answers about them take longer; close other programs for these."
+        )
     if not here.browser:
         advice.append("No Chromium is found; only the tests need one. Run: sudo apt install chromium")
     return advice
@@ -140,10 +162,9 @@ def _model_line(role: str, model: ModelFacts | None) -> str:
 
 
 def _fit_line(model: ModelFacts) -> str:
-    whole = model.context_in_memory >= model.context_limit
-    what = "the model's whole window" if whole else "what the free memory holds"
-    cache = size(model.context_in_memory * model.kv_bytes_per_token)
-    return f"books of up to {model.context_in_memory:,} tokens, {what} ({cache} of cache)"
+    whole = model.context_in_all >= model.context_limit
+    what = "the model's whole window" if whole else "what memory and disk hold"
+    return f"books of up to {model.context_in_all:,} tokens, {what} (cache of the longest: {model.window_kv})"
 
 
 def _attention_line(packages: dict[str, str | None]) -> str:

@@ -35,6 +35,10 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "context_tokens": live.context_tokens,
         "context_limit": live.context_limit,
         "ttft_s": live.ttft_s,
+        "source": book.source,
+        "open_s": book.seconds,
+        "restored_tokens": book.tokens_restored,
+        "refused": book.refused or None,
         "prefill_s": book.seconds,
         "prefill_tokens_per_s": book.tokens_per_s,
         "ms_per_token": {
@@ -63,6 +67,13 @@ def lines_of(done: AnswerDone) -> list[str]:
         f"this question prefilled {live.prefilled_tokens:,}"
     )
     return lines
+
+
+def book_line(book: BookRead) -> str:
+    """One line for a book that has been read or opened from disk."""
+    if book.source == "snapshot" and book.tokens_restored >= book.tokens:
+        return f"{book.tokens:,} tokens from disk in {book.seconds:.2f} s"
+    return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"
 
 
 def progress_line(event: ReadingProgress) -> str:

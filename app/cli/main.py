@@ -15,7 +15,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from app.cli.arguments import HelpAsked, engine_options, parse
-from app.settings import Settings, data_folder, is_hub_id, make_settings
+from app.cli.models import on_this_machine
+from app.settings import data_folder, make_settings
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
 
@@ -68,20 +69,22 @@ def _run(arguments: Sequence[str]) -> int:
         model=named.get("model"),
         draft=named.get("draft"),
         context=named.get("context"),
-        options=engine_options(options),
+        options=engine_options(options) | ({"snapshot_folder": ""} if named.get("no_snapshot") else {}),
         **({"port": options.port} if "port" in named else {}),
     )
     settings.engine_config()  # refuses a value out of range before any work
-    prepare_libraries(settings)
+    prepare_libraries()
+    settings = on_this_machine(options, settings)
     command = importlib.import_module(f"app.cli.{_MODULES[options.command]}")
     status: int = command.run(options, settings)
     return status
 
 
-def prepare_libraries(settings: Settings) -> None:
+def prepare_libraries() -> None:
     """Keep the libraries quiet and off the network. They read these when they are imported, so this comes first."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
+        HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.fetch``
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         HF_HUB_VERBOSITY="error",
@@ -89,8 +92,6 @@ def prepare_libraries(settings: Settings) -> None:
         TOKENIZERS_PARALLELISM="false",
     )
     sleep_while_waiting()
-    if not any(is_hub_id(name) for name in (settings.model, settings.draft) if name):
-        os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from app.readers.limits import Limits
 from app.readers.parsed import Refused, damaged
 
+_ENCRYPTED = 1  # the flag of an entry that is
 _RATIO_FROM = 1 << 20  # bytes; smaller entries may be packed as tightly as they like
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
@@ -43,9 +44,30 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
         if entry.file_size > _RATIO_FROM and entry.file_size > limits.zip_ratio * max(entry.compress_size, 1):
             ratio = entry.file_size / max(entry.compress_size, 1)
             raise Refused(f"is a zip bomb: a part of it is packed {ratio:,.0f} to 1.", _HOSTILE)
+        if entry.flag_bits & _ENCRYPTED:
+            raise Refused("is a zip container locked by a password.", "Unlock it in the program that made it.")
         name = entry.filename.replace("\\", "/")
         if name.startswith("/") or _DRIVE.match(name) or ".." in PurePosixPath(name).parts:
             raise Refused(f"holds a file name that leads outside of it ({entry.filename[:60]!r}).", _HOSTILE)
+
+
+class Names:
+    """The names in a container, found as other readers find them: whatever their case and their slashes."""
+
+    def __init__(self, files: zipfile.ZipFile) -> None:
+        self._names = {name: name for name in files.namelist()}
+        self._folded = {_folded(name): name for name in self._names}
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def find(self, name: str) -> str | None:
+        """The name of the entry that is meant."""
+        return self._names.get(name) or self._folded.get(_folded(name))
+
+
+def _folded(name: str) -> str:
+    return name.replace("\\", "/").casefold()
 
 
 def read_xml(data: bytes, what: str) -> ElementTree.Element:

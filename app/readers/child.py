@@ -47,8 +47,8 @@ def main() -> None:
         voice.say(_refusal(refused))
     except MemoryError:
         voice.say({"type": "failed"})
-    except (Exception, RecursionError) as error:  # noqa: BLE001 - a parser meets foreign bytes and may raise anything
-        voice.say(_refusal(Refused(f"could not be read ({type(error).__name__}).", _UNREADABLE)))
+    except (Exception, RecursionError):  # noqa: BLE001 - a parser meets foreign bytes and may raise anything
+        voice.say(_refusal(Refused("could not be read.", _UNREADABLE)))
     voice.say({"type": "done"})
 
 

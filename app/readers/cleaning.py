@@ -33,6 +33,12 @@ _TABLE: dict[int, str] = {
     **dict.fromkeys(_BULLETS, "•"),
 }
 _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
+# More marks on one letter than any script has; putting a longer run into order takes the square of its length.
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
+    "\ufe20-\ufe2f"
+)
+_PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
 _FIRST_PART = re.compile(r"[^\W\d_]+")
@@ -54,7 +60,8 @@ _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble
 def characters(text: str) -> str:
     """The same text with unwanted characters dropped, ligatures spelled out, composed; line breaks are ``\\n``."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return unicodedata.normalize("NFC", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
+    text = _PILED_MARKS.sub(r"\1", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
+    return unicodedata.normalize("NFC", text)
 
 
 def spaces(text: str) -> str:
@@ -66,7 +73,8 @@ def spaces(text: str) -> str:
 
 def line_ends(text: str) -> str:
     """Line ends trimmed and blank lines made one; spaces within and before a line stay (program text, tables)."""
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r" +\n", "\n", text)).strip("\n ")
+    trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))  # a pattern would try every space of a run
+    return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n ")
 
 
 def one_line(text: str, longest: int = 200) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 from app.readers import archive, cleaning
 from app.readers.archive import local
 from app.readers.limits import Limits
-from app.readers.parsed import Parsed, damaged
+from app.readers.parsed import Parsed, Refused, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 Step = Callable[[int, int, "int | None"], None]
+_Found = TypeVar("_Found")
 
 _BODY = "word/document.xml"
+_TYPES = "[Content_Types].xml"
+_BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _STYLES = "word/styles.xml"
 _CORE = "docProps/core.xml"
 _NOTES = (("word/footnotes.xml", "Footnotes"), ("word/endnotes.xml", "Endnotes"))
@@ -32,16 +37,46 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     try:
         with archive.open_bounded(path, limits) as files:
             names = set(files.namelist())
-            styles = _heading_styles(files) if _STYLES in names else {}
-            blocks = _blocks(archive.read_xml(files.read(_BODY), "its text"), styles, step)
-            notes = [_notes(files, name, title) for name, title in _NOTES if name in names]
-            title, author = _names(files) if _CORE in names else ("", "")
+            warnings: list[str] = []
+            styles: dict[str, int] = {}
+            if _STYLES in names:
+                styles = _attempt(lambda: _heading_styles(files), styles, warnings)
+            blocks = _blocks(archive.read_xml(files.read(body(files)), "its text"), styles, step)
+            notes = [
+                _attempt(partial(_notes, files, name, title), Chapter(title, ""), warnings)
+                for name, title in _NOTES
+                if name in names
+            ]
+            title, author = _attempt(lambda: _names(files), ("", ""), warnings) if _CORE in names else ("", "")
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
         raise damaged("is damaged: its zip container cannot be read.") from None
     chapters = by_headings(blocks, split_levels(blocks))
     sections, outline = finish([*chapters, *(note for note in notes if note.text)])
     title = title or next((block.text for block in blocks if block.level == 1), "")
-    return Parsed("docx", "section", sections, title, author, outline)
+    return Parsed("docx", "section", sections, title, author, outline, warnings)
+
+
+def body(files: zipfile.ZipFile) -> str:
+    """The name of the part that holds the text; "" where this is no Word file."""
+    names = files.namelist()
+    if _BODY in names:
+        return _BODY
+    if _TYPES not in names:
+        return ""
+    for part in archive.read_xml(files.read(_TYPES), "its list of parts"):
+        name = part.get("PartName", "").lstrip("/")
+        if _BODY_TYPE.search(part.get("ContentType", "")) and name in names:
+            return name
+    return ""
+
+
+def _attempt(work: Callable[[], _Found], otherwise: _Found, warnings: list[str]) -> _Found:
+    """What is beside the text: where it is damaged, the book is not lost for it."""
+    try:
+        return work()
+    except Refused as refused:
+        warnings.append(f"A part of the file {refused.cause}")
+        return otherwise
 
 
 def _heading_styles(files: zipfile.ZipFile) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -12,6 +13,11 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _CYRILLIC = ("cp1251", "koi8_r", "iso8859_5", "cp866", "mac_cyrillic")
+# What charset-normalizer may take these for, and what tells them apart: signs that their texts are full of.
+_EAST_ASIAN = ("cp932", "euc_jp", "gb18030", "big5", "euc_kr")
+_CENTRAL = ("cp1252", "cp1250", "iso8859_2", "cp1257", "iso8859_13", "iso8859_4")
+_CENTRAL_LETTERS = frozenset("ąćęłńóśźżáčďéěíňřšťúůýžőűäöüßçăîâșțđ„”–“àèêëïôùñåæøœ")
+_HEBREW = frozenset(range(0xE0, 0xFB))
 _SAMPLE = 256 << 10
 _MOSTLY = 0.4  # of the even or odd bytes are zero in UTF-16 of a Latin text
 _BROKEN = 0.002  # of the characters may be wrong in a text that is still UTF-8
@@ -36,12 +42,16 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def decode_sample(data: bytes) -> str | None:
-    """The Unicode encoding that marks or zeros give away; None for all others."""
+    """The encoding that marks, escapes or zeros give away; None for all others."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return encoding
+    if b"\x1b$B" in data[:_SAMPLE] and max(data[:_SAMPLE]) < 0x80:
+        return "iso2022_jp"
     head = data[: 4096 - 4096 % 2]
     half = len(head) // 2
+    if half >= 4 and not any(head[2 : 4 * (half // 2) : 4]) and not any(head[3 : 4 * (half // 2) : 4]):
+        return "utf-32-le"
     if half >= 2:
         if head[1::2].count(0) > _MOSTLY * half and head[0::2].count(0) < 0.05 * half:
             return "utf-16-le"
@@ -59,13 +69,66 @@ def _guess(data: bytes) -> str:
     foreign = sum(sign > "\x7f" for sign in letters)
     signs = sum(sign > "\x7f" and not sign.isalpha() and sign not in "“”‘’–—…«»°§£€©® ¿¡•·" for sign in western)
     if letters and foreign < _WESTERN * len(letters) and signs <= 0.1 * (foreign + 1) + 1:
-        return "cp1252"
+        return "cp1254" if _is_turkish(western) else "cp1252"
     from charset_normalizer import from_bytes
 
     best = from_bytes(sample).best()
     if best is None:
         return "cp1252"
-    return _cyrillic(sample) if best.encoding in _CYRILLIC else best.encoding
+    if best.encoding in _CYRILLIC:
+        return _cyrillic(sample)
+    high = [byte for byte in sample if byte > 0x7F]
+    if sum(byte in _HEBREW for byte in high) > 0.95 * len(high):
+        return "cp1255"
+    if best.encoding in _CENTRAL:
+        return max(_CENTRAL, key=lambda encoding: _share(sample, encoding, _CENTRAL_LETTERS.__contains__))
+    if _share(sample, "euc_kr", _is_common_asian("euc_kr")) > _KOREAN:
+        return "euc_kr"
+    asian = max(_EAST_ASIAN, key=lambda encoding: _share(sample, encoding, _is_common_asian(encoding)))
+    return asian if _share(sample, asian, _is_common_asian(asian)) > _COMMON else best.encoding
+
+
+def _is_turkish(western: str) -> bool:
+    """Read as Western, Turkish has Icelandic letters without any of the Icelandic vowels."""
+    return any(sign in western for sign in "ýþðÝÞÐ") and not any(sign in western for sign in "áíóúæÁÍÓÚÆ")
+
+
+_COMMON = 0.7  # of the signs beyond ASCII are common ones in a text that was decoded rightly
+
+
+_KOREAN = 0.95  # its common signs lie within those of Chinese, so that a Chinese text has many of them too
+
+
+def _share(sample: bytes, encoding: str, is_common: Callable[[str], bool]) -> float:
+    """How much of what is beyond ASCII is common in texts of this encoding; 0 where it does not decode."""
+    text = sample.decode(encoding, errors="replace")[:-1]
+    beyond = [sign for sign in text if sign > "\x7f"]
+    if not beyond or "\ufffd" in beyond:
+        return 0.0
+    return sum(map(is_common, beyond)) / len(beyond)
+
+
+def _is_common_asian(encoding: str) -> Callable[[str], bool]:
+    """Kana, and the first level of each standard, which its authors filled with the common characters."""
+    levels = {
+        "cp932": (0x88, 0x98),
+        "euc_jp": (0xB0, 0xD0),
+        "gb18030": (0xB0, 0xD8),
+        "big5": (0xA4, 0xC7),
+        "euc_kr": (0xB0, 0xC9),
+    }
+    first, last = levels[encoding]
+    kana = encoding in ("cp932", "euc_jp")
+
+    def is_common(sign: str) -> bool:
+        if "\u3040" <= sign <= "\u30ff":
+            return kana
+        if "\u3000" <= sign <= "\u303f" or "\uff00" <= sign <= "\uff5e":
+            return True
+        coded = sign.encode(encoding, errors="replace")
+        return len(coded) == 2 and first <= coded[0] < last
+
+    return is_common
 
 
 def _cyrillic(sample: bytes) -> str:

@@ -72,16 +72,16 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def _package(files: zipfile.ZipFile) -> _Package:
-    names = set(files.namelist())
+    names = archive.Names(files)
     place = ""
     if _CONTAINER in names:
-        root = archive.read_xml(files.read(_CONTAINER), "its container file")
+        root = archive.read_xml(files.read(names.find(_CONTAINER) or ""), "its container file")
         place = next((node.get("full-path", "") for node in root.iter() if local(node.tag) == "rootfile"), "")
     if place not in names:
-        place = next((name for name in sorted(names) if name.endswith(".opf")), "")
+        place = next((name for name in sorted(files.namelist()) if name.endswith(".opf")), "")
     if not place:
         raise damaged("is damaged: it has no package file.")
-    root = archive.read_xml(files.read(place), "its package file")
+    root = archive.read_xml(files.read(names.find(place) or ""), "its package file")
     base = posixpath.dirname(place)
     found, manifest = _Package(), dict[str, ElementTree.Element]()
     for node in root.iter():
@@ -97,12 +97,14 @@ def _package(files: zipfile.ZipFile) -> _Package:
                 found.nav = target
             elif node.get("media-type") == "application/x-dtbncx+xml":
                 found.ncx = target
+    listed: set[str] = set()
     for node in root.iter():
         item = manifest.get(node.get("idref", "")) if local(node.tag) == "itemref" else None
         if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
             target = _inside(base, item.get("href", ""))[0]
-            if target not in found.spine:
+            if target not in listed:
                 found.spine.append(target)
+                listed.add(target)
     if not found.spine:
         raise damaged("is damaged: it lists no chapters.")
     return found
@@ -113,7 +115,8 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
     target, _, anchor = reference.partition("#")
     if not target:
         return "", anchor
-    return posixpath.normpath(posixpath.join(base, unquote(target))).lstrip("/"), unquote(anchor)
+    place = posixpath.join(base, unquote(target).replace("\\", "/"))
+    return posixpath.normpath(place).lstrip("/"), unquote(anchor)
 
 
 def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
@@ -127,15 +130,15 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
 
 def _contents(files: zipfile.ZipFile, package: _Package) -> list[_Entry]:
     """The table of contents; a broken one costs the names, not the book."""
-    names = set(files.namelist())
+    names = archive.Names(files)
     try:
         if package.nav in names:
-            root = archive.read_xml(files.read(package.nav), "its table of contents")
+            root = archive.read_xml(files.read(names.find(package.nav) or ""), "its table of contents")
             entries = _nav_entries(root, posixpath.dirname(package.nav))
             if entries:
                 return entries
         if package.ncx in names:
-            root = archive.read_xml(files.read(package.ncx), "its table of contents")
+            root = archive.read_xml(files.read(names.find(package.ncx) or ""), "its table of contents")
             entries = []
             for node in root.iter():
                 if local(node.tag) == "navMap":
@@ -198,6 +201,7 @@ def _chapters(
     chapters: list[Chapter] = []
     warnings: list[str] = []
     count, characters, waiting = len(package.spine), 0, list[_Entry]()
+    names = archive.Names(files)
     for number, name in enumerate(package.spine, 1):
         step(number - 1, count, number)
         if name == package.nav:
@@ -206,11 +210,11 @@ def _chapters(
         blocks: list[Block] = []
         if reason is None:
             try:
-                blocks = markup.read(decode(files.read(name)))[0]
+                blocks = markup.read(decode(files.read(names.find(name) or name)))[0]
             except KeyError:
                 reason = "it is missing from the file"
-            except Exception as error:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
-                reason = f"it is damaged ({type(error).__name__})"
+            except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
+                reason = "it is damaged"
         if reason:
             warnings.append(f"“{posixpath.basename(name)}” could not be read: {reason}.")
         characters += sum(len(block.text) for block in blocks)

@@ -22,6 +22,7 @@ class Voice(Protocol):
     def step(self, done: int, total: int, page: int | None = None) -> None: ...
 
 
+_WARNINGS = 30  # that are said one by one
 _PARSERS = {
     "pdf": "app.readers.pdf",
     "epub": "app.readers.epub",
@@ -56,6 +57,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, voice: Voice) -> 
         )
     if not characters:
         raise Refused("has no text in it.", "Choose a document with text.")
+    if len(parsed.warnings) > _WARNINGS:
+        more = len(parsed.warnings) - _WARNINGS
+        parsed.warnings[_WARNINGS:] = [f"There are {more:,} more warnings of this kind."]
     parsed.title = _title(parsed, path)
     parsed.author = _author(parsed.author)
     count = len(parsed.sections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,15 @@ from app.readers.sections import by_headings, finish, split_levels
 Step = Callable[[int, int, "int | None"], None]
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
+_NOT_OF_FILES = {
+    "idna",
+    "punycode",
+    "unicode-escape",
+    "raw-unicode-escape",
+    "unicode_escape",
+    "raw_unicode_escape",
+    "utf-7",
+}
 _MOST_MARKUP = 5  # bytes of a file for each character that a book may have
 
 
@@ -36,7 +46,9 @@ def decode(data: bytes) -> str:
     declared = _CHARSET.search(data[:4096])
     if declared and encoding.decode_sample(data) is None:
         try:
-            return data.decode(declared[1].decode("ascii"))
-        except (LookupError, UnicodeDecodeError):
+            name = codecs.lookup(declared[1].decode("ascii")).name
+            if name not in _NOT_OF_FILES:
+                return data.decode(name)
+        except (LookupError, UnicodeError):
             pass
     return encoding.decode(data)[0]

@@ -118,11 +118,23 @@ class _Reader(HTMLParser):
 def read(text: str, alive: Callable[[], None] = lambda: None) -> tuple[list[Block], str, str]:
     """The blocks of an HTML text, its title and its author; ``alive`` is called now and then."""
     reader = _Reader()
-    for start in range(0, len(text), _FEED):
+    text = _tamed(text)
+    start, size = 0, _FEED
+    while start < len(text):
         alive()
-        reader.feed(text[start : start + _FEED])
+        reader.feed(text[start : start + size])
+        start += size
+        size = max(_FEED, len(reader.rawdata))  # what waits for its end is looked at again each time
     reader.finish()
     return reader.blocks, reader.title, reader.author
 
 
+def _tamed(text: str) -> str:
+    """Without what makes the parser look at the same signs again and again: tags that nothing can close, and numbers
+    of characters that do not exist."""
+    last = text.rfind(">") + 1
+    return _ENDLESS_NUMBER.sub("\ufffd", text[:last] + text[last:].replace("<", "&lt;"))
+
+
 _FEED = 1 << 16
+_ENDLESS_NUMBER = re.compile(r"&#(?:0*[1-9][0-9]{7,}|[xX]0*[1-9a-fA-F][0-9a-fA-F]{6,});?")

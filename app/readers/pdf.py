@@ -30,7 +30,12 @@ _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
 _SECOND_READER = "second"
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
+EXTRAS = 0
+"""Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
+
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
+# No recognition in here: the light engines either fetch their models from the web on first use or are programs of their
+# own (Tesseract), and OCRmyPDF, which drives that one well, leaves a PDF whose text layer keeps its places on the page.
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 
 Step = Callable[[int, int, "int | None"], None]
@@ -67,13 +72,19 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         raise Refused(f"claims {count:,} pages; the limit is {limits.pages:,}.", "Split it into smaller files.")
     pages = _read_pages(document, path, request, limits, step)
     _refuse_scan(pages, count)
+    step(count, count, EXTRAS)
+    extras = str(EXTRAS) not in request.get("trouble", {})
+    pages.labels = [_label(document, index) if extras else "" for index in range(count)]
+    outline = _outline(document) if extras else []
     found = furniture.find(pages.lines, pages.labels)
     labels = furniture.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
     title, author = _names(document, path)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
-    parsed.outline = _outline(document)
+    parsed.outline = outline
     parsed.warnings = _warnings(pages, count)
+    if not extras:
+        parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
     _refuse_empty(parsed, pages)
     return parsed
 
@@ -118,12 +129,11 @@ def _read_pages(
                 raise
             except pdfium.PdfiumError:
                 lines, reason = _rescue(second, index), "it is damaged"
-            except Exception as error:  # noqa: BLE001 - one bad page is a warning, not a lost book
-                lines, reason = _rescue(second, index), f"it could not be read ({type(error).__name__})"
+            except Exception:  # noqa: BLE001 - one bad page is a warning, not a lost book
+                lines, reason = _rescue(second, index), "it could not be read"
         if reason and reason != _SECOND_READER and not lines:
             pages.bad[index + 1] = reason
         pages.lines.append(lines)
-        pages.labels.append(_label(document, index))
         pages.characters += sum(len(line.text) for line in lines)
         if pages.characters > limits.characters:
             raise Refused(

@@ -116,8 +116,8 @@ def parse(path: Path, password: str | None, limits: Limits, step: Any) -> Parsed
         step(index, count, index + 1)
         try:
             lines = _as_lines(reader.pages[index].extract_text())
-        except Exception as error:  # noqa: BLE001 - one bad page is a warning, not a lost book
-            warnings.append(f"Page {index + 1} could not be read: it is damaged ({type(error).__name__}).")
+        except Exception:  # noqa: BLE001 - one bad page is a warning, not a lost book
+            warnings.append(f"Page {index + 1} could not be read: it is damaged.")
             lines = []
         text = cleaning.spaces(reflow(lines, cleaning.vocabulary(line.text for line in lines)))
         sections.append(Section(str(index + 1), text))

@@ -38,7 +38,8 @@ _LONGEST_HEADING = 90
 _CONTENTS_RUN = 3  # headings with nothing between them that make a list of contents
 _NOTHING = 60  # characters
 _ALIVE = 2000  # paragraphs between two signs of life
-_MARK = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
+_LONGEST_GROUP = 2000  # lines without a blank one that are looked at together; a list of words has any number
+_MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
@@ -164,7 +165,7 @@ def _title(paragraphs: list[str], at: int) -> str:
 def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
     """Paragraphs on one line each where the file has hard line ends; verse and lists keep theirs."""
     groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
-    groups = [group for group in groups if group.strip()]
+    groups = [part for group in groups if group.strip() for part in _parts(group)]
     lengths = sorted(len(line) for group in groups for line in group.split("\n"))
     if not lengths or lengths[int(len(lengths) * 0.98)] > _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
         return [group.strip() for group in groups]
@@ -174,11 +175,19 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
     margins = Margins(pages)
     paragraphs = []
     for at, lines in enumerate(pages):
-        if at % _ALIVE == 0:
+        if at % _ALIVE == 0 or len(lines) > _LONGEST_GROUP // 2:
             alive()
         if lines:
             paragraphs.append(reflow(lines, words, margins))
     return paragraphs
+
+
+def _parts(group: str) -> list[str]:
+    rows = group.split("\n")
+    if len(rows) <= _LONGEST_GROUP:
+        return [group]
+    starts = range(0, len(rows), _LONGEST_GROUP)
+    return [part for start in starts if (part := "\n".join(rows[start : start + _LONGEST_GROUP])).strip()]
 
 
 def _lines(group: str) -> list[Line]:
@@ -211,7 +220,7 @@ def markdown_blocks(text: str) -> list[Block]:
         mark = None if fenced else _MARK.match(row)
         if mark:
             close()
-            blocks.append(Block(mark[2], len(mark[1])))
+            blocks.append(Block((mark[2] or "").rstrip().rstrip("#").rstrip(), len(mark[1])))
         elif not fenced and current and len(current) == 1 and _UNDERLINE.match(row):
             blocks.append(Block(current.pop().strip(), 1 if row.startswith("=") else 2))
         elif row.strip() or fenced:

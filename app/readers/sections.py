@@ -137,4 +137,4 @@ def _pieces(paragraph: str, size: int) -> list[str]:
         pieces.append(window[:end].strip())
         start += end
     pieces.append(paragraph[start:].strip())
-    return pieces
+    return [piece for piece in pieces if piece]

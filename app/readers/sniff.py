@@ -6,7 +6,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from app.readers import archive
+from app.readers import archive, docx
 from app.readers.limits import Limits
 from app.readers.parsed import Refused, damaged
 
@@ -83,13 +83,14 @@ def _zipped(path: Path, limits: Limits) -> str:
         with archive.open_bounded(path, limits) as files:
             names = set(files.namelist())
             mimetype = files.read("mimetype")[:100].strip() if "mimetype" in names else b""
+            is_word = bool(docx.body(files))
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be opened.") from None
     if mimetype == b"application/epub+zip" or "META-INF/container.xml" in names:
         return "epub"
     if any(name.endswith(".opf") for name in names):
         return "epub"
-    if "word/document.xml" in names:
+    if is_word:
         return "docx"
     if mimetype.startswith(b"application/vnd.oasis.opendocument"):
         raise Refused("is an OpenDocument file.", _SAVE_DOCX)

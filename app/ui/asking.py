@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
-from app.chats import Exchange, Trouble
-from app.ui import presentation
-from app.ui.desk import Keeper, Stage
+from app.chats import Chat, Trouble
+from app.pages import Notes
+from app.ui import presentation, wording
+from app.ui.desk import Desk, Keeper, Stage
 from engine.config import Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopReason, TextDelta
@@ -23,9 +24,12 @@ from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopRe
 logger = logging.getLogger(__name__)
 
 UPDATE_SECONDS = 0.05  # at most 20 updates a second: more costs the page more than the answer costs the engine
+_SMOOTH = 3000  # characters of an answer up to which it is shown at that rate; a longer one is laid out less often
+_SLOWEST_UPDATE = 0.25
 _POLL = 0.1  # seconds that one look for an event may take: a stop or a closed tab is noticed that soon
 _QUIET = 0.25  # seconds without news after which the caller gets its turn all the same
 _HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
+_WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
 
 _ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
 
@@ -36,21 +40,40 @@ def ask(
     """Ask, and yield whenever there is something new to draw: a word about what is being waited for, or "".
 
     Args:
-        position: put the question in the place of an earlier one; what followed it is dropped.
+        position: put the question in the place of an earlier one, which stays as another version.
 
     Raises:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
+
+    def begin(chat: Chat) -> _Writer:
+        return _Writer(keeper, chat.id, keeper.chats.ask(chat.id, question, position))
+
+    return _run(keeper, begin, sampling, mode)
+
+
+def go_on(keeper: Keeper, sampling: SamplingParams, mode: Mode, position: int) -> Iterator[str]:
+    """Continue the answer at ``position``, which was cut; yields and raises as ``ask``."""
+
+    def begin(chat: Chat) -> _Writer:
+        keeper.chats.resume(chat.id, position)
+        return _Writer(keeper, chat.id, position)
+
+    return _run(keeper, begin, sampling, mode)
+
+
+def _run(keeper: Keeper, begin: Callable[[Chat], _Writer], sampling: SamplingParams, mode: Mode) -> Iterator[str]:
     claim = keeper.claim()
     try:
         chat = keeper.chat
         if chat is None:
             raise TrifoldError("There is no book on the desk yet.", "Open one first.")
-        writer = _Writer(keeper, chat.id, question, keeper.chats.ask(chat.id, question, position))
+        writer = begin(chat)
         yield "Thinking…"
         try:
             yield from _wait(keeper, claim)
+            writer.begin()
             yield from _answer(keeper, writer, claim, sampling, mode)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
@@ -69,26 +92,35 @@ def until_free(keeper: Keeper) -> Iterator[None]:
 
 
 def _wait(keeper: Keeper, claim: threading.Event) -> Iterator[str]:
-    """A question may be sent while the book is on its way; it waits for it.
+    """A question may be sent while the book is on its way: it waits, or the reading waits for it.
 
     Raises:
         TrifoldError: the book did not arrive.
     """
-    while keeper.desk.stage in _ON_THE_WAY and not claim.is_set():
-        yield _waiting_words(keeper.desk.stage)
-        time.sleep(_QUIET)
+    while not keeper.desk.paused and keeper.desk.stage in _ON_THE_WAY and not claim.is_set():
+        yield _waiting_words(keeper.desk)
+        if _can_be_answered_now(keeper.desk):
+            keeper.pause_reading()
+        time.sleep(_POLL)
     desk = keeper.desk
-    if desk.stage is not Stage.READY and not claim.is_set():
+    if desk.stage is not Stage.READY and not desk.paused and not claim.is_set():
         trouble = desk.trouble or Trouble("There is no book on the desk yet.", "Open one first.")
         raise TrifoldError(trouble.cause, trouble.remedy)
 
 
-def _waiting_words(stage: Stage) -> str:
-    if stage is Stage.READING:
-        return (
-            "Your question is asked as soon as the book has been read. Stop reading to ask about what was read so far."
-        )
-    return "Your question is asked as soon as the book has been opened."
+def _can_be_answered_now(desk: Desk) -> bool:
+    """Whether there is a page to answer from, and so much left to read that waiting for it would be dull."""
+    progress = desk.progress
+    return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
+
+
+def _waiting_words(desk: Desk) -> str:
+    if desk.stage is not Stage.READING:
+        return "Your question is asked as soon as the book has been opened."
+    if _can_be_answered_now(desk) and desk.progress and desk.document:
+        read = wording.counted(desk.progress.pages_done, desk.document.unit)
+        return f"Read {read} so far: your question is answered from these, then the reading goes on."
+    return "Your question is asked as soon as the book has been read."
 
 
 def _answer(
@@ -100,16 +132,18 @@ def _answer(
     try:
         shown, news = time.monotonic(), False
         while not writer.done:
-            event = request.next_event(timeout=UPDATE_SECONDS if news else _POLL)
+            pace = writer.pace
+            event = request.next_event(timeout=pace if news else _POLL)
             if claim.is_set():
                 request.cancel()
+            keeper.chats.save_in_time()
             if event is not None:
                 writer.take(event)
                 news = True
             elif request.finished:
                 break
             now = time.monotonic()
-            if now - shown >= (UPDATE_SECONDS if news else _QUIET):
+            if now - shown >= (pace if news else _QUIET):
                 shown, news = now, False
                 yield writer.waiting
     finally:
@@ -127,7 +161,8 @@ def _request(
     until = time.monotonic() + _HANDOVER
     while not claim.is_set():
         try:
-            return keeper.engine.ask(writer.question, history=history, sampling=sampling, mode=mode)
+            begun = {"begun": writer.begun} if writer.begun else {}
+            return keeper.engine.ask(writer.question, history=history, sampling=sampling, mode=mode, **begun)
         except Busy:
             if time.monotonic() > until:
                 raise
@@ -137,23 +172,39 @@ def _request(
 
 
 class _Writer:
-    """Writes one exchange down, event by event."""
+    """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
 
-    def __init__(self, keeper: Keeper, chat: str, question: str, position: int) -> None:
-        self.question = question
+    def __init__(self, keeper: Keeper, chat: str, position: int) -> None:
+        known = keeper.chats.get(chat)
+        assert known is not None
+        self._exchange = known.exchanges[position]
+        self.question = self._exchange.question
+        self.begun = self._exchange.answer
         self.done = False
         self.waiting = "Reading the question…"
         self._keeper = keeper
         self._chat = chat
         self._position = position
-        self._exchange = Exchange(question)
+        self._stages = self._exchange.stages
+        self._notes: Notes | None = None
         keeper.show(pace=())
+
+    @property
+    def pace(self) -> float:
+        """Seconds between two updates: the page lays out the whole answer each time, which takes longer as it grows."""
+        return min(_SLOWEST_UPDATE, UPDATE_SECONDS * max(1.0, len(self._exchange.answer) / _SMOOTH))
 
     def history(self) -> tuple[tuple[str, str], ...]:
         chat = self._keeper.chats.get(self._chat)
         return chat.before(self._position) if chat else ()
 
+    def begin(self) -> None:
+        """The question is asked now, about what has been read by now."""
+        read = self._keeper.desk.read
+        self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
+
     def take(self, event: Any) -> None:
+        self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
             self._write(answer=self._exchange.answer + event.text, figures=event.figures)
@@ -165,7 +216,9 @@ class _Writer:
             self._figures(event)
             if event.page_scores:
                 self._keeper.show(scores=event.page_scores)
-            self._write(answer=event.answer, figures=event.figures, stopped=event.stop_reason)
+            stages = self._stages + "".join(stage.value[0] for stage in event.stages)
+            answer = self.begun + event.answer
+            self._write(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
         elif isinstance(event, Failed):
             self.fail(Trouble(event.cause, event.remedy))
@@ -178,6 +231,14 @@ class _Writer:
         """Whatever ended it, the exchange does not stay open."""
         if self._exchange.stopped is None:
             self._write(stopped=StopReason.CANCELLED)
+
+    def _note(self, event: Any) -> None:
+        """What stands behind the words, as far as it is known; ``_write`` of the same event keeps it."""
+        if self._notes is None:
+            document, before = self._keeper.desk.document, self._exchange.notes
+            self._notes = self._keeper.note_taker.begin(document, self.begun, before)
+        self._notes.take(event)
+        self._exchange = replace(self._exchange, notes=self._notes.record())
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
         pace = presentation.longer_pace(self._keeper.desk.pace, event, self._exchange.figures)

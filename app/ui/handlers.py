@@ -6,20 +6,25 @@ whole chat as messages plus the state of the input. Knows no layout and no engin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
 
 from app.chats import Trouble
-from app.ui import asking, messages
+from app.ui import acts, asking, messages
 from app.ui.desk import Keeper
 from app.ui.messages import Message
-from engine.config import SamplingParams
+from engine.config import Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
 
-Update = tuple[Any, Any, Any, Any]
-"""New values of the chat, the question box, the Send button and the Stop button."""
+Update = tuple[Any, Any, Any, Any, Any]
+"""New values of the chat, the question box, what it is about, the Send button and the Stop button."""
+
+How = tuple[str, float, float, int]
+"""Mode of decoding, temperature, top-p, length in tokens."""
+
+Steps = Callable[[SamplingParams, Mode], Iterator[str]]
 
 
 class Handlers:
@@ -29,85 +34,89 @@ class Handlers:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
+        self._made: messages.Made = {}
 
     def show(self) -> list[Message]:
         """The chat on the desk, as it stands: after a reload, in a second tab, after another chat was chosen."""
-        chat = self._keeper.chat
-        return messages.messages(chat.exchanges) if chat else []
+        return self._shown("")
 
-    def begin_chat(self) -> tuple[list[Message], Any]:
+    def begin_chat(self) -> list[Message]:
+        """A new chat; what stands in the question box stays: a quick person may be typing already."""
         self._keeper.begin_chat()
-        return self.show(), ""
+        return self.show()
 
     def stop(self) -> None:
         self._keeper.stop_asking()
 
-    def ask(self, question: str, mode: str, temperature: float, top_p: float, length: int) -> Iterator[Update]:
+    def ask(self, question: str, act: str, *how: Any) -> Iterator[Update]:
+        """Ask; where ``act`` says so, in the place of an earlier question, which stays as another version."""
         if question.strip():
-            yield from self._ask(question.strip(), (mode, temperature, top_p, length), None)
+            yield from self._ask(question.strip(), self._position(act, acts.EDIT), how)
         else:
             yield self._idle()
 
-    def ask_again(self, mode: str, temperature: float, top_p: float, length: int) -> Iterator[Update]:
-        """The last question once more, in the place of its answer."""
-        chat = self._keeper.chat
-        if chat is None or not chat.exchanges:
+    def act(self, act: str, *how: Any) -> Iterator[Update]:
+        """A button under an answer: ask its question once more, or go on with it."""
+        again, go_on = self._position(act, acts.AGAIN), self._position(act, acts.GO_ON)
+        keeper, chat = self._keeper, self._keeper.chat
+        if chat is not None and again is not None:
+            yield from self._ask(chat.exchanges[again].question, again, how, clears=False)
+        elif chat is not None and go_on is not None and chat.exchanges[go_on].can_be_continued:
+            yield from self._steps(
+                lambda sampling, mode: asking.go_on(keeper, sampling, mode, go_on), how, clears=False
+            )
+        else:
             yield self._idle()
-            return
-        last = len(chat.exchanges) - 1
-        yield from self._ask(chat.exchanges[last].question, (mode, temperature, top_p, length), last)
 
-    def ask_edited(
-        self, edit: gr.EditData, mode: str, temperature: float, top_p: float, length: int
-    ) -> Iterator[Update]:
-        """A question in new words: it takes the old one's place, and what followed is dropped."""
-        position = int(edit.index if isinstance(edit.index, int) else edit.index[0]) // 2
-        yield from self._ask(str(edit.value).strip(), (mode, temperature, top_p, length), position)
-
-    def choose(
-        self, chosen: gr.SelectData, question: str, mode: str, temperature: float, top_p: float, length: int
-    ) -> Iterator[Update]:
-        """A button inside a message: ask again, or stop another tab's answer and ask."""
+    def choose(self, chosen: gr.SelectData, question: str, act: str, *how: Any) -> Iterator[Update]:
+        """A button inside a message: stop another tab's answer, and ask."""
         if chosen.value == messages.STOP_OTHER:
             self._keeper.stop_asking()
-            yield from self._patiently(question.strip(), (mode, temperature, top_p, length))
-        else:
-            yield from self.ask_again(mode, temperature, top_p, length)
+            for _ in asking.until_free(self._keeper):
+                yield gr.skip(), gr.skip(), gr.skip(), gr.skip(), gr.skip()
+            yield from self.ask(question, act, *how)
 
-    def _patiently(self, question: str, how: tuple[str, float, float, int]) -> Iterator[Update]:
-        """Ask once the other tab's answer has let go."""
-        for _ in asking.until_free(self._keeper):
-            yield gr.skip(), gr.skip(), gr.skip(), gr.skip()
-        yield from self._ask(question, how, None)
+    def _position(self, act: str, wanted: str) -> int | None:
+        """Where the message stands that an act is about, if it is an act of this kind and still in sight."""
+        parsed, chat = acts.parse(act), self._keeper.chat
+        return chat.position_of(parsed[1]) if chat and parsed and parsed[0] == wanted else None
 
-    def _ask(self, question: str, how: tuple[str, float, float, int], position: int | None) -> Iterator[Update]:
+    def _ask(self, question: str, position: int | None, how: How, clears: bool = True) -> Iterator[Update]:
+        keeper = self._keeper
+        yield from self._steps(
+            lambda sampling, mode: asking.ask(keeper, question, sampling, mode, position), how, clears
+        )
+
+    def _steps(self, steps: Steps, how: How, clears: bool) -> Iterator[Update]:
+        """Draw every step of an answer. ``clears``: the question was taken from the box, which is empty then."""
         mode, temperature, top_p, length = how
         taken = False
         try:
             sampling = SamplingParams(temperature=float(temperature), top_p=float(top_p), max_tokens=int(length))
-            for waiting in asking.ask(self._keeper, question, sampling, mode, position):  # type: ignore[arg-type]
-                yield (self._shown(waiting), *self._busy(taken))
+            for waiting in steps(sampling, mode):  # type: ignore[arg-type]
+                yield (self._shown(waiting), *self._busy(taken, clears))
                 taken = True
         except Busy as error:
             yield self._refused(error, messages.STOP_OTHER)
         except TrifoldError as error:
-            yield self._refused(error, messages.AGAIN)
+            yield self._refused(error)
         else:
             yield self._idle()
 
     def _shown(self, waiting: str) -> list[Message]:
         chat = self._keeper.chat
-        return messages.messages(chat.exchanges, waiting) if chat else []
+        return messages.messages(chat.exchanges, waiting, self._made) if chat else []
 
     @staticmethod
-    def _busy(already: bool) -> tuple[Any, Any, Any]:
+    def _busy(already: bool, clears: bool) -> tuple[Any, Any, Any, Any]:
         if already:
-            return gr.skip(), gr.skip(), gr.skip()
-        return "", gr.update(visible=False), gr.update(visible=True)
+            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
+        empty = "" if clears else gr.skip()
+        return empty, empty, gr.update(visible=False), gr.update(visible=True)
 
     def _idle(self) -> Update:
-        return self.show(), gr.skip(), gr.update(visible=True), gr.update(visible=False)
+        return self.show(), gr.skip(), gr.skip(), gr.update(visible=True), gr.update(visible=False)
 
-    def _refused(self, error: TrifoldError, option: str) -> Update:
+    def _refused(self, error: TrifoldError, option: str = "") -> Update:
         told = messages.refusal(Trouble(error.cause, error.remedy), option)
-        return [*self.show(), told], gr.skip(), gr.update(visible=True), gr.update(visible=False)
+        return [*self.show(), told], gr.skip(), gr.skip(), gr.update(visible=True), gr.update(visible=False)

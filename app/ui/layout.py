@@ -49,24 +49,25 @@ def build(keeper: Keeper) -> gr.Blocks:
             send = gr.Button("Ask", elem_id="send", variant="primary", scale=0, min_width=84)
             stop = gr.Button("Stop", elem_id="stop", variant="stop", scale=0, min_width=84, visible=False)
         how = _how()
+        act = gr.Textbox(elem_id="act", show_label=False, container=False, elem_classes="unseen")
+        do = gr.Button("Do it", elem_id="do", elem_classes="unseen")
         fresh = gr.Button("New chat", elem_id="fresh", elem_classes="unseen")
         refresh = gr.Button("Show again", elem_id="refresh", elem_classes="unseen")
 
     with page:
-        shown = [chat, box, send, stop]
+        shown = [chat, box, act, send, stop]
         answering: dict[str, Any] = {
             "outputs": shown,
             "show_progress": "hidden",
             "api_visibility": "private",
             "concurrency_limit": None,
         }
-        gr.on([send.click, box.submit], handlers.ask, [box, *how], **answering)
-        chat.retry(handlers.ask_again, how, **answering)
-        chat.edit(handlers.ask_edited, how, **answering)
-        chat.option_select(handlers.choose, [box, *how], **answering)
+        gr.on([send.click, box.submit], handlers.ask, [box, act, *how], **answering)
+        do.click(handlers.act, [act, *how], **answering)
+        chat.option_select(handlers.choose, [box, act, *how], **answering)
         quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         stop.click(handlers.stop, None, None, **quick)
-        fresh.click(handlers.begin_chat, None, [chat, box], **quick)
+        fresh.click(handlers.begin_chat, None, chat, **quick)
         refresh.click(handlers.show, None, chat, trigger_mode="always_last", **quick)
         page.load(handlers.show, None, chat, **quick)
     page.queue(api_open=False, default_concurrency_limit=None)
@@ -80,8 +81,7 @@ def _chat() -> gr.Chatbot:
         container=False,
         layout="panel",
         height="100%",
-        buttons=["copy"],
-        editable="user",
+        buttons=[],
         feedback_options=None,
         latex_delimiters=[],
         sanitize_html=True,

@@ -9,45 +9,39 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from app.books import Book
 from app.ui.desk import Desk, Keeper
+from app.ui.panel import Panel
 from app.ui.presentation import View
-from app.ui.sample import Sample
 from app.ui.view import map_view, page_view
 from engine.document import Document
 
 TICK_SECONDS = 0.1
 HEARTBEAT_SECONDS = 5.0
-SHELF_SECONDS = 2.0  # the folder of books is looked at this often
 
 
 class Live:
     """Args:
     keeper: keeps the desk that is shown.
-    sample: the bundled book, for the questions it comes with.
+    panels: parts of the page that bring keys of their own.
     """
 
-    def __init__(self, keeper: Keeper, sample: Sample) -> None:
+    def __init__(self, keeper: Keeper, panels: Sequence[Panel] = ()) -> None:
         self._keeper = keeper
-        self._sample = sample
-        self._books: list[Book] = []
+        self._panels = tuple(panels)
         self._mapped: tuple[Document | None, View] | None = None
-        self._looked = 0.0
 
     def view(self) -> View:
-        keeper = self._keeper
-        desk = keeper.desk
-        chats = keeper.chats.of_book(desk.book.sha256) if desk.book else ()
+        desk = self._keeper.desk
         # The map comes first: what glows on it needs to know how many pages there are.
-        view = {"map": self._map(desk), **page_view(desk, keeper.engine.status(), chats, self._shelf())}
-        of_sample = desk.book is not None and desk.book.sha256 == self._sample.sha256
-        view["suggestions"] = list(self._sample.questions) if of_sample else []
+        view = {"map": self._map(desk), **page_view(desk, self._keeper.engine.status(), self._keeper.chat)}
+        for panel in self._panels:
+            view.update(panel.view())
         return view
 
     def route(self) -> Route:
@@ -62,13 +56,6 @@ class Live:
         if self._mapped is None or self._mapped[0] is not desk.document:
             self._mapped = desk.document, map_view(desk)
         return self._mapped[1]
-
-    def _shelf(self) -> list[Book]:
-        now = time.monotonic()
-        if not self._looked or now - self._looked > SHELF_SECONDS:
-            self._looked = now
-            self._books = list(self._keeper.books.all())
-        return self._books
 
 
 async def changes(

@@ -13,13 +13,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.chats import Exchange, Trouble
-from app.ui import presentation
+from app.ui import acts, citations, presentation, wording
 
 Message = dict[str, Any]
+Made = dict[int, tuple[Exchange, list[Message]]]
+"""By position in the chat: an exchange and the messages that it became."""
 
-AGAIN = "again"
 STOP_OTHER = "stop-other"
-_OPTIONS = {AGAIN: "Ask again", STOP_OTHER: "Stop that answer and ask mine"}
+_OPTIONS = {STOP_OTHER: "Stop that answer and ask mine"}
 
 LONGEST_QUESTION = 20_000
 """Characters of a question that are shown; the model gets all of them."""
@@ -50,41 +51,61 @@ def harmless(text: str) -> str:
     return "".join([*parts, _plain(text[end:])])
 
 
-def messages(exchanges: Sequence[Exchange], waiting: str = "") -> list[Message]:
-    """The whole chat. ``waiting`` stands where the answer to the last question is going to be."""
+def messages(exchanges: Sequence[Exchange], waiting: str = "", made: Made | None = None) -> list[Message]:
+    """The whole chat.
+
+    Args:
+        waiting: stands where the answer to the last question is going to be.
+        made: what was made of exchanges before; those that have ended are not made again, new ones are added.
+    """
+    made = {} if made is None else made
     shown: list[Message] = []
-    for exchange in exchanges:
-        shown.append({"role": "user", "content": harmless(_shortened(exchange.question))})
-        shown.append(_answer(exchange, waiting if exchange is exchanges[-1] else ""))
+    for turn, exchange in enumerate(exchanges):
+        known = made.get(turn)
+        if known is None or known[0] is not exchange or exchange.stopped is None:
+            asked = harmless(_shortened(exchange.question)) + acts.under_question(exchange)
+            answer = _answer(exchange, turn, waiting if exchange is exchanges[-1] else "")
+            known = made[turn] = exchange, [{"role": "user", "content": asked}, answer]
+        shown += [dict(message) for message in known[1]]
     return shown
 
 
-def refusal(trouble: Trouble, option: str) -> Message:
+def refusal(trouble: Trouble, option: str = "") -> Message:
     """A message that is not part of the chat: why a question was not taken, with the button that mends it."""
-    return {
-        "role": "assistant",
-        "content": f'<div class="trouble">{_sentences(trouble)}</div>',
-        "options": [{"label": _OPTIONS[option], "value": option}],
-    }
+    message: Message = {"role": "assistant", "content": _trouble(trouble)}
+    if option:
+        message["options"] = [{"label": _OPTIONS[option], "value": option}]
+    return message
 
 
 def _shortened(question: str) -> str:
     return question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
 
 
-def _answer(exchange: Exchange, waiting: str) -> Message:
-    if exchange.trouble is not None:
-        message = refusal(exchange.trouble, AGAIN)
-        if exchange.answer:
-            message["content"] = f"{harmless(exchange.answer)}\n\n{message['content']}"
-        return message
-    content = harmless(exchange.answer)
+def _answer(exchange: Exchange, turn: int, waiting: str) -> Message:
+    content = citations.marked(exchange.answer, exchange.notes, turn, harmless)
     if exchange.stopped is None:
+        # An answer that is continued waits behind its own words.
         content = _unfinished(content) if content else WAITING.format(html.escape(waiting or "Thinking…"))
-    else:
-        line = presentation.answer_line(exchange.figures, exchange.stopped)
-        content += f'\n\n<div class="under">{html.escape(line)}</div>' if line else ""
-    return {"role": "assistant", "content": content}
+        return {"role": "assistant", "content": content}
+    if exchange.trouble is not None:
+        content += f"\n\n{_trouble(exchange.trouble)}"
+    if line := _line(exchange):
+        content += f'\n\n<div class="under">{html.escape(line)}</div>'
+    return {"role": "assistant", "content": content.lstrip() + acts.under_answer(exchange)}
+
+
+def _line(exchange: Exchange) -> str:
+    """The quiet line under an answer: its figures, how it ended, and from how much of the book it is."""
+    if exchange.trouble is not None:
+        return ""
+    parts = [presentation.answer_line(exchange.figures, None if exchange.interrupted else exchange.stopped)]
+    if exchange.interrupted:
+        parts.append("cut off when Trifold ended")
+    if exchange.pages_read:
+        unit = str((exchange.notes or {}).get("unit", "page"))
+        parts.append(f"from the first {wording.counted(exchange.pages_read, unit)}, read so far")
+    return " · ".join(part for part in parts if part)
 
 
 def _unfinished(content: str) -> str:
@@ -95,8 +116,9 @@ def _unfinished(content: str) -> str:
     return words + CARET
 
 
-def _sentences(trouble: Trouble) -> str:
-    return html.escape(f"{trouble.cause} {trouble.remedy}".strip())
+def _trouble(trouble: Trouble) -> str:
+    said = html.escape(f"{trouble.cause} {trouble.remedy}".strip())
+    return f'<div class="trouble">{said}</div>'
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ from app.ui import wording
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
 
 View = dict[str, Any]
+PacePoint = tuple[float, float, float]
 
 SCORE_LEVELS = 100
 PACE_LENGTH = 120
@@ -42,6 +43,16 @@ def reading_view(progress: ReadingProgress, unit: str) -> View:
     }
 
 
+def paused_view(read: BookRead, unit: str) -> View:
+    """The line and the bar while the reading waits for an answer."""
+    return {
+        "fraction": _share(read.tokens, read.tokens_total),
+        "pages": read.pages_read,
+        "where": f"Read to {unit} {wording.count(read.pages_read)} of {wording.count(read.pages_total)}",
+        "pace": "goes on after this answer",
+    }
+
+
 def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: int) -> str:
     """Pages, tokens and whether it fits, on one line."""
     parts = [wording.counted(pages, unit)]
@@ -55,6 +66,9 @@ def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: 
 
 def read_line(read: BookRead, unit: str) -> str:
     """How the reading went, once it is over."""
+    if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
+        opened = f"Opened {wording.counted(read.pages_read, unit)} in {wording.duration(read.seconds)}"
+        return f"{opened}, as they were read before. They stay in memory for every question."
     if not read.stopped:
         pace = f"{wording.duration(read.seconds)}, {wording.rate(read.tokens_per_s)} tokens/s"
         return f"Read {wording.counted(read.pages_read, unit)} in {pace}. It stays in memory for every question."
@@ -130,10 +144,15 @@ def pace_of(previous: Figures | None, current: Figures) -> float | None:
     return max(0.0, (current.ms_per_token_mean * current.answer_tokens - spent_before) / tokens)
 
 
-def longer_pace(pace: Sequence[float], event: TextDelta | AnswerDone, previous: Figures | None) -> tuple[float, ...]:
-    """The moving line with one more point."""
+def longer_pace(
+    pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
+) -> tuple[PacePoint, ...]:
+    """The moving line with one more point: the newest tokens' milliseconds, p50 and p95 of the answer so far."""
     point = pace_of(previous, event.figures)
-    return tuple(pace) if point is None else (*pace, round(point, 2))[-PACE_LENGTH:]
+    if point is None:
+        return tuple(pace)
+    p50, p95 = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95
+    return (*pace, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2)))[-PACE_LENGTH:]
 
 
 def glow(scores: Sequence[float]) -> list[int]:

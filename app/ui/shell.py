@@ -26,10 +26,10 @@ _HEAD = """
 <meta name="theme-color" content="#faf7f0">
 <link rel="icon" href="/ui/trifold.svg" type="image/svg+xml">
 <script src="/ui/theme.js"></script>
-<link rel="stylesheet" href="/ui/trifold.css">
-<link rel="stylesheet" href="/ui/chat.css">
+{styles}
 <script type="module" src="/ui/main.js"></script>
 """
+_FIRST_STYLE = "trifold.css"  # it defines the colours that the others use
 _GRADIO = re.compile(r"<gradio-app.*?</gradio-app>", re.DOTALL)
 # Addresses of other hosts for link previews, and a base address that the content policy forbids: no use to us.
 _UNWANTED = re.compile(
@@ -65,7 +65,15 @@ def frame(page: str) -> str:
         raise EngineError("This version of Gradio has another start page.", "Install the one in requirements.txt.")
     ours = (_HERE / "frame.html").read_text(encoding="utf-8").replace("<!-- gradio -->", chat.group(0))
     page = page[: chat.start()] + ours + page[chat.end() :]
-    return _UNWANTED.sub("", page).replace("</head>", _HEAD + "</head>", 1)
+    return _UNWANTED.sub("", page).replace("</head>", _HEAD.format(styles=_styles()) + "</head>", 1)
+
+
+def _styles() -> str:
+    """Every style sheet of ours, the frame's first."""
+    names = sorted(
+        (file.name for file in (_ASSETS / "style").glob("*.css")), key=lambda name: (name != _FIRST_STYLE, name)
+    )
+    return "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
 
 
 class Shell:

@@ -6,40 +6,35 @@ changes often is kept apart from what is large. Pure: a snapshot of the desk in,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from app.books import Book
 from app.chats import Chat
 from app.settings import DEMO_MODEL, is_same_folder
 from app.ui import presentation, wording
 from app.ui.desk import Desk, Stage
 from app.ui.presentation import View
 
-MOST_BOOKS = 12
-MOST_CHATS = 20
 DEMO_NAME = "Demo model"
 
 _LOADING = "The model is being loaded. You can open a book already."
 
 
-def page_view(desk: Desk, status: Any, chats: Iterable[Chat], books: Iterable[Book]) -> View:
-    """What the page shows outside the chat itself, but for the map's own shape (``map_view``), which hardly changes.
+def page_view(desk: Desk, status: Any, chat: Chat | None = None) -> View:
+    """What the page shows of the desk, but for the map's own shape (``map_view``), which hardly changes.
 
     Args:
         status: the engine's own snapshot, ``engine.Status``.
+        chat: the one on the desk.
     """
     return {
         "model": model_view(status),
         "book": book_view(desk),
         "pages_read": pages_read(desk),
         "reading": _reading(desk),
-        "read": presentation.read_line(desk.read, _unit(desk)) if desk.read else "",
+        "read": presentation.read_line(desk.read, _unit(desk)) if desk.read and not desk.paused else "",
         "asking": desk.asking,
-        "chat": {"id": desk.chat, "turns": _turns(desk, chats)},
-        "chats": [{"id": chat.id, "title": chat.title} for chat in chats][:MOST_CHATS],
-        "books": [_shelved(book) for book in books][:MOST_BOOKS],
-        "figures": presentation.figures_view(desk.figures) if desk.figures else None,
+        "chat": _chat(desk, chat),
+        "figures": _figures(desk, chat),
         "memory": presentation.kv_view(desk.read.kv_bytes) if desk.read else [],
         "scores": presentation.glow(desk.scores),
         "pace": list(desk.pace),
@@ -95,6 +90,8 @@ def pages_read(desk: Desk) -> int:
 def _reading(desk: Desk) -> View | None:
     if desk.stage is not Stage.READING:
         return None
+    if desk.paused and desk.read is not None:
+        return presentation.paused_view(desk.read, _unit(desk))
     if desk.progress is None:
         return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": ""}
     return presentation.reading_view(desk.progress, _unit(desk))
@@ -119,6 +116,8 @@ def _choice(desk: Desk) -> View:
 
 def _model_parts(model: Any) -> list[str]:
     """What the tooltip of the model's name lists."""
+    if not model.parameters:  # another machine's
+        return [f"Answers come from {model.device}", f"Window of {wording.counted(model.context_limit, 'token')}"]
     draft = "No draft model"
     if model.draft_parameters:
         draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
@@ -135,13 +134,17 @@ def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:.1f} million"
 
 
-def _turns(desk: Desk, chats: Iterable[Chat]) -> int:
-    return next((len(chat.exchanges) for chat in chats if chat.id == desk.chat), 0)
+def _figures(desk: Desk, chat: Chat | None) -> View | None:
+    """Of the answer that is being written, else of the last one in the chat that is shown."""
+    turns = chat.exchanges if chat else ()
+    figures = turns[-1].figures if turns and not desk.asking else desk.figures
+    return presentation.figures_view(figures) if figures else None
 
 
-def _shelved(book: Book) -> View:
-    pages = wording.counted(book.pages, book.unit) if book.pages else ""
-    return {"id": book.sha256, "title": book.shown, "line": pages}
+def _chat(desk: Desk, chat: Chat | None) -> View:
+    """``last``: the last answer, which names the whole path of versions that leads to it."""
+    turns = chat.exchanges if chat else ()
+    return {"id": desk.chat, "turns": len(turns), "last": turns[-1].answer_id if turns else 0}
 
 
 def _unit(desk: Desk) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 _SIZES = ((1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
+_DAY = 24 * 3600
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def count(number: int) -> str:
@@ -70,3 +74,14 @@ def time_left(seconds: float) -> str:
     if minutes < _MINUTE:
         return f"about {minutes} min left"
     return f"about {seconds / _HOUR:.1f} h left"
+
+
+def day(when: float, now: float) -> str:
+    """A moment (seconds since the epoch) as its day, in this machine's time: "today", "yesterday", "12 Mar 2026"."""
+    then, today = time.localtime(when), time.localtime(now)
+    if then[:3] == today[:3]:
+        return "today"
+    if then[:3] == time.localtime(now - _DAY)[:3]:
+        return "yesterday"
+    year = "" if then.tm_year == today.tm_year else f" {then.tm_year}"
+    return f"{then.tm_mday} {_MONTHS[then.tm_mon - 1]}{year}"

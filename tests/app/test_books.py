@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app import books as module
-from app.books import Books
+from app import incoming as module
+from app.books import Book, Books
+from app.store.database import Database
 from engine.errors import DocumentError, ResourceError
 
 TEXT = b"Es war einmal eine Lampe."
@@ -21,7 +22,7 @@ def books(tmp_path: Path) -> Books:
     return Books(tmp_path / "Bücher", clock=lambda: float(next(clock)))
 
 
-def take(books: Books, name: str, content: bytes = TEXT) -> module.Book:
+def take(books: Books, name: str, content: bytes = TEXT) -> Book:
     with books.receive(name) as incoming:
         for start in range(0, len(content), 7):
             incoming.write(content[start : start + 7])
@@ -38,7 +39,7 @@ def test_a_file_is_kept_under_its_hash(books: Books) -> None:
 
 def test_the_same_content_is_one_book(books: Books) -> None:
     first = take(books, "a.txt")
-    books.remember(first, "Title", 3, "page")
+    books.remember(first, title="Title", pages=3, unit="page")
     second = take(books, "b.txt")
     assert len(books.all()) == 1
     assert (second.name, second.title, second.opened) == ("a.txt", "Title", 3.0)
@@ -48,7 +49,7 @@ def test_the_same_content_is_one_book(books: Books) -> None:
 def test_the_last_opened_comes_first(books: Books) -> None:
     first, second = take(books, "a.txt"), take(books, "b.txt", b"other")
     assert [book.name for book in books.all()] == ["b.txt", "a.txt"]
-    books.remember(first, "A", 1, "page")
+    books.remember(first, title="A", pages=1, unit="page")
     assert [book.shown for book in books.all()] == ["A", second.name]
 
 
@@ -78,16 +79,66 @@ def test_an_empty_file_and_a_huge_one_are_refused(books: Books, monkeypatch: pyt
     assert books.all() == ()
 
 
-def test_a_record_that_lies_is_no_book(books: Books) -> None:
+def test_a_record_that_lies_is_no_book(books: Books, tmp_path: Path) -> None:
     book = take(books, "a.txt")
     record = books.path(book).parent / "book.json"
     lies = json.loads(record.read_text(encoding="utf-8"))
-    for change in ({"file": "../../secret"}, {"file": "gone.pdf"}, {"sha256": "0" * 64}, {"extra": 1}):
+    for change in ({"file": "../../secret"}, {"file": "gone.pdf"}, {"file": ""}, {"sha256": "0" * 64}):
         record.write_text(json.dumps({**lies, **change}), encoding="utf-8")
-        with pytest.raises(DocumentError):
-            books.get(book.sha256)
+        assert Books(tmp_path / "Bücher").all() == ()
     record.write_text("{", encoding="utf-8")
+    assert Books(tmp_path / "Bücher").all() == ()
+
+
+def test_a_lost_catalogue_is_put_together_again(books: Books, tmp_path: Path) -> None:
+    book = take(books, "Die Lampe.txt")
+    (found,) = Books(tmp_path / "Bücher").all()
+    assert (found.sha256, found.name, found.file) == (book.sha256, book.name, book.file)
+
+
+def test_what_is_known_of_a_book_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "library.db"
+    first = Books(tmp_path / "books", Database(file))
+    book = take(first, "a.pdf")
+    first.remember(book, title="The Light", author="A. Writer", pages=212, unit="page")
+    first.read(book, tokens=28_412, pages_read=120)
+    (kept,) = Books(tmp_path / "books", Database(file)).all()
+    assert (kept.title, kept.author, kept.pages, kept.tokens, kept.pages_read) == (
+        "The Light",
+        "A. Writer",
+        212,
+        28_412,
+        120,
+    )
+    assert kept.added > 0
+
+
+def test_what_an_end_left_half_done_is_swept_away(books: Books, tmp_path: Path) -> None:
+    folder = tmp_path / "Bücher"
+    folder.mkdir(exist_ok=True)
+    (folder / "incoming-1").write_bytes(b"half")
+    (folder / "leaving-1").mkdir()
+    (folder / "leaving-1" / "book.txt").write_bytes(TEXT)
+    (folder / "something else").mkdir()
+    Books(folder)
+    assert [entry.name for entry in folder.iterdir()] == ["something else"]
+
+
+def test_a_book_whose_file_is_gone_is_not_shown(books: Books) -> None:
+    book = take(books, "a.txt")
+    books.path(book).unlink()
     assert books.all() == ()
+    with pytest.raises(DocumentError):
+        books.get(book.sha256)
+
+
+def test_size_counts_all_that_is_kept_with_it(books: Books) -> None:
+    book = take(books, "a.txt")
+    before = books.size(book)
+    (books.path(book).parent / "cover.png").write_bytes(b"x" * 1000)
+    assert books.size(book) == before + 1000 > len(TEXT)
+    assert books.cover(book.sha256) is not None
+    assert books.cover("../" + book.sha256) is None
 
 
 @pytest.mark.parametrize("sha256", ["", "..", "0" * 64, "/etc", "A" * 64])

@@ -6,7 +6,7 @@ const MOST_BYTES = 200 * 2 ** 20;
 
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
 const HINTS = {
-  reading: "You can ask already: your question waits until the book has been read.",
+  reading: "You can ask already: about the pages that have been read so far.",
   ready: "Ask anything about this book.",
 };
 const MENDS = {
@@ -66,29 +66,6 @@ function fail(trouble) {
   draw();
 }
 
-export function showShelf(name, items) {
-  const list = byId(name);
-  list.replaceChildren(
-    ...items.map((item) => {
-      const entry = document.createElement("li");
-      const button = document.createElement("button");
-      button.type = "button";
-      button.dataset.id = item.id;
-      const title = document.createElement("span");
-      title.textContent = item.title;
-      button.append(title);
-      if (item.line) {
-        const line = document.createElement("small");
-        line.textContent = item.line;
-        button.append(line);
-      }
-      entry.append(button);
-      return entry;
-    }),
-  );
-  list.dispatchEvent(new CustomEvent("shelved"));
-}
-
 // A file on its way: null when it has arrived, else the part of it that has.
 export function showSending(part) {
   byId("trifold").dataset.sending = part === null ? "no" : "yes";
@@ -131,10 +108,6 @@ export function bindBooks(sending) {
     if (event.key === "Enter" || event.key === " ") input.click();
   });
   byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
-  byId("books").addEventListener("click", (event) => {
-    const id = event.target.closest("button")?.dataset.id;
-    if (id && !(id === current.id && current.stage === "ready")) post("/books/open", { id }).then(fail);
-  });
   byId("password-form").addEventListener("submit", (event) => {
     event.preventDefault();
     post("/books/open", { id: current.id, password: byId("password").value }).then(fail);

@@ -1,4 +1,5 @@
 // Between our frame and Gradio's chat: which chat is shown, whether somebody is asking, and a few keys.
+import { write } from "./acts.js";
 import { post } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
@@ -12,11 +13,11 @@ const askedHere = () => Boolean(byId("stop")?.checkVisibility());
 
 // The chat on the desk has changed. Unless this tab is writing it, fetch it again.
 export function showChat(chat) {
-  const other = shown && (shown.id !== chat.id || (shown.turns !== chat.turns && !askedHere() && !asking));
+  const moved = shown && (shown.turns !== chat.turns || shown.last !== chat.last);
+  const other = shown && (shown.id !== chat.id || (moved && !askedHere() && !asking));
   shown = chat;
   byId("trifold").dataset.turns = chat.turns ? "some" : "none";
   if (other) press("refresh");
-  mark();
 }
 
 export function showAsking(now) {
@@ -34,16 +35,22 @@ function settle() {
   else if (!wrote || document.querySelectorAll("#chat .user-row").length !== shown?.turns) press("refresh");
 }
 
+// Two answers of the server can overtake each other (a new chat, and the old one fetched again). When nobody is asking,
+// the rows on the page have to be the turns that the stream tells of; where they stay apart, the chat is fetched again.
+let apart = 0;
+function reconcile() {
+  const rows = document.querySelectorAll("#chat .user-row").length;
+  const differs = shown && !asking && !askedHere() && rows !== shown.turns;
+  apart = differs ? apart + 1 : 0;
+  if (apart >= 2) {
+    apart = 0;
+    press("refresh");
+  }
+}
+
 // Called with every piece of news: remembers that this tab is the one that asks.
 export function noticeAsking() {
   if (asking && askedHere()) wrote = true;
-}
-
-function mark() {
-  for (const button of byId("chats").querySelectorAll("button")) {
-    if (button.dataset.id === shown?.id) button.setAttribute("aria-current", "true");
-    else button.removeAttribute("aria-current");
-  }
 }
 
 // Questions that are worth asking, while the chat is empty.
@@ -62,22 +69,16 @@ export function showSuggestions(questions) {
 }
 
 function ask(question) {
-  const box = document.querySelector("#ask-box textarea");
-  box.value = question;
-  box.dispatchEvent(new Event("input", { bubbles: true }));
+  write(document.querySelector("#ask-box textarea"), question);
   setTimeout(() => press("send"), 60); // Gradio takes the words over in its own time
 }
 
 export function bindChat() {
+  setInterval(reconcile, 700);
   byId("begin-chat").addEventListener("click", () => press("fresh"));
-  byId("chats").addEventListener("shelved", mark);
-  byId("chats").addEventListener("click", (event) => {
-    const id = event.target.closest("button")?.dataset.id;
-    if (id) post("/chats/open", { id });
-  });
   byId("stop-reading").addEventListener("click", () => post("/reading/stop"));
   byId("read-rest").addEventListener("click", () => post("/reading/again"));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && askedHere()) press("stop");
+    if (event.key === "Escape" && askedHere() && !document.querySelector("dialog[open]")) press("stop");
   });
 }

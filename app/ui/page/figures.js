@@ -69,6 +69,9 @@ export function showPace(pace) {
   requestAnimationFrame(draw);
 }
 
+const MOST_POINTS = 119; // the line is as wide as this many steps
+const HEADROOM = 1.1;
+
 function draw() {
   const canvas = byId("pace");
   const width = canvas.clientWidth;
@@ -80,21 +83,28 @@ function draw() {
   const paint = canvas.getContext("2d");
   paint.scale(scale, scale);
   if (line.length < 2) return;
-  const most = Math.max(...line) * 1.1;
-  const x = (index) => width - (line.length - 1 - index) * (width / 119);
+  const most = Math.max(...line.map((point) => Math.max(point[0], point[2]))) * HEADROOM;
+  const x = (index) => width - (line.length - 1 - index) * (width / MOST_POINTS);
   const y = (value) => height - 1.5 - (value / most) * (height - 4);
-  paint.beginPath();
-  line.forEach((value, index) => (index ? paint.lineTo(x(index), y(value)) : paint.moveTo(x(index), y(value))));
   const style = getComputedStyle(document.documentElement);
-  paint.strokeStyle = style.getPropertyValue("--lamp-ink").trim();
-  paint.lineWidth = 1.5;
-  paint.lineJoin = "round";
-  paint.stroke();
+  const follow = (part, colour, thick, dash) => {
+    paint.beginPath();
+    line.forEach((point, index) => (index ? paint.lineTo(x(index), y(point[part])) : paint.moveTo(x(index), y(point[part]))));
+    paint.strokeStyle = style.getPropertyValue(colour).trim();
+    paint.lineWidth = thick;
+    paint.lineJoin = "round";
+    paint.setLineDash(dash);
+    paint.stroke();
+  };
+  follow(0, "--lamp", 1, []);
   paint.lineTo(width, height);
   paint.lineTo(x(0), height);
-  paint.globalAlpha = 0.12;
+  paint.globalAlpha = 0.14;
   paint.fillStyle = paint.strokeStyle;
   paint.fill();
+  paint.globalAlpha = 1;
+  follow(1, "--lamp-ink", 1.75, []);
+  follow(2, "--verify", 1.5, [4, 3]);
 }
 
 new ResizeObserver(draw).observe(byId("pace"));

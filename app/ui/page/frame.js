@@ -8,6 +8,13 @@ export async function post(path, body) {
   return answer.json().catch(() => ({ cause: "Trifold did not answer as it should.", remedy: "Try it again." }));
 }
 
+// As ``post``, for those who want what comes back: its JSON, an error's two sentences among it.
+export async function call(path, body) {
+  const failed = { cause: "Trifold did not answer.", remedy: "Is it still running?" };
+  const answer = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) }).catch(() => null);
+  return answer ? answer.json().catch(() => failed) : failed;
+}
+
 export function showModel(model) {
   const root = byId("trifold");
   root.dataset.model = model.state;
@@ -39,6 +46,6 @@ export function bindFrame() {
     if (event.key === "Escape" && root.dataset.drawer) open("");
   });
   byId("shelf").addEventListener("click", (event) => {
-    if (event.target.closest("li button, #begin-chat, #add-book")) open("");
+    if (event.target.closest("li button.open, #begin-chat, #add-book")) open("");
   });
 }

@@ -1,31 +1,50 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
-import { bindBooks, showBook, showShelf, showSending } from "./books.js";
+import { bindActs, settleEditing } from "./acts.js";
+import { bindBooks, showBook, showSending } from "./books.js";
 import { bindChat, noticeAsking, showAsking, showChat, showSuggestions } from "./chat.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
+import { bindInk, showInk } from "./ink.js";
+import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { glow, showMap, showRead, showReading } from "./map.js";
+import { bindPages, showPaging } from "./pages.js";
+import { bindPreferences, showSetup } from "./preferences.js";
+import { bindRace, showRace, showVerified } from "./race.js";
+import { bindSearch } from "./search.js";
 
 const RETRY_MS = 1500;
 
 const show = {
   model: showModel,
-  book: showBook,
-  books: (books) => showShelf("books", books),
-  chats: (chats) => {
-    showShelf("chats", chats);
-    document.getElementById("trifold").dataset.chats = chats.length ? "some" : "none";
+  book: (book) => {
+    showBook(book);
+    showOpenBook(book);
   },
+  books: showBooks,
+  chats: showChats,
+  storage: showStorage,
   map: showMap,
   pages_read: showRead,
   reading: showReading,
   read: (line) => showReading(undefined, line),
-  asking: showAsking,
-  chat: showChat,
+  asking: (asking) => {
+    showAsking(asking);
+    if (asking) settleEditing();
+  },
+  chat: (chat) => {
+    showChat(chat);
+    showOpenChat(chat);
+  },
   memory: showMemory,
   figures: showFigures,
   pace: showPace,
   scores: glow,
   suggestions: showSuggestions,
+  ink: showInk,
+  paging: showPaging,
+  race: showRace,
+  verified: showVerified,
+  setup: showSetup,
 };
 
 function listen() {
@@ -54,6 +73,13 @@ function resume() {
 bindFrame();
 bindBooks(showSending);
 bindChat();
+bindActs();
+bindLibrary();
+bindSearch();
+bindInk();
+bindPages();
+bindRace();
+bindPreferences();
 resume();
 document.addEventListener("visibilitychange", resume);
 addEventListener("pagehide", () => stream?.close());

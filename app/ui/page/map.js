@@ -117,26 +117,53 @@ function paintBars(paint, width, height) {
   paint.globalAlpha = 1;
 }
 
-function point(event) {
-  const tip = byId("map-tip");
-  const canvas = byId("map-canvas");
+// The page under the pointer, or at a bar: its index from 0, or -1.
+function pageAt(clientX) {
   const box = canvas.getBoundingClientRect();
   const { count, bar, per } = bars(box.width);
-  const index = Math.floor((event.clientX - box.left) / bar);
-  if (!pages || index < 0 || index >= count) {
-    tip.hidden = true;
-    return;
-  }
-  const page = Math.floor(index * per);
-  const name = labels[page] ?? String(page + 1);
-  tip.textContent = `${/^\d+$/.test(name) ? `${unit} ` : ""}${name}${page >= read ? ", not read" : ""}`;
-  tip.hidden = false;
+  const index = Math.floor((clientX - box.left) / bar);
+  if (!pages || index < 0 || index >= count) return -1;
+  const from = Math.floor(index * per);
+  const to = Math.max(from + 1, Math.floor((index + 1) * per));
+  // Where several pages share a bar, the one that glows most is meant.
+  let best = from;
+  for (let page = from; page < to; page++) if (target[page] > target[best]) best = page;
+  return best;
+}
+
+function name(page) {
+  const tip = byId("map-tip");
+  tip.hidden = page < 0;
+  if (page < 0) return;
+  const label = labels[page] ?? String(page + 1);
+  tip.textContent = `${/^\d+$/.test(label) ? `${unit} ` : ""}${label}${page >= read ? ", not read" : ""}`;
+  const width = canvas.clientWidth;
   const half = tip.offsetWidth / 2;
-  tip.style.left = `${Math.max(half, Math.min(box.width - half, (index + 0.5) * bar)) + canvas.offsetLeft}px`;
+  const middle = ((page + 0.5) / pages) * width;
+  tip.style.left = `${Math.max(half, Math.min(width - half, middle)) + canvas.offsetLeft}px`;
 }
 
 const canvas = byId("map-canvas");
-canvas.addEventListener("pointermove", point);
-canvas.addEventListener("pointerleave", () => (byId("map-tip").hidden = true));
+let cursor = -1; // the page that the keyboard has chosen
+
+export function bindMap(open) {
+  canvas.addEventListener("pointermove", (event) => name(pageAt(event.clientX)));
+  canvas.addEventListener("pointerleave", () => name(-1));
+  canvas.addEventListener("click", (event) => {
+    const page = pageAt(event.clientX);
+    if (page >= 0) open(page, canvas);
+  });
+  canvas.addEventListener("blur", () => name((cursor = -1)));
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (step && pages) {
+      cursor = Math.max(0, Math.min(pages - 1, cursor < 0 ? target.indexOf(Math.max(...target)) : cursor + step));
+      name(cursor);
+    } else if (event.key === "Enter" && cursor >= 0) open(cursor, canvas);
+    else return;
+    event.preventDefault();
+  });
+}
+
 new ResizeObserver(redraw).observe(canvas);
 new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });

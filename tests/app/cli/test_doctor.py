@@ -13,6 +13,7 @@ from app.cli.doctor import Findings, advice_for, lines_of
 from app.cli.main import main
 from app.launcher.torch_build import Gpu
 from app.machine import ChildProcess, Machine, ProbeFailed
+from engine.config import EngineConfig
 from engine.errors import ModelNotFound
 from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model
 
@@ -20,7 +21,7 @@ GB = 10**9
 HERE = Machine("System", "3.11", "/python", "Processor", 2, 2, 16 * GB, 9 * GB, 90 * GB, "/data", (), "/chromium")
 CPU = DeviceFacts("cpu", "processor", 16 * GB, 9 * GB, gflops=(("float32", 150.0),))
 GPU = DeviceFacts("cuda:0", "NVIDIA Test", 24 * GB, 20 * GB, "8.9")
-MODEL = ModelFacts("demo", "llama", 131072, "float32", "cpu", 100, 1000, 131072)
+MODEL = ModelFacts("demo", "llama", 131072, "float32", "cpu", 100, 1000, 131072, 131072, "0.13 GB of memory")
 WELL = Findings(HERE, {"torch": "2.13.0"}, TorchFacts("2.13.0", None, 2, (CPU,)), "cpu", MODEL, MODEL, ())
 
 
@@ -95,7 +96,7 @@ def test_child_that_crashes_or_fails_is_reported(monkeypatch: pytest.MonkeyPatch
     with ChildProcess() as child, pytest.raises(ProbeFailed, match="crashed"):
         child.call(os._exit, 3)
     with ChildProcess() as child, pytest.raises(ModelNotFound, match="/no/such/model"):
-        child.call(inspect_model, "/no/such/model")
+        child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))
     monkeypatch.setattr(machine, "_PROBE_TIMEOUT_S", 0.01)
     with ChildProcess() as child, pytest.raises(ProbeFailed, match="did not answer"):
-        child.call(inspect_model, "/no/such/model")
+        child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))

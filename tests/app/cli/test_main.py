@@ -12,7 +12,6 @@ import pytest
 from app.cli import main as edge
 from app.cli import read
 from app.cli.main import main, prepare_libraries
-from app.settings import make_settings
 from engine.errors import DocumentError
 
 
@@ -71,14 +70,11 @@ def test_value_out_of_range_is_refused_before_any_work(
     assert "at least 64 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("model", "offline"), [(None, "1"), (".", "1"), ("owner/name", None)])
-def test_network_is_off_unless_the_person_names_a_model_of_the_hub(
-    model: str | None, offline: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_network_is_off_in_the_program_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "environ", {"PATH": ""})
-        prepare_libraries(make_settings(model=model))
-        assert os.environ.get("HF_HUB_OFFLINE") == offline
+        prepare_libraries()
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
         assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
         assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
 

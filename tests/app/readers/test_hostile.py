@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.readers import Limits, formats, read_document
 from app.readers.parsed import Refused
 from engine.errors import DocumentError, InputError
+from tests.tally import count
 
 _QUICK = Limits(seconds_per_page=6.0, seconds=40.0)
 _LAUGHS = (
@@ -39,6 +40,7 @@ def _refused(path: Path, match: str, limits: Limits = _QUICK) -> None:
     assert path.name in caught.value.cause
     assert caught.value.remedy.endswith(".")
     assert not reading_children()
+    count("hostile documents")
 
 
 def test_empty_file(files: Any) -> None:
@@ -243,6 +245,7 @@ _FORBIDDEN = {chr(code) for code in (*range(0x00, 0x0A), *range(0x0B, 0x20), *ra
 def test_any_bytes_give_a_book_or_a_refusal(tmp_path: Path, head: bytes, body: bytes) -> None:
     path = tmp_path / "fuzz.bin"
     path.write_bytes(head + body)
+    count("fuzzed documents")
     try:
         parsed = formats.parse(path, {}, Limits(), _Silent())
     except Refused as refused:
@@ -266,4 +269,5 @@ def test_any_damage_to_a_pdf_is_survived(files: Any, spots: list[tuple[int, byte
         data[place % len(data) : place % len(data) + len(change)] = change
     path.write_bytes(bytes(data))
     assert _outcome(path, _QUICK)
+    count("fuzzed documents")
     assert not reading_children()

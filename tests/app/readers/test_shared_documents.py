@@ -10,6 +10,7 @@ import pytest
 
 from app.readers import read_document
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded
+from tests.tally import count
 
 _DOCS = Path(__file__).resolve().parents[4] / "shared" / "docs"
 _PASSWORDS = {"encrypted-known-password.pdf": ("openpassword",), "encrypted-rc4-40.pdf": ("foo", "baz")}
@@ -52,6 +53,7 @@ def test_outcome(row: dict[str, str]) -> None:
         assert caught.value.remedy
     else:
         _check_text(path, row)
+    count("documents of the shared collection")
 
 
 def _check_password(path: Path) -> None:

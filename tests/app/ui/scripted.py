@@ -113,7 +113,7 @@ class ScriptedEngine:
     """Args:
     answer: what every question is answered with, word by word.
     word_seconds: between two words.
-    reading_seconds: for a whole book; None stops at 40 % until cancelled.
+    reading_seconds: for a whole book; None stops at 40 % until cancelled, and goes on from there when resumed.
     limit: tokens that fit in the window.
     failure: instead of the rest of an answer, after ``fail_after`` words.
     """
@@ -136,8 +136,10 @@ class ScriptedEngine:
         self.now = ScriptedStatus()
         self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
         self.requests: list[Request] = []
+        self.readings: list[float] = []  # the part of the book at which each reading began
         self._busy = threading.Lock()
         self._pages = 1
+        self._read_part = 0.0
 
     def status(self) -> ScriptedStatus:
         return self.now
@@ -154,13 +156,18 @@ class ScriptedEngine:
         sentence = f"This book has {tokens:,} tokens and {word} the window of {self.limit:,}."
         return ScriptedFit(tokens, self.limit, fits, sentence, fitting, tokens * 12_288)
 
-    def read(self, document: Document, fit: bool = False) -> Request:
+    def read(self, document: Document, fit: bool = False, resume: bool = False) -> Request:
         self._pages = len(document.pages)
-        return self._begin(lambda cancelled: self._reading(document, cancelled))
+        start = self._read_part if resume else 0.0
+        request = self._begin(lambda cancelled: self._reading(document, start, cancelled))
+        self.readings.append(start)
+        return request
 
-    def ask(self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical") -> Request:
+    def ask(
+        self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical", begun: str = ""
+    ) -> Request:
         def answering(cancelled: threading.Event) -> Iterator[Event]:
-            yield from self._answering(mode, cancelled)
+            yield from self._answering(mode, begun, cancelled)
 
         request = self._begin(answering)
         self.asked.append((question, tuple(history), sampling, mode))
@@ -178,16 +185,16 @@ class ScriptedEngine:
         self.requests.append(request)
         return request
 
-    def _reading(self, document: Document, cancelled: threading.Event) -> Iterator[Event]:
+    def _reading(self, document: Document, start: float, cancelled: threading.Event) -> Iterator[Event]:
         fit = self.measure(document)
         pages, steps = len(document.pages), 20
-        part = 0.0
-        for step in range(1, steps + 1):
-            part = step / steps
+        part = start
+        for step in range(round(start * steps) + 1, steps + 1):
+            part = self._read_part = step / steps
             rate = fit.tokens / (self.reading_seconds or 20.0)
             left = (1 - part) * (self.reading_seconds or 20.0)
             yield ReadingProgress(int(fit.tokens * part), fit.tokens, int(pages * part), pages, rate, left)
-            stuck = self.reading_seconds is None and part >= 0.4
+            stuck = self.reading_seconds is None and part >= 0.4 and not start
             cancelled.wait(None if stuck else (self.reading_seconds or 0.2) / steps)
             if cancelled.is_set():
                 break
@@ -195,28 +202,38 @@ class ScriptedEngine:
         tokens, read = int(fit.tokens * part), int(pages * part)
         yield BookRead(tokens, fit.tokens, read, pages, 4.2, 6800.0, kv, cancelled.is_set())
 
-    def _answering(self, mode: str, cancelled: threading.Event) -> Iterator[Event]:
+    def _answering(self, mode: str, begun: str, cancelled: threading.Event) -> Iterator[Event]:
         yield AnswerStarted(28_450, 38, 0.3)
-        words = self.answer.split(" ")
-        said = ""
+        words = self.answer.removeprefix(f"{begun} ").split(" ")
+        said, told = "", 0
+        readings: list[PagesScored] = []
         for number, word in enumerate(words, start=1):
             if cancelled.wait(self.word_seconds):
                 break
             if self.failure is not None and number > self.fail_after:
                 yield self.failure
                 return
-            text = word if number == 1 else f" {word}"
+            text = f" {word}" if begun or number > 1 else word
             said += text
-            yield TextDelta(text, (number,), (Stage.DRAFT,), figures(number, mode))
-            if number % 4 == 1:
-                yield PagesScored(scores(self._pages, number))
+            stage = Stage.TARGET if mode == "plain" else _STAGES[number % len(_STAGES)]
+            yield TextDelta(text, (number,), (stage,), figures(number, mode), (len(text),))
+            if number % 4 == 1 and mode != "plain":
+                readings.append(PagesScored(scores(self._pages, number), told, number - 1))
+                told = number
+                yield readings[-1]
         stopped = StopReason.CANCELLED if cancelled.is_set() else StopReason.END
-        yield AnswerDone(said, (), (), stopped, figures(max(1, len(said.split(" "))), mode), scores(self._pages, 3))
+        ids = tuple(range(1, len(said.split(" ")) + 1)) if said else ()
+        final = figures(max(1, len(ids)), mode)
+        yield AnswerDone(said, ids, (), stopped, final, scores(self._pages, 3), tuple(readings))
+
+
+# A plausible mixture: mostly guesses that were kept, a copied phrase, now and then the large model's own.
+_STAGES = (*[Stage.DRAFT] * 4, Stage.RETRIEVAL, *[Stage.LOOKUP] * 3, Stage.TARGET)
 
 
 def figures(tokens: int = 40, mode: str = "hierarchical") -> Figures:
     """Figures of a plausible answer with ``tokens`` tokens so far."""
-    mean = 14.2 + 3.0 * ((tokens * 7) % 5 - 2) / max(1, tokens)
+    mean = 41.0 if mode == "plain" else 14.2 + 3.0 * ((tokens * 7) % 5 - 2) / max(1, tokens)
     return Figures(
         mode=mode,
         answer_tokens=tokens,

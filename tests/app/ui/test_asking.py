@@ -124,17 +124,62 @@ def test_a_failure_is_written_where_the_answer_would_be(ready: Make) -> None:
     assert keeper.chat.exchanges[0].trouble is None
 
 
-def test_a_question_waits_for_the_reading(make_keeper: Make, a_file: Path) -> None:
+def test_a_question_comes_in_while_the_book_is_read(make_keeper: Make, a_file: Path) -> None:
+    """The reading pauses at a page, the answer is from what was read, and the reading goes on from there."""
     engine = ScriptedEngine(reading_seconds=None)
+    keeper = make_keeper(engine)
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(lambda: keeper.desk.progress is not None and keeper.desk.progress.pages_done == 24)
+    steps = ask(keeper)
+    assert [next(steps), next(steps)][1].startswith("Read 24 pages so far")
+    list(steps)
+    exchange = keeper.chat.exchanges[0]
+    assert (exchange.stopped, exchange.pages_read) == (StopReason.END, 24)
+    wait_for(lambda: keeper.desk.stage is Stage.READY)
+    assert engine.readings == [0.0, 0.4]
+    assert not keeper.desk.paused
+    assert (keeper.desk.read.pages_read, keeper.desk.read.stopped) == (60, False)
+    list(ask(keeper, "And now?"))
+    assert keeper.chat.exchanges[1].pages_read == 0
+
+
+def test_a_paused_reading_can_be_stopped_for_good(make_keeper: Make, a_file: Path) -> None:
+    keeper = make_keeper(ScriptedEngine(reading_seconds=None, answer=LONG))
+    keeper.open(keeper.books.copy_in(a_file))
+    wait_for(lambda: keeper.desk.progress is not None and keeper.desk.progress.pages_done == 24)
+    steps = ask(keeper)
+    wait_for(lambda: next(steps) is not None and bool(keeper.chat.exchanges[0].answer))
+    keeper.stop_reading()
+    wait_for(lambda: next(steps) is not None and keeper.desk.stage is Stage.READY)
+    assert keeper.desk.read.pages_read == 24
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_question_waits_for_a_reading_that_is_nearly_done(make_keeper: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=1.0)
     keeper = make_keeper(engine)
     keeper.open(keeper.books.copy_in(a_file))
     wait_for(lambda: keeper.desk.stage is Stage.READING)
     steps = ask(keeper)
-    assert [next(steps), next(steps)][1].startswith("Your question is asked as soon as")
-    assert engine.asked == []
-    keeper.stop_reading()
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
     list(steps)
-    assert keeper.chat.exchanges[0].stopped is StopReason.END
+    assert engine.readings == [0.0]
+    assert keeper.chat.exchanges[0].pages_read == 0
+
+
+def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
+    engine = ScriptedEngine(answer="one two three four five six")
+    keeper = ready(engine)
+    engine.failure, engine.fail_after = Failed("The memory ran out.", "Read fewer pages.", "ResourceError"), 3
+    list(ask(keeper))
+    cut = keeper.chat.exchanges[0]
+    assert (cut.answer, cut.can_be_continued) == ("one two three", True)
+    engine.failure = None
+    list(asking.go_on(keeper, SamplingParams(), "hierarchical", 0))
+    whole = keeper.chat.exchanges[0]
+    assert (whole.answer, whole.trouble, whole.stopped) == ("one two three four five six", None, StopReason.END)
+    assert whole.answer_id == cut.answer_id
+    assert len(keeper.chat.exchanges) == 1
 
 
 def test_a_waiting_question_can_be_stopped(make_keeper: Make, a_file: Path) -> None:
@@ -142,7 +187,6 @@ def test_a_waiting_question_can_be_stopped(make_keeper: Make, a_file: Path) -> N
     keeper.open(keeper.books.copy_in(a_file))
     wait_for(lambda: keeper.desk.stage is Stage.READING)
     steps = ask(keeper)
-    next(steps)
     next(steps)
     keeper.stop_asking()
     list(steps)

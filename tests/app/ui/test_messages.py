@@ -70,7 +70,6 @@ def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
     assert message["content"] == (
         'It was\n\n<div class="trouble">The memory ran out &lt;here&gt;. Read fewer pages.</div>'
     )
-    assert message["options"] == [{"label": "Ask again", "value": messages.AGAIN}]
 
 
 @pytest.mark.parametrize("mark", ["[", "![", "`", "` ", "``` ", "```\n", "[a](", "[a](b", "~~~", "<", "[a]: ", "*"])
@@ -84,3 +83,17 @@ def test_no_text_takes_long(mark: str) -> None:
 def test_a_huge_question_is_shown_in_part() -> None:
     shown = messages.messages([Exchange("x" * 5_000_000, "No.", StopReason.END)])
     assert len(shown[0]["content"]) == messages.LONGEST_QUESTION + 2
+
+
+def test_what_has_ended_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that grows twenty times a second must not cost what all answers before it cost."""
+    done, growing = Exchange("One?", "1", StopReason.END), Exchange("Two?", "2")
+    calls: list[str] = []
+    real = messages._answer
+    monkeypatch.setattr(messages, "_answer", lambda *args: calls.append(args[0].question) or real(*args))
+    made: messages.Made = {}
+    first = messages.messages([done, growing], "", made)
+    assert messages.messages([done, growing], "", made) == first == messages.messages([done, growing])
+    assert calls == ["One?", "Two?", "Two?", "One?", "Two?"]
+    changed = Exchange("One?", "another", StopReason.END)
+    assert messages.messages([changed, growing], "", made)[1]["content"] == "another"

@@ -11,15 +11,14 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from app import server, settings
 from app.books import Books
 from app.chats import Chats
-from app.tickets import opening_address
 from app.ui import shell
 from app.ui.desk import Desk, Keeper, Stage
 from app.ui.live import changes
 from app.ui.view import map_view, page_view
 from engine.errors import EngineError
+from tests.app.ui.entering import enter
 from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
 
 PORT = 7862
@@ -30,10 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClien
     """A client with the cookie in front of the whole guarded app, and the keeper behind it."""
     data = tmp_path_factory.mktemp("data")
     keeper = Keeper(ScriptedEngine(), Books(data / "books"), Chats(), lambda path, password=None: book())
-    chosen = dataclasses.replace(settings.make_settings(), data=data, port=PORT)
-    base = f"http://127.0.0.1:{PORT}"
-    with TestClient(server.guarded_app(keeper, chosen), base_url=base, client=("127.0.0.1", 1)) as client:
-        client.get(opening_address(data, PORT).removeprefix(base))
+    with enter(keeper, data, PORT) as client:
         yield client, keeper
     keeper.close()
 
@@ -152,7 +148,7 @@ def test_another_start_page_is_refused_not_broken() -> None:
 
 
 def view_of(desk: Desk, status: ScriptedStatus | None = None) -> dict:
-    return page_view(desk, status or ScriptedStatus(), (), ())
+    return page_view(desk, status or ScriptedStatus())
 
 
 def test_an_empty_desk() -> None:
@@ -213,7 +209,6 @@ def test_a_view_is_json_and_small() -> None:
 
 def test_the_map_is_sent_before_what_glows_on_it(served: tuple[TestClient, Keeper]) -> None:
     from app.ui.live import Live
-    from app.ui.sample import Sample
 
-    view = Live(served[1], Sample(settings.SAMPLE_BOOKS)).view()
+    view = Live(served[1]).view()
     assert list(view).index("map") < list(view).index("scores")

@@ -97,6 +97,8 @@ def test_how_the_reading_went() -> None:
     whole = BookRead(200, 200, 212, 212, 4.2, 6800.0, KvBytes(), False)
     part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
     assert presentation.read_line(whole, "page").startswith("Read 212 pages in 4.2 s, 6,800 tokens/s.")
+    kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
+    assert presentation.read_line(kept, "page").startswith("Opened 212 pages in 4.2 s, as they were read before.")
     assert presentation.read_line(part, "page") == (
         "Stopped at page 84 of 212. Questions are answered from what was read."
     )
@@ -159,14 +161,14 @@ def test_pace_is_the_time_of_the_newest_tokens_alone() -> None:
 
 
 def test_the_moving_line_has_an_end() -> None:
-    pace: tuple[float, ...] = ()
+    pace: tuple[presentation.PacePoint, ...] = ()
     before = None
     for number in range(1, presentation.PACE_LENGTH + 30):
         event = TextDelta("a", (1,), (Stage.DRAFT,), replace(figures(number), ms_per_token_mean=5.0))
         pace = presentation.longer_pace(pace, event, before)
         before = event.figures
     assert len(pace) == presentation.PACE_LENGTH
-    assert set(pace) == {5.0}
+    assert set(pace) == {(5.0, 13.1, 22.7)}
 
 
 def test_only_what_stands_out_glows() -> None:

@@ -1,0 +1,56 @@
+"""A window of the app's own instead of a browser's tab, where pywebview is installed: a process beside the server.
+
+    python -m app.cli.window ADDRESS FOLDER
+
+The toolkits behind pywebview want the main thread of their process, and so does the server; and a window that
+crashes must not take a reading with it. When the window is closed the program ends.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+from app.settings import CHECKOUT
+
+PACKAGE = "webview"
+MISSING = (
+    "A window of its own needs the package pywebview, which is not installed: the page opens in the browser. "
+    f"To have the window: {sys.executable} -m pip install pywebview"
+)
+_SIZE = (1280, 860)
+_SMALLEST = (360, 480)
+
+
+def is_possible() -> bool:
+    """Whether pywebview is there. Costs no import of it."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def show(address: str, data: Path) -> int:
+    """Open the window and wait until the person has closed it.
+
+    Args:
+        address: opens the page once.
+        data: what the window keeps, such as light or dark, goes into a folder in here.
+
+    Returns:
+        the window's exit status; 0 when the person has closed it.
+    """
+    command = [sys.executable, "-m", "app.cli.window", address, str(data / "window")]
+    return subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+
+
+def main(address: str, folder: str) -> int:
+    """The process of the window."""
+    webview = importlib.import_module(PACKAGE)
+    width, height = _SIZE
+    webview.create_window("Trifold", address, width=width, height=height, min_size=_SMALLEST, text_select=True)
+    webview.start(private_mode=False, storage_path=folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

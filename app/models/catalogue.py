@@ -1,0 +1,159 @@
+"""Models that are worth a try for whole books: pairs of a target and a draft, with what is known before a download.
+
+Pure data. Where the numbers come from: layers, KV heads, head size and window are those of each model's published
+config.json, and sizes and licences those of its model card, WRITTEN DOWN FROM MEMORY in November 2026 without a look
+at the hub. The KV bytes per token that follow from them agree with the table in the project's research (Llama-2-7B
+512, Llama-3.1-8B 128, Qwen3-8B and 4B 144, Qwen2.5-7B 56 KiB at two bytes a value). Nothing is decided by them but
+what is shown beforehand: before weights are fetched, the hub's own list of files and the model's real settings take
+their place.
+
+Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
+(``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.models.shapes import Shape
+from app.settings import DEMO_DRAFT, DEMO_MODEL
+
+_LLAMA_31 = "Llama 3.1 Community License"
+_LLAMA_32 = "Llama 3.2 Community License"
+_LLAMA_2 = "Llama 2 Community License"
+_APACHE = "Apache 2.0"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model. ``name`` is its hub id or folder; ``gated``: its maker wants the licence accepted on the hub first.
+
+    ``shape`` is None for a folder of this machine: its files say it better.
+    """
+
+    name: str
+    shape: Shape | None
+    licence: str
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with the draft that guesses for it; without one, guesses come from the book's own words."""
+
+    id: str
+    title: str
+    target: Model
+    draft: Model | None
+    note: str
+
+    @property
+    def names(self) -> tuple[str, str | None]:
+        return self.target.name, self.draft.name if self.draft else None
+
+
+_LLAMA_32_1B = Model(
+    "meta-llama/Llama-3.2-1B-Instruct", Shape(16, 8, 64, 1_235_814_400, 2_471_645_608, 131_072), _LLAMA_32, gated=True
+)
+_QWEN_25_05B = Model("Qwen/Qwen2.5-0.5B-Instruct", Shape(24, 2, 64, 494_032_768, 988_097_824, 32_768), _APACHE)
+_QWEN_3_06B = Model("Qwen/Qwen3-0.6B", Shape(28, 8, 128, 596_049_920, 1_503_300_328, 40_960), _APACHE)
+_LLAMA_68M = Model("JackFram/llama-68m", Shape(2, 12, 64, 68_030_208, 272_123_144, 2_048), _APACHE)
+
+DEMO = Pair(
+    "demo",
+    "Demo pair",
+    Model(str(DEMO_MODEL), None, "MIT"),
+    Model(str(DEMO_DRAFT), None, "MIT"),
+    "Bundled. Shows the machine at work and can quote; it does not understand.",
+)
+
+PAIRS: tuple[Pair, ...] = (
+    DEMO,
+    Pair(
+        "qwen3-4b",
+        "Qwen 3 4B Instruct",
+        Model("Qwen/Qwen3-4B-Instruct-2507", Shape(36, 8, 128, 4_022_468_096, 8_044_982_080, 262_144), _APACHE),
+        _QWEN_3_06B,
+        "A good first choice: no account needed, and a window for the longest novels.",
+    ),
+    Pair(
+        "llama-3.1-8b",
+        "Llama 3.1 8B Instruct",
+        Model(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            Shape(32, 8, 128, 8_030_261_248, 16_060_556_376, 131_072),
+            _LLAMA_31,
+            gated=True,
+        ),
+        _LLAMA_32_1B,
+        "Strong on whole books. Its maker wants the licence accepted on the hub first.",
+    ),
+    Pair(
+        "qwen2.5-7b-1m",
+        "Qwen 2.5 7B Instruct 1M",
+        Model("Qwen/Qwen2.5-7B-Instruct-1M", Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, 1_010_000), _APACHE),
+        _QWEN_25_05B,
+        "The smallest cache per token of its size: the longest books on a given machine.",
+    ),
+    Pair(
+        "qwen2.5-14b-1m",
+        "Qwen 2.5 14B Instruct 1M",
+        Model("Qwen/Qwen2.5-14B-Instruct-1M", Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, 1_010_000), _APACHE),
+        _QWEN_25_05B,
+        "Better answers than 7B for twice the memory.",
+    ),
+    Pair(
+        "qwen3-8b",
+        "Qwen 3 8B",
+        Model("Qwen/Qwen3-8B", Shape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960), _APACHE),
+        _QWEN_3_06B,
+        "For shorter books. Its makers' YaRN setting for 131,072 tokens goes into config.json of a copy of yours.",
+    ),
+    Pair(
+        "phi-3-mini",
+        "Phi-3 mini 128K Instruct",
+        Model("microsoft/Phi-3-mini-128k-instruct", Shape(32, 32, 96, 3_821_079_552, 7_642_181_896, 131_072), "MIT"),
+        None,
+        "Small weights and a large cache. It has no smaller sibling: guesses come from the book's own words.",
+    ),
+    Pair(
+        "lwm-7b",
+        "LWM Text Chat 128K",
+        Model(
+            "LargeWorldModel/LWM-Text-Chat-128K",
+            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072),
+            _LLAMA_2,
+        ),
+        _LLAMA_68M,
+        "A model of the paper that Trifold builds on; an older one with a very large cache.",
+    ),
+    Pair(
+        "yarn-7b",
+        "Yarn Llama 2 7B 128K",
+        Model(
+            "NousResearch/Yarn-Llama-2-7b-128k", Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072), _LLAMA_2
+        ),
+        _LLAMA_68M,
+        "The paper's main model: it continues texts and was not taught to chat.",
+    ),
+    Pair(
+        "yarn-13b",
+        "Yarn Llama 2 13B 128K",
+        Model(
+            "NousResearch/Yarn-Llama-2-13b-128k", Shape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072), _LLAMA_2
+        ),
+        _LLAMA_68M,
+        "The paper's large model: it continues texts and was not taught to chat.",
+    ),
+)
+
+
+def find(target: str, draft: str | None) -> Pair | None:
+    """The pair of these two names."""
+    return next((pair for pair in PAIRS if pair.names == (target, draft)), None)
+
+
+def known(name: str) -> Model | None:
+    """What the catalogue knows about one model."""
+    models = [model for pair in PAIRS for model in (pair.target, pair.draft) if model]
+    return next((model for model in models if model.name == name), None)

@@ -1,0 +1,114 @@
+// Words coloured by who wrote them. The letters of an answer are counted, here as on the server, and painted over the
+// page without touching it (CSS highlights), so that the chat underneath stays as it is.
+
+const byId = (id) => document.getElementById(id);
+const WRITERS = { D: "ink-draft", L: "ink-lookup", R: "ink-retrieval", T: "ink-target" };
+const LETTER = /\p{L}/u;
+const APART = "button, .under, .trouble, .waiting, .caret";
+const KEPT = "trifold-ink";
+const SETTLE_MS = 200;
+
+const possible = typeof Highlight === "function" && Boolean(CSS.highlights);
+let on = false;
+let inks = []; // per answer of the chat
+let live = null; // of the answer that is being written
+let waiting = 0;
+
+export function showInk(ink) {
+  const ended = live && !ink;
+  live = ink;
+  if (!on) return;
+  if (ended) fetchInks();
+  else paintSoon();
+}
+
+async function fetchInks() {
+  if (!on) return;
+  const answer = await fetch("/behind").catch(() => null);
+  if (answer?.ok) inks = (await answer.json()).inks;
+  paint();
+}
+
+function paintSoon() {
+  if (!waiting) waiting = requestAnimationFrame(paint);
+}
+
+function paint() {
+  waiting = 0;
+  for (const name of Object.values(WRITERS)) CSS.highlights.delete(name);
+  if (!on) return;
+  const painted = Object.fromEntries(Object.keys(WRITERS).map((writer) => [writer, new Highlight()]));
+  document.querySelectorAll("#chat .bot-row").forEach((row, turn) => {
+    const ink = live && live.turn === turn ? live.ink : inks[turn];
+    const words = row.querySelector(".prose");
+    if (ink && words) paintAnswer(words, ink, painted);
+  });
+  for (const [writer, name] of Object.entries(WRITERS)) CSS.highlights.set(name, painted[writer]);
+}
+
+function paintAnswer(words, ink, painted) {
+  const runs = [...ink.matchAll(/([DLRT])(\d+)/g)].map(([, writer, count]) => [writer, Number(count)]);
+  const texts = document.createTreeWalker(words, NodeFilter.SHOW_TEXT, (node) =>
+    node.parentElement.closest(APART) ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT,
+  );
+  let run = 0;
+  let left = runs[0]?.[1] ?? 0;
+  for (let node = texts.nextNode(); node && run < runs.length; node = texts.nextNode()) {
+    let start = 0;
+    let at = 0;
+    for (const sign of node.data) {
+      if (LETTER.test(sign)) {
+        if (left === 0) {
+          cover(node, start, at, painted[runs[run][0]]);
+          start = at;
+          run += 1;
+          if (run >= runs.length) break;
+          left = runs[run][1];
+        }
+        left -= 1;
+      }
+      at += sign.length;
+    }
+    if (run < runs.length) cover(node, start, at, painted[runs[run][0]]);
+  }
+}
+
+function cover(node, start, end, highlight) {
+  const words = node.data.slice(start, end);
+  start += words.length - words.trimStart().length;
+  end -= words.length - words.trimEnd().length;
+  if (end > start) highlight.add(new StaticRange({ startContainer: node, startOffset: start, endContainer: node, endOffset: end }));
+}
+
+function set(now) {
+  on = now;
+  byId("ink").setAttribute("aria-checked", String(on));
+  byId("ink-key").hidden = !on;
+  try {
+    localStorage.setItem(KEPT, on ? "yes" : "no");
+  } catch {
+    // without storage the choice lasts as long as the page
+  }
+  if (on) fetchInks();
+  else paint();
+}
+
+export function bindInk() {
+  byId("ink-part").hidden = !possible;
+  if (!possible) return;
+  byId("ink").addEventListener("click", () => set(!on));
+  let settled = 0;
+  new MutationObserver(() => {
+    if (!on) return;
+    if (live) return paintSoon();
+    clearTimeout(settled);
+    settled = setTimeout(fetchInks, SETTLE_MS);
+  }).observe(byId("talk"), { subtree: true, childList: true, characterData: true });
+  let chosen = null;
+  try {
+    chosen = localStorage.getItem(KEPT);
+  } catch {
+    // as above
+  }
+  if (chosen === "yes") set(true);
+}

@@ -1,0 +1,265 @@
+// The pages behind the words: the card beside a citation, and the page that a click opens next to the chat.
+import { bindMap } from "./map.js";
+
+const byId = (id) => document.getElementById(id);
+const ZOOMS = [1, 1.4, 2, 3];
+const HOVER_MS = 140;
+
+let first = 1; // number of the first page on the map
+let shown = null; // the page in the panel, as the server told it
+let cite = null; // the citation that opened it: { turn, chip }
+let zoom = 0;
+let opener = null;
+let asked = 0; // answers to older requests are dropped
+
+const root = () => byId("trifold");
+
+async function get(path) {
+  const answer = await fetch(path);
+  const told = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error([told.cause, told.remedy].filter(Boolean).join(" ") || "The page cannot be shown.");
+  return told;
+}
+
+export function showPaging(paging) {
+  first = paging.first;
+  if (paging.book !== root().dataset.pageBook) closePage();
+  root().dataset.pageBook = paging.book;
+}
+
+// The card ------------------------------------------------------------------------------------------------------------
+
+let hovering = 0;
+
+function named(button) {
+  const [turn, chip] = button.value.split(".").map(Number);
+  return { turn, chip };
+}
+
+function expectCard(button) {
+  clearTimeout(hovering);
+  hovering = setTimeout(async () => {
+    const { turn, chip } = named(button);
+    const card = await get(`/behind/${turn}/${chip}`).catch(() => null);
+    if (card && button.isConnected && button.matches(":hover, :focus-visible")) drawCard(button, card);
+  }, HOVER_MS);
+}
+
+function drawCard(button, card) {
+  const place = byId("cite-card");
+  place.querySelector(".said").textContent = card.said;
+  const quote = place.querySelector("blockquote");
+  const { before, hit, after } = card.extract;
+  const mark = document.createElement("mark");
+  mark.textContent = hit;
+  quote.replaceChildren(before && `${before} `, hit ? mark : "", after && ` ${after}`);
+  quote.hidden = !(before || hit || after);
+  place.dataset.kind = card.kind;
+  place.hidden = false;
+  const box = button.getBoundingClientRect();
+  const left = Math.max(10, Math.min(innerWidth - place.offsetWidth - 10, box.left - 20));
+  const below = box.bottom + 8 + place.offsetHeight < innerHeight;
+  place.style.left = `${left}px`;
+  place.style.top = `${below ? box.bottom + 8 : Math.max(10, box.top - 8 - place.offsetHeight)}px`;
+}
+
+function hideCard() {
+  clearTimeout(hovering);
+  byId("cite-card").hidden = true;
+}
+
+// The panel -----------------------------------------------------------------------------------------------------------
+
+async function openCitation(button) {
+  const named_ = named(button);
+  const card = await get(`/behind/${named_.turn}/${named_.chip}`).catch(() => null);
+  if (!card) return;
+  if (card.page === null) return drawCard(button, card);
+  hideCard();
+  openPage(card.page, { from: button, why: named_, said: card.said });
+}
+
+export async function openPage(number, { from = null, why = null, said = "" } = {}) {
+  const now = ++asked;
+  if (from) opener = from;
+  cite = why;
+  const query = why ? `?turn=${why.turn}&chip=${why.chip}` : "";
+  const wasShut = byId("page-panel").hidden;
+  byId("page-panel").hidden = false;
+  root().dataset.page = "open";
+  byId("page-said").textContent = said;
+  if (wasShut) byId("page-panel").focus({ preventScroll: true });
+  try {
+    const page = await get(`/pages/${number}${query}`);
+    if (now !== asked) return;
+    shown = page;
+    draw(query, now);
+  } catch (error) {
+    if (now === asked) trouble(error.message);
+  }
+}
+
+export function closePage() {
+  if (byId("page-panel").hidden) return;
+  asked++;
+  byId("page-panel").hidden = true;
+  delete root().dataset.page;
+  byId("page-picture").removeAttribute("src");
+  shown = null;
+  if (opener?.isConnected) opener.focus({ preventScroll: true });
+  opener = null;
+}
+
+function draw(query, now) {
+  byId("page-name").textContent = shown.number ? `${capital(shown.name)} ` : "";
+  const of = document.createElement("small");
+  const plain = shown.name.endsWith(` ${shown.number}`); // what is printed on it is its number
+  of.textContent = plain ? `of ${shown.last}` : `${shown.number} of ${shown.last}`;
+  byId("page-name").append(of);
+  byId("page-before").disabled = shown.number <= shown.first;
+  byId("page-after").disabled = shown.number >= shown.last;
+  byId("page-trouble").hidden = true;
+  byId("page-body").scrollTop = 0;
+  if (shown.picture) drawPicture(query, now);
+  else drawText();
+  showZoom();
+}
+
+const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
+function drawPicture(query, now) {
+  const picture = byId("page-picture");
+  byId("page-text").hidden = true;
+  byId("page-marks").replaceChildren();
+  byId("page-sheet").dataset.state = "drawing";
+  picture.alt = `${shown.name} of the book`;
+  picture.hidden = false;
+  picture.onload = () => (byId("page-sheet").dataset.state = "drawn");
+  picture.onerror = () => {
+    if (now !== asked) return;
+    drawText();
+    trouble("The picture of this page cannot be drawn; this is its text.");
+  };
+  picture.src = address();
+  if (shown.marks.length) {
+    get(`/pages/${shown.number}/marks${query}`)
+      .then((told) => now === asked && drawMarks(told.marks))
+      .catch(() => null); // the page itself is still worth seeing
+  }
+}
+
+function address() {
+  const pixels = Math.ceil(byId("page-body").clientWidth * ZOOMS[zoom] * (devicePixelRatio || 1));
+  return `${shown.picture}/${Math.max(50, pixels)}.png`;
+}
+
+function drawMarks(marks) {
+  byId("page-marks").replaceChildren(
+    ...marks.map(([x0, y0, x1, y1]) => {
+      const mark = document.createElement("i");
+      const percent = (value) => `${value * 100}%`;
+      Object.assign(mark.style, {
+        left: percent(x0 - 0.004),
+        top: percent(y0 - 0.002),
+        width: percent(x1 - x0 + 0.008),
+        height: percent(y1 - y0 + 0.004),
+      });
+      return mark;
+    }),
+  );
+  reveal(byId("page-marks").firstElementChild);
+}
+
+function drawText() {
+  const text = byId("page-text");
+  byId("page-picture").hidden = true;
+  byId("page-marks").replaceChildren();
+  text.hidden = false;
+  text.replaceChildren();
+  let at = 0;
+  for (const [start, end] of shown.marks) {
+    if (start < at) continue;
+    const mark = document.createElement("mark");
+    mark.textContent = shown.text.slice(...units(start, end));
+    text.append(shown.text.slice(...units(at, start)), mark);
+    at = end;
+  }
+  text.append(shown.text.slice(units(0, at)[1]));
+  if (!shown.text.trim()) text.textContent = "There is no text on this page.";
+  reveal(text.querySelector("mark"));
+}
+
+// The server counts characters, JavaScript counts UTF-16 units.
+function units(start, end) {
+  const signs = shown.signs ?? (shown.signs = [...shown.text]);
+  const length = (from, to) => signs.slice(from, to).join("").length;
+  const begin = length(0, start);
+  return [begin, begin + length(start, end)];
+}
+
+function reveal(mark) {
+  if (!mark) return;
+  const body = byId("page-body");
+  const place = () => {
+    const top = mark.getBoundingClientRect().top - body.getBoundingClientRect().top;
+    body.scrollTop += top - body.clientHeight / 3;
+  };
+  const picture = byId("page-picture");
+  if (picture.hidden || picture.complete) place();
+  else picture.addEventListener("load", place, { once: true });
+}
+
+function trouble(sentence) {
+  byId("page-trouble").textContent = sentence;
+  byId("page-trouble").hidden = false;
+}
+
+function turn(by) {
+  if (!shown) return;
+  const number = shown.number + by;
+  if (number >= shown.first && number <= shown.last) openPage(number, { why: cite, said: byId("page-said").textContent });
+}
+
+function setZoom(by) {
+  const before = zoom;
+  zoom = Math.max(0, Math.min(ZOOMS.length - 1, zoom + by));
+  if (zoom === before || !shown) return;
+  showZoom();
+  if (shown.picture && !byId("page-picture").hidden) byId("page-picture").src = address();
+}
+
+function showZoom() {
+  byId("page-body").style.setProperty("--zoom", ZOOMS[zoom]);
+  byId("page-smaller").disabled = zoom === 0;
+  byId("page-larger").disabled = zoom === ZOOMS.length - 1;
+}
+
+function keys(event) {
+  if (byId("page-panel").hidden || !byId("race").hidden || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") {
+    event.stopImmediatePropagation(); // the page goes first; the answer is stopped by the next one
+    return closePage();
+  }
+  if (!byId("page-panel").contains(event.target)) return;
+  const act = { ArrowLeft: () => turn(-1), ArrowRight: () => turn(1), "+": () => setZoom(1), "-": () => setZoom(-1) }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+export function bindPages() {
+  const citation = (event) => event.target.closest?.("#chat .cite");
+  document.addEventListener("mouseover", (event) => citation(event) && expectCard(citation(event)));
+  document.addEventListener("mouseout", (event) => citation(event) && hideCard());
+  document.addEventListener("focusin", (event) => citation(event) && expectCard(citation(event)));
+  document.addEventListener("focusout", (event) => citation(event) && hideCard());
+  document.addEventListener("scroll", hideCard, { capture: true, passive: true });
+  document.addEventListener("click", (event) => citation(event) && openCitation(citation(event)));
+  document.addEventListener("keydown", keys, true);
+  bindMap((page, from) => openPage(first + page, { from }));
+  byId("page-close").addEventListener("click", closePage);
+  byId("page-before").addEventListener("click", () => turn(-1));
+  byId("page-after").addEventListener("click", () => turn(1));
+  byId("page-smaller").addEventListener("click", () => setZoom(-1));
+  byId("page-larger").addEventListener("click", () => setZoom(1));
+}

@@ -1,0 +1,207 @@
+// The race: two runs that have been recorded, replayed side by side on one clock. Every sentence comes from the server.
+import { post } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+let state = { running: false, done: 0 };
+let wanted = false; // this tab started the race that runs
+let recorded = null;
+let speed = 1;
+let began = 0;
+let clock = 0; // milliseconds of the replay
+let frame = 0;
+let opener = null;
+
+export function showVerified(verified) {
+  const badge = byId("verified");
+  badge.hidden = !verified;
+  if (!verified) return;
+  badge.querySelector("span").textContent = verified.line;
+  badge.title = verified.detail;
+}
+
+export function showRace(now) {
+  const before = state;
+  state = now;
+  byId("race-part").hidden = !now.possible;
+  byId("race-start").textContent = now.running ? "Racing…" : now.done ? "Race again" : "Race it against plain";
+  byId("race-why").textContent = now.running || now.trouble ? "" : now.line;
+  if (now.running && wanted) drawRunning();
+  if (before.running && !now.running && wanted) {
+    wanted = false;
+    if (now.trouble) drawTrouble(now.trouble);
+    else if (now.done) replay();
+  }
+}
+
+function question() {
+  const typed = document.querySelector("#ask-box textarea")?.value.trim();
+  if (typed) return typed;
+  if (byId("trifold").dataset.turns === "some") return ""; // the server takes the last one of the chat
+  return document.querySelector("#suggestions button")?.textContent ?? "";
+}
+
+async function start() {
+  opener = byId("race-start");
+  const asked = question();
+  show("running");
+  byId("race-question").textContent = asked;
+  byId("race-line").textContent = "Starting…";
+  for (const item of document.querySelectorAll("#race-running li")) item.dataset.state = "later";
+  wanted = true;
+  const trouble = await post("/race", { question: asked });
+  if (!trouble) return;
+  wanted = false;
+  drawTrouble(`${trouble.cause} ${trouble.remedy}`);
+}
+
+function show(part) {
+  const race = byId("race");
+  const wasShut = race.hidden;
+  race.hidden = false;
+  byId("race-running").hidden = part !== "running";
+  byId("race-replay").hidden = part !== "replay";
+  byId("race-trouble").hidden = part !== "trouble";
+  if (wasShut) byId("race-close").focus();
+}
+
+function close() {
+  cancelAnimationFrame(frame);
+  byId("race").hidden = true;
+  if (wanted) stop(); // nobody is waiting for it any more
+  (opener?.isConnected ? opener : byId("race-start")).focus();
+}
+
+function stop() {
+  post("/asking/stop");
+}
+
+function drawRunning() {
+  byId("race-question").textContent = state.question;
+  byId("race-line").textContent = state.line;
+  for (const item of document.querySelectorAll("#race-running li")) {
+    const run = Number(item.dataset.run);
+    item.dataset.state = run < state.lane ? "done" : run === state.lane ? "now" : "later";
+  }
+}
+
+function drawTrouble(sentence) {
+  show("trouble");
+  byId("race-trouble").textContent = sentence;
+}
+
+async function replay() {
+  const answer = await fetch("/race").catch(() => null);
+  if (!answer?.ok) return drawTrouble("The recording of the race is gone. Start it again.");
+  recorded = await answer.json();
+  show("replay");
+  byId("race-question").textContent = recorded.question;
+  byId("race-note").textContent = recorded.replay;
+  byId("race-verdict").textContent = recorded.verdict;
+  byId("race-detail").textContent = recorded.detail;
+  byId("race-end").dataset.identical = recorded.identical ? "yes" : "no";
+  recorded.lanes.forEach((lane, number) => {
+    const place = laneAt(number);
+    place.querySelector("h3").textContent = lane.name;
+    place.querySelector("header .quiet").textContent = lane.note;
+    place.querySelector(".words").replaceChildren();
+    lane.shown = -1;
+  });
+  run();
+}
+
+const laneAt = (number) => document.querySelector(`#race [data-lane="${number}"]`);
+const ends = () => Math.max(...recorded.lanes.map((lane) => lane.ms));
+
+function run() {
+  cancelAnimationFrame(frame);
+  began = performance.now();
+  clock = calm.matches ? ends() : 0;
+  byId("race-end").dataset.state = "racing";
+  tick(began);
+}
+
+function tick(now) {
+  if (!calm.matches) {
+    clock += Math.max(0, now - began) * speed;
+    began = now;
+  }
+  const over = clock >= ends();
+  if (over) clock = ends();
+  byId("race-clock").textContent = `${(clock / 1000).toFixed(1)} s`;
+  recorded.lanes.forEach(drawLane);
+  if (over) finish();
+  else frame = requestAnimationFrame(tick);
+}
+
+function drawLane(lane, number) {
+  const place = laneAt(number);
+  let upTo = lane.steps.findIndex(([at]) => at > clock);
+  if (upTo < 0) upTo = lane.steps.length;
+  if (upTo === lane.shown) return;
+  lane.shown = upTo;
+  const done = clock >= lane.ms;
+  const words = place.querySelector(".words");
+  words.textContent = lane.steps.slice(0, upTo).map(([, text]) => text).join("");
+  words.scrollTop = words.scrollHeight;
+  place.dataset.state = done ? "done" : "racing";
+  place.querySelector(".track b").style.width = `${(100 * upTo) / Math.max(1, lane.steps.length)}%`;
+  place.querySelector("output").textContent = done ? `${(lane.ms / 1000).toFixed(2)} s` : `${(clock / 1000).toFixed(1)} s`;
+  place.querySelector(".count .quiet").textContent = done ? [`${lane.tokens} tokens`, lane.pace, lane.first].filter(Boolean).join(" · ") : "";
+}
+
+function finish() {
+  byId("race-end").dataset.state = "over";
+  if (recorded.identical) return;
+  const texts = recorded.lanes.map((lane) => lane.steps.map(([, text]) => text).join(""));
+  let same = 0;
+  while (same < texts[0].length && texts[0][same] === texts[1][same]) same++;
+  texts.forEach((text, number) => {
+    const mark = document.createElement("mark");
+    mark.textContent = text.slice(same);
+    laneAt(number).querySelector(".words").replaceChildren(text.slice(0, same), mark);
+  });
+}
+
+function setSpeed(button) {
+  speed = Number(button.dataset.speed);
+  for (const other of byId("race-speeds").children) other.setAttribute("aria-pressed", String(other === button));
+}
+
+// A dialog keeps the focus until it is closed.
+function keys(event) {
+  if (byId("race").hidden) return;
+  if (event.key === "Escape") {
+    event.stopImmediatePropagation();
+    return close();
+  }
+  if (event.key !== "Tab") return;
+  const stops = [...byId("race").querySelectorAll("button")].filter((button) => button.checkVisibility() && !button.disabled);
+  const at = stops.indexOf(document.activeElement);
+  const next = event.shiftKey ? (at <= 0 ? stops.length - 1 : at - 1) : (at + 1) % stops.length;
+  event.preventDefault();
+  stops[next]?.focus();
+}
+
+export function bindRace() {
+  byId("race-start").addEventListener("click", () => {
+    if (state.running) {
+      wanted = true;
+      show("running");
+      drawRunning();
+    } else start();
+  });
+  byId("race-close").addEventListener("click", close);
+  byId("race-stop").addEventListener("click", stop);
+  byId("race-again").addEventListener("click", () => {
+    for (const lane of recorded.lanes) lane.shown = -1;
+    run();
+  });
+  byId("race-speeds").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) setSpeed(button);
+  });
+  byId("race").addEventListener("click", (event) => event.target === byId("race") && close());
+  document.addEventListener("keydown", keys, true);
+}

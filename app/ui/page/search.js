@@ -1,0 +1,96 @@
+// Search in all chats about all books: Ctrl+K, a few words, Enter.
+import { call } from "./frame.js";
+import { tell } from "./library.js";
+
+const byId = (id) => document.getElementById(id);
+const WAIT_MS = 140;
+
+let waiting = 0;
+let asked = 0; // answers to older words are dropped
+
+export function openSearch() {
+  const dialog = byId("search");
+  if (dialog.open) return;
+  dialog.showModal();
+  byId("search-words").select();
+  look();
+}
+
+async function look() {
+  const words = byId("search-words").value.trim();
+  const turn = ++asked;
+  const told = words ? await call("/chats/search", { words }) : { found: [] };
+  if (turn !== asked) return;
+  byId("search-none").textContent = words && !told.found?.length ? "Nothing found in any chat." : "";
+  byId("search-found").replaceChildren(...(told.found ?? []).map(entry));
+}
+
+function entry(hit) {
+  const item = document.createElement("li");
+  const button = document.createElement("button");
+  button.type = "button";
+  const where = document.createElement("small");
+  where.textContent = `${hit.book} · ${hit.title}`;
+  const words = document.createElement("span");
+  words.append(
+    ...hit.parts.map(([text, found]) => {
+      if (!found) return text;
+      const mark = document.createElement("mark");
+      mark.textContent = text;
+      return mark;
+    }),
+  );
+  button.append(words, where);
+  button.addEventListener("click", () => show(hit));
+  item.append(button);
+  return item;
+}
+
+async function show(hit) {
+  byId("search").close();
+  const told = await call("/chats/open", { id: hit.chat, message: hit.message });
+  if (told.cause) return tell(told);
+  scrollTo(told.position, hit.role, 40);
+}
+
+// The chat comes from the server in its own time.
+function scrollTo(position, role, tries) {
+  const rows = document.querySelectorAll(role === "question" ? "#chat .user-row" : "#chat .bot-row");
+  const row = rows[position];
+  if (!row) return tries > 0 && setTimeout(() => scrollTo(position, role, tries - 1), 100);
+  setTimeout(() => {
+    const now = document.querySelectorAll(role === "question" ? "#chat .user-row" : "#chat .bot-row")[position] ?? row;
+    now.scrollIntoView({ block: "center" });
+    now.classList.add("found");
+    setTimeout(() => now.classList.remove("found"), 2400);
+  }, 350);
+}
+
+function move(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const stops = [byId("search-words"), ...byId("search-found").querySelectorAll("button")];
+  const at = stops.indexOf(document.activeElement);
+  stops[Math.max(0, Math.min(stops.length - 1, at + step))].focus();
+}
+
+export function bindSearch() {
+  byId("open-search").addEventListener("click", openSearch);
+  byId("search-words").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(look, WAIT_MS);
+  });
+  byId("search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    byId("search-found").querySelector("button")?.click();
+  });
+  byId("search").addEventListener("keydown", move);
+  byId("search").addEventListener("click", (event) => event.target === byId("search") && byId("search").close());
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      openSearch();
+    }
+  });
+}

@@ -1,0 +1,166 @@
+"""The race for the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
+
+Every sentence about a race is made here: it is a replay of two runs, and it says so; slower is called slower.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.guard import Door
+from app.race import Lane, Race, Result, Verified
+from app.ui import wording
+from app.ui.desk import Keeper
+from app.ui.presentation import View
+from engine.errors import InputError, TrifoldError
+
+_BODY = 64 << 10
+_EQUAL = 0.05  # a difference in speed that two runs on a busy machine can have by chance
+
+NAMES = {"plain": "Plain", "hierarchical": "Hierarchical"}
+_NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
+_WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
+REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
+
+
+class Racing:
+    """A panel of the page (``app.ui.panel``).
+
+    Args:
+        keeper: keeps the desk.
+        race: runs races.
+        verified: what has been verified on this machine.
+    """
+
+    doors = (Door("GET", "/race"), Door("POST", "/race", limit=_BODY))
+
+    def __init__(self, keeper: Keeper, race: Race, verified: Verified) -> None:
+        self._keeper = keeper
+        self._race = race
+        self._verified = verified
+
+    def routes(self) -> Sequence[Route]:
+        return (Route("/race", self.recording, methods=["GET"]), Route("/race", self.start, methods=["POST"]))
+
+    def view(self) -> View:
+        return {"race": self._state(), "verified": self._badge()}
+
+    async def start(self, request: Request) -> Response:
+        try:
+            asked = json.loads(await request.body())
+            self._race.start(str(asked.get("question", "")) if isinstance(asked, dict) else "")
+        except ValueError:
+            return JSONResponse({"cause": "The request is not JSON.", "remedy": ""}, status_code=400)
+        except TrifoldError as error:
+            status = 400 if isinstance(error, InputError) else 409
+            return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)
+        return JSONResponse({})
+
+    async def recording(self, request: Request) -> Response:
+        """Both runs of the last race, for the replay."""
+        result = self._race.result
+        if result is None:
+            return JSONResponse({"cause": "No race was run yet.", "remedy": "Start one."}, status_code=404)
+        config = getattr(self._keeper.engine, "config", None)
+        return JSONResponse(recording(result, lookup=bool(getattr(config, "num_lookup_tokens", 0))))
+
+    def _state(self) -> View:
+        state, result, book = self._race.state, self._race.result, self._keeper.desk.book
+        view: View = {
+            "possible": self._race.possible,
+            "running": state.running,
+            "question": state.question,
+            "line": "",
+            "trouble": None,
+            "done": 0,
+        }
+        if state.running:
+            run = "Second run, hierarchical" if state.lane else "First run, plain"
+            view["line"] = f"{run}: {wording.counted(state.tokens, 'token')}"
+            view["lane"] = state.lane
+        elif state.trouble is not None:
+            view["trouble"] = f"{state.trouble.cause} {state.trouble.remedy}".strip()
+        elif result is not None and book is not None and result.book == book.sha256:
+            view["done"] = result.number
+            view["line"] = verdict(result)
+        return view
+
+    def _badge(self) -> View | None:
+        record = self._verified.of(self._keeper.engine.status().model)
+        if record is None:
+            return None
+        how = "a race" if record.how == "race" else "a self-test"
+        day = time.strftime("%d %B %Y", time.localtime(record.when)).lstrip("0")
+        return {
+            "line": "verified on this machine",
+            "detail": f"Hierarchical decoding gave the same {wording.counted(record.tokens, 'token')} as plain "
+            f"decoding in {how} on {day}, with these models on this machine.",
+        }
+
+
+def verdict(result: Result) -> str:
+    """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster"."""
+    words = f"{result.same:,}/{result.tokens:,} tokens"
+    if not result.identical:
+        return f"the texts part: identical {words}, then different"
+    return f"identical {words}, {speed(result.times)}"
+
+
+def speed(times: float | None) -> str:
+    """1.42 -> "1.4 times faster", with the honest words for the other cases."""
+    if times is None:
+        return "speed not measured"
+    if abs(times - 1.0) < _EQUAL:
+        return "equally fast"
+    return f"{times:.1f} times faster" if times > 1 else f"{1 / times:.1f} times slower"
+
+
+def recording(result: Result, lookup: bool = False) -> View:
+    """What the replay needs. ``lookup``: the second run also took guesses from the book itself."""
+    lanes = [_lane(result.plain), _lane(result.fast)]
+    if lookup:
+        lanes[1]["note"] = _WITH_LOOKUP
+    return {
+        "number": result.number,
+        "question": result.question,
+        "lanes": lanes,
+        "same": result.same,
+        "identical": result.identical,
+        "verdict": verdict(result),
+        "detail": detail(result),
+        "replay": REPLAY,
+    }
+
+
+def detail(result: Result) -> str:
+    """The sentence under the verdict."""
+    if not result.identical:
+        return (
+            "Greedy decoding takes the likeliest token. Where two are almost equally likely, the rounding of a pass "
+            "over one token and of a pass over several can decide differently; from there on the texts go their own "
+            f"ways. Up to there they are the same. Per token the second run was {speed(result.times)}."
+        )
+    told = "Every token is the same: guessing ahead changed the time and nothing else."
+    if result.times is not None and result.times < 1 - _EQUAL:
+        told += " Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain."
+    return told
+
+
+def _lane(lane: Lane) -> View:
+    figures = lane.figures
+    mean = figures.ms_per_token_mean if figures else None
+    return {
+        "name": NAMES.get(lane.mode, lane.mode),
+        "note": _NOTES.get(lane.mode, ""),
+        "steps": [[at, text] for at, text in lane.steps],
+        "tokens": len(lane.token_ids),
+        "ms": round(lane.ms, 1),
+        "pace": f"{wording.milliseconds(mean)} per token" if mean else "",
+        "first": f"first token after {wording.duration(figures.ttft_s)}" if figures and figures.ttft_s else "",
+    }

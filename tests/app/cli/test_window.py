@@ -1,0 +1,58 @@
+"""A window of its own: what happens with pywebview and without. A small module stands in its place, as a process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import serve, window
+from tests.app.running import ROOT
+
+# Draws nothing; writes down what it was told to show and then closes, as a person does.
+STAND_IN = """
+import json, os
+said = {}
+def create_window(title, url, **more): said.update(title=title, url=url, **more)
+def start(**more):
+    said.update(more)
+    open(os.environ["SHOWN"], "w").write(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "webview.py").write_text(STAND_IN, encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "SHOWN": str(tmp_path / "shown.json")}
+
+
+def test_closing_the_window_ends_the_program(stand_in: dict[str, str], data_folder: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "--window", "--port", str(free_port())]
+    done = subprocess.run(command, cwd=ROOT, env=stand_in, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    shown = Path(stand_in["SHOWN"]).read_text(encoding="utf-8")
+    assert "/?token=" in shown
+    assert '"title": "Trifold"' in shown
+    assert not (data_folder / "instance.json").exists(), "the next start begins anew"
+
+
+def test_without_pywebview_the_browser_opens_and_a_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(window, "is_possible", lambda: False)
+    asked = argparse.Namespace(window=True, no_browser=False)
+    assert serve._how(asked) == serve.BROWSER
+    assert "pip install pywebview" in capsys.readouterr().err
+    assert serve._how(argparse.Namespace(window=False, no_browser=True)) == serve.NOWHERE
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

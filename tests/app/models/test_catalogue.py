@@ -1,0 +1,177 @@
+"""What is known before a download: the catalogue's arithmetic, what fits, settings from strangers, kept choices."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.models import catalogue, choice, fit, shapes, vocabulary
+from app.models.choice import Choice, Remote
+from app.models.fit import Room
+from app.models.places import Places
+from app.models.shapes import Shape
+from app.settings import DEMO_DRAFT, DEMO_MODEL
+from engine import planner
+from engine.cache.shape import KvShape
+from engine.errors import ModelError, ModelNotFound, UnsupportedModel
+from engine.models import _CPU_FLOAT32_PARAMETERS, FAMILIES
+
+KIB = 1024
+
+
+def test_what_is_said_beforehand_is_what_the_engine_does() -> None:
+    assert shapes.FAMILIES == FAMILIES
+    assert (fit.MEMORY_SHARE, fit.HOST_SHARE) == (planner.MEMORY_SHARE, planner._PINNED_SHARE)
+    assert (fit.DISK_SHARE, fit._STAGES) == (planner._DISK_SHARE, planner._STAGES)
+    assert fit.CPU_FLOAT32_PARAMETERS == _CPU_FLOAT32_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("id", "kib"),
+    [("llama-3.1-8b", 128), ("qwen3-8b", 144), ("qwen3-4b", 144), ("qwen2.5-7b-1m", 56), ("yarn-7b", 512)],
+)
+def test_cache_per_token_follows_from_the_shapes(id: str, kib: int) -> None:
+    """The figures of the project's research, which come from the models' papers."""
+    shape = next(pair.target.shape for pair in catalogue.PAIRS if pair.id == id)
+    assert shape is not None
+    assert shape.kv_bytes_per_token() == kib * KIB
+
+
+def test_the_catalogue_holds_what_was_promised() -> None:
+    ids = [pair.id for pair in catalogue.PAIRS]
+    assert len(set(ids)) == len(ids)
+    targets = " ".join(pair.target.name for pair in catalogue.PAIRS)
+    for name in ("Llama-3.1-8B", "Qwen2.5", "Qwen3", "Phi-3-mini-128k", "LWM-Text-Chat-128K", "Yarn-Llama-2-13b-128k"):
+        assert name in targets
+    drafts = {pair.draft.name for pair in catalogue.PAIRS if pair.draft}
+    assert {"JackFram/llama-68m", "meta-llama/Llama-3.2-1B-Instruct"} <= drafts
+    assert catalogue.find(*catalogue.DEMO.names) is catalogue.DEMO
+
+
+def test_fit_is_weights_and_cache_against_what_is_free() -> None:
+    target = Shape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
+    whole = fit.fit(target, None, Room(64 * 10**9, 0, on_gpu=True))
+    assert (whole.verdict, whole.tokens, whole.spilled) == ("whole", 131_072, 131_072)
+    part = fit.fit(target, None, Room(24 * 10**9, 0, on_gpu=True))
+    assert part.verdict == "part"
+    left = int((24 * 10**9 - 16_000_000_000) * fit.MEMORY_SHARE)
+    assert part.tokens == pytest.approx(left / (128 * KIB), rel=0.001)
+    assert f"{part.tokens:,}" in part.sentence
+    assert part.kv_per_1k == 1000 * 128 * KIB
+    spilled = fit.fit(target, None, Room(24 * 10**9, 10**12, on_gpu=True))
+    assert spilled.tokens == part.tokens
+    assert spilled.spilled == 131_072
+    assert "slower" in spilled.sentence
+    none = fit.fit(target, None, Room(16 * 10**9, 10**12, on_gpu=True))
+    assert none.verdict == "none"
+    small = Shape(24, 2, 64, 500_000_000, 0, 32_768)
+    assert fit.fit(small, None, Room(10**11, 0, on_gpu=False)).weights == 2_000_000_000, "four bytes each on a CPU"
+    assert fit.fit(target, small, Room(10**11, 0, on_gpu=True)).weights == 17_000_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=st.integers(1, 80),
+    heads=st.integers(1, 40),
+    device=st.integers(-(10**9), 10**11),
+    host=st.integers(0, 10**11),
+    disk=st.integers(0, 10**12),
+)
+def test_the_planner_will_say_the_same(layers: int, heads: int, device: int, host: int, disk: int) -> None:
+    shape = Shape(layers, heads, 128, 1, 1, 131_072)
+    theirs = KvShape(layers, heads, 128, torch.bfloat16, torch.device("cpu"))
+    said = planner.most_tokens(theirs, shape.window, planner.Resources(device, host, disk))
+    assert fit.most_tokens(shape, shape.kv_bytes_per_token(), device, host, disk) == said
+
+
+def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
+    from engine import weights
+
+    shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
+    assert shape.parameters == pytest.approx(weights.check_folder(DEMO_MODEL), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": None},
+        {"hidden_size": "256"},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": -3},
+        {"num_hidden_layers": True},
+        {"vocab_size": 1e300},
+        {"max_position_embeddings": 2**80},
+        {"num_attention_heads": []},
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any]) -> None:
+    config = {**shapes.read_config(DEMO_MODEL), **change}
+    with pytest.raises(ModelError, match="can be right"):
+        shapes.shape_of(config, "it")
+
+
+@pytest.mark.parametrize("kind", [None, "mamba", 7, ["llama"]])
+def test_other_kinds_are_refused(kind: Any) -> None:
+    with pytest.raises(UnsupportedModel):
+        shapes.shape_of({"model_type": kind}, "it")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 200_000])
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError):
+        shapes.read_config(tmp_path)
+
+
+def test_the_demo_pair_shares_a_vocabulary() -> None:
+    assert vocabulary.fits(DEMO_MODEL, DEMO_DRAFT) is True
+    assert vocabulary.fits(DEMO_MODEL, DEMO_MODEL.parent) is None
+
+
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    for name in ("../x", "a/..", "a/../b", "/etc", "a", "a/b/c", ".git/config", "a/b\\c", "a\n/b"):
+        with pytest.raises(ModelNotFound):
+            places.own(name)
+
+
+def test_a_model_in_the_hubs_cache_is_found(tmp_path: Path, copy_of_demo: Path) -> None:
+    cache = tmp_path / "hub" / "models--acme--tiny"
+    (cache / "snapshots").mkdir(parents=True)
+    copy_of_demo.rename(cache / "snapshots" / "abc123")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc123")
+    places = Places(tmp_path / "models", {"HF_HOME": str(tmp_path)})
+    assert places.find("acme/tiny") == "acme/tiny"
+    weights = cache / "snapshots" / "abc123" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert places.find("acme/tiny") is None, "half a download of another tool is not taken for a model"
+
+
+def test_a_damaged_folder_says_so(tmp_path: Path, copy_of_demo: Path) -> None:
+    weights = copy_of_demo / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="cut off"):
+        Places(tmp_path).find(str(copy_of_demo))
+
+
+def test_a_choice_is_kept_for_this_person_alone(tmp_path: Path) -> None:
+    kept = Choice("a/b", None, Remote("http://127.0.0.1:8000/v1", "m", "key", 4096))
+    choice.save(tmp_path, kept)
+    assert choice.load(tmp_path) == kept
+    assert stat.S_IMODE((tmp_path / choice.FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": 3, "draft": null}', '{"model": "a", "draft": {}}'])
+def test_a_choice_that_makes_no_sense_is_no_choice(tmp_path: Path, content: str) -> None:
+    (tmp_path / choice.FILE).write_text(content)
+    assert choice.load(tmp_path) is None
+    (tmp_path / choice.FILE).write_text(json.dumps({"model": "a", "draft": None, "remote": {"address": 1}}))
+    assert choice.load(tmp_path) is None

@@ -1,0 +1,202 @@
+"""Downloads from a real server on loopback: whole, in part, damaged, gated, too large, stopped, offline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.models.bring import bring
+from app.models.download import Cancelled, Download, Progress
+from app.models.fetch import MARKER, PARTS
+from app.models.fit import Room
+from app.models.places import Places
+from app.settings import DEMO_DRAFT, DEMO_MODEL
+from engine.errors import ModelError, ModelNotFound, ResourceError
+from tests.app.models.conftest import DRAFT, TARGET
+from tests.app.models.hub import REVISION, Hub
+
+WEIGHTS = "model.safetensors"
+PLENTY = Room(memory=10**12, disk=10**12, on_gpu=False)
+
+
+def same(one: Path, other: Path) -> bool:
+    return hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest()
+
+
+def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, places: Places) -> None:
+    hub.models[TARGET]["pytorch_model.bin"] = b"\x80\x02 never fetched"
+    hub.models[TARGET]["consolidated.safetensors"] = b"the same a second time"
+    seen: list[Progress] = []
+    brought = bring(places, Download(), TARGET, DRAFT, seen.append, PLENTY)
+    folder = places.own(TARGET)
+    assert brought.model == str(folder)
+    assert brought.draft == str(places.own(DRAFT))
+    assert same(folder / WEIGHTS, DEMO_MODEL / WEIGHTS)
+    assert not (folder / "pytorch_model.bin").exists()
+    assert not (folder / PARTS).exists()
+    assert json.loads((folder / MARKER).read_text())["revision"] == REVISION
+    assert all(0 <= step.done <= step.total for step in seen)
+    assert seen[-1].checking
+    assert seen[-1].done == seen[-1].total
+    small = [path for _, path, _ in hub.asked].index(f"/{DRAFT}/resolve/{REVISION}/tokenizer.json")
+    large = [path for _, path, _ in hub.asked].index(f"/{TARGET}/resolve/{REVISION}/{WEIGHTS}")
+    assert small < large, "both vocabularies are known before any weights are fetched"
+    hub.asked.clear()
+    assert bring(places, Download(), TARGET, DRAFT, seen.append, PLENTY) == brought
+    assert hub.asked == []
+
+
+def test_a_broken_connection_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
+    hub.cut[WEIGHTS] = 4_500_000
+    Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert same(tmp_path / "got" / WEIGHTS, DEMO_MODEL / WEIGHTS)
+    assert [wanted for wanted in hub.fetched(WEIGHTS) if wanted], "later requests ask for the rest only"
+
+
+def test_a_stopped_download_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
+    download, steps = Download(), []
+    hub.cut[WEIGHTS] = 4_500_000  # the library waits a second before it asks again: time to stop it
+
+    def stop(step: Progress) -> None:
+        steps.append(step)
+        if step.done > 4_000_000:
+            download.cancel()
+
+    with pytest.raises(Cancelled):
+        download.get(TARGET, tmp_path / "got", stop)
+    part = next((tmp_path / "got" / PARTS).glob(f"{WEIGHTS}.*"))
+    arrived = part.stat().st_size
+    assert 0 < arrived < (DEMO_MODEL / WEIGHTS).stat().st_size
+    hub.cut.clear()
+    hub.asked.clear()
+    Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert hub.fetched(WEIGHTS) == [f"bytes={arrived}-"]
+    assert same(tmp_path / "got" / WEIGHTS, DEMO_MODEL / WEIGHTS)
+
+
+def test_a_damaged_file_is_fetched_once_more(hub: Hub, tmp_path: Path) -> None:
+    hub.damaged[WEIGHTS] = 1
+    Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert len(hub.fetched(WEIGHTS)) == 2
+    assert same(tmp_path / "got" / WEIGHTS, DEMO_MODEL / WEIGHTS)
+
+
+def test_a_file_that_is_damaged_twice_is_not_kept(hub: Hub, tmp_path: Path) -> None:
+    hub.damaged["config.json"] = 2
+    with pytest.raises(ModelError, match="checksum"):
+        Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert not (tmp_path / "got" / "config.json").exists()
+    assert not (tmp_path / "got" / MARKER).exists()
+
+
+def test_a_gated_model_says_what_to_accept_and_where(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated.add(TARGET)
+    with pytest.raises(ModelNotFound, match="accepted its licence") as refused:
+        Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert f"{hub.address}/{TARGET}" in refused.value.remedy
+    assert "hf auth login" in refused.value.remedy
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    with pytest.raises(ModelNotFound) as refused:
+        Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert "hf auth login" not in refused.value.remedy, "there is a key already; its account lacks the licence"
+    monkeypatch.setenv("HF_TOKEN", hub.key)
+    Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert (tmp_path / "got" / MARKER).exists()
+
+
+def test_a_full_disk_is_told_before_anything_is_fetched(hub: Hub, tmp_path: Path) -> None:
+    hub.lies[WEIGHTS] = 10**15
+    with pytest.raises(ResourceError, match="needs 1000000"):
+        Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert hub.fetched(WEIGHTS) == []
+
+
+def test_offline_is_one_sentence_and_quick(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    begin = time.monotonic()
+    with pytest.raises(ModelNotFound, match="offline"):
+        Download().get(TARGET, tmp_path / "got", lambda _: None)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_silent_hub_is_not_waited_for_long(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.socket() as deaf:  # takes connections and never answers
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(8)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        begin = time.monotonic()
+        with pytest.raises(ModelNotFound, match="offline"):
+            Download().get(TARGET, tmp_path / "got", lambda _: None)
+        assert time.monotonic() - begin < 15
+
+
+def test_an_unknown_model_is_named(hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no model acme/nothing"):
+        Download().get("acme/nothing", tmp_path / "got", lambda _: None)
+
+
+def test_pickled_weights_are_not_taken(hub: Hub, tmp_path: Path) -> None:
+    hub.models["acme/old"] = {"config.json": b"{}", "pytorch_model.bin": b"\x80\x02"}
+    with pytest.raises(ModelError, match="no weights in safetensors"):
+        Download().get("acme/old", tmp_path / "got", lambda _: None)
+
+
+def test_a_draft_with_another_vocabulary_is_left_out_before_its_weights(hub: Hub, places: Places) -> None:
+    tokenizer = json.loads(hub.models[DRAFT]["tokenizer.json"])
+    first, second = list(tokenizer["model"]["vocab"])[300:302]
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    hub.models[DRAFT]["tokenizer.json"] = json.dumps(tokenizer).encode()
+    brought = bring(places, Download(), TARGET, DRAFT, lambda _: None, PLENTY)
+    assert brought.draft is None
+    assert "another vocabulary" in brought.note
+    assert [path for _, path, _ in hub.asked if path == f"/{DRAFT}/resolve/{REVISION}/{WEIGHTS}"] == []
+
+
+def test_a_model_that_cannot_fit_is_refused_before_its_weights(hub: Hub, places: Places) -> None:
+    with pytest.raises(ResourceError, match="Does not fit"):
+        bring(places, Download(), TARGET, None, lambda _: None, Room(memory=10_000_000, disk=10**12, on_gpu=False))
+    assert hub.fetched(WEIGHTS) == []
+
+
+def test_a_model_of_another_kind_is_refused_before_its_weights(hub: Hub, places: Places) -> None:
+    hub.models[TARGET]["config.json"] = json.dumps({"model_type": "mamba"}).encode()
+    with pytest.raises(ModelError, match="mamba"):
+        bring(places, Download(), TARGET, None, lambda _: None, PLENTY)
+    assert hub.fetched(WEIGHTS) == []
+
+
+def test_about_tells_size_and_settings(hub: Hub) -> None:
+    about = Download().about(DRAFT)
+    assert about["weights"] == (DEMO_DRAFT / WEIGHTS).stat().st_size
+    assert about["config"]["model_type"] == "llama"
+    assert about["licence"] == "apache-2.0"
+
+
+def test_a_download_ends_with_the_program_that_started_it(hub: Hub, tmp_path: Path) -> None:
+    hub.cut[WEIGHTS] = 2_000_000
+    download = Download()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            download.get(TARGET, tmp_path / "got", lambda _: None)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while download._process is None or not hub.fetched(WEIGHTS):
+        time.sleep(0.05)
+    assert download._process.stdin is not None
+    download._process.stdin.close()  # what a program that dies does to it
+    thread.join(10)
+    assert not thread.is_alive()
+    assert failed

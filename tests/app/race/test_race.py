@@ -1,0 +1,167 @@
+"""The race: two runs compared token for token, said in honest words, remembered only when it held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.race import Lane, Race, Result, Verified
+from app.ui import racing
+from app.ui.desk import Keeper
+from engine.errors import Busy, InputError
+from engine.events import Failed, StopReason
+from tests.app.ui.conftest import a_file, make_keeper, ready  # noqa: F401 - fixtures of the page
+from tests.app.ui.scripted import ScriptedEngine, ScriptedModel, figures, wait_for
+
+Make = Callable[..., Keeper]
+ANSWER = " ".join(f"word{number}" for number in range(24))
+
+
+def lane(mode: str, ids: tuple[int, ...], mean: float = 10.0) -> Lane:
+    measured = replace(figures(len(ids), mode), ms_per_token_mean=mean)
+    return Lane(mode, ((mean, "a"),), ids, measured, StopReason.END)
+
+
+def result(plain: tuple[int, ...], fast: tuple[int, ...], times: float = 2.0) -> Result:
+    return Result(1, "Who?", "0" * 64, 0.0, lane("plain", plain, 10.0 * times), lane("hierarchical", fast, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("plain", "fast", "same", "identical"),
+    [
+        ((1, 2, 3), (1, 2, 3), 3, True),
+        ((1, 2, 3), (1, 9, 3), 1, False),
+        ((1, 2), (1, 2, 3), 2, False),
+        ((), (), 0, False),
+    ],
+)
+def test_tokens_are_compared_one_by_one(
+    plain: tuple[int, ...], fast: tuple[int, ...], same: int, identical: bool
+) -> None:
+    found = result(plain, fast)
+    assert (found.same, found.identical) == (same, identical)
+    assert found.times == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (2.94, "2.9 times faster"),
+        (1.03, "equally fast"),
+        (0.97, "equally fast"),
+        (0.5, "2.0 times slower"),
+        (None, "speed not measured"),
+    ],
+)
+def test_slower_is_called_slower(times: float | None, said: str) -> None:
+    assert racing.speed(times) == said
+
+
+def test_the_verdict_and_what_is_said_when_the_texts_part() -> None:
+    assert racing.verdict(result((1, 2, 3), (1, 2, 3), 1.42)) == "identical 3/3 tokens, 1.4 times faster"
+    parted = result((1, 2, 3), (1, 5, 3))
+    assert racing.verdict(parted) == "the texts part: identical 1/3 tokens, then different"
+    assert "almost equally likely" in racing.detail(parted)
+    assert "did not pay" in racing.detail(result((1, 2), (1, 2), 0.8))
+    assert "replay of two runs" in racing.recording(parted)["replay"]
+    assert "from the book" not in racing.recording(parted)["lanes"][1]["note"]
+    assert "from the book" in racing.recording(parted, lookup=True)["lanes"][1]["note"]
+
+
+def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Path) -> None:  # noqa: F811
+    engine = ScriptedEngine(answer=ANSWER, word_seconds=0.001)
+    keeper = ready(engine)
+    verified = Verified(tmp_path / "verified.json")
+    race = Race(keeper, verified)
+    race.start("Who kept the light?")
+    assert race.state.running
+    with pytest.raises(Busy):
+        race.start("Who?")
+    wait_for(lambda: not race.state.running)
+    assert race.state.trouble is None
+    assert [(question, history, mode) for question, history, _, mode in engine.asked] == [
+        ("Who kept the light?", (), "plain"),
+        ("Who kept the light?", (), "hierarchical"),
+    ]
+    assert {(sampling.temperature, sampling.seed) for _, _, sampling, _ in engine.asked} == {(0.0, None)}
+    found = race.result
+    assert found is not None
+    assert (found.same, found.identical) == (24, True)
+    assert "".join(text for _, text in found.plain.steps) == ANSWER
+    assert [at for at, _ in found.plain.steps] == sorted(at for at, _ in found.plain.steps)
+    assert found.plain.ms == pytest.approx(24 * 41.0)
+    assert keeper.chat is not None
+    assert keeper.chat.exchanges == ()
+    assert not keeper.desk.asking
+    record = Verified(tmp_path / "verified.json").of(ScriptedModel())
+    assert record is not None
+    assert (record.how, record.tokens) == ("race", 24)
+
+
+class Differing(ScriptedEngine):
+    def ask(self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical") -> Any:
+        self.answer = ANSWER if mode == "plain" else f"{ANSWER} and more"
+        return super().ask(question, history, sampling, mode)
+
+
+def test_a_race_that_differs_takes_the_badge_away(ready: Make, tmp_path: Path) -> None:  # noqa: F811
+    keeper = ready(Differing(word_seconds=0.001))
+    verified = Verified(tmp_path / "verified.json")
+    verified.note(ScriptedModel(), "selftest", 64, 64)
+    race = Race(keeper, verified)
+    race.start("Who?")
+    wait_for(lambda: not race.state.running)
+    assert race.result is not None
+    assert (race.result.same, race.result.tokens) == (24, 26)
+    assert verified.of(ScriptedModel()) is None
+
+
+def test_a_race_can_be_stopped_and_proves_nothing(ready: Make, tmp_path: Path) -> None:  # noqa: F811
+    keeper = ready(ScriptedEngine(answer=ANSWER, word_seconds=0.2))
+    race = Race(keeper, Verified(tmp_path / "verified.json"))
+    race.start("Who?")
+    keeper.stop_asking()
+    wait_for(lambda: not race.state.running)
+    assert race.state.trouble is not None
+    assert race.state.trouble.cause == "The race was stopped."
+    assert race.result is None
+    assert not (tmp_path / "verified.json").exists()
+
+
+def test_what_goes_wrong_is_said(ready: Make, make_keeper: Make, tmp_path: Path) -> None:  # noqa: F811
+    failure = Failed("The memory ran out.", "Read fewer pages.", "ResourceError")
+    race = Race(ready(ScriptedEngine(failure=failure)), Verified(tmp_path / "verified.json"))
+    race.start("Who?")
+    wait_for(lambda: not race.state.running)
+    assert race.state.trouble is not None
+    assert race.state.trouble.cause == "The memory ran out."
+    race._keeper.engine.now = replace(race._keeper.engine.now, model=replace(ScriptedModel(), parameters=0))
+    with pytest.raises(InputError, match="on this machine"):
+        race.start("Who?")
+    with pytest.raises(InputError, match="no question"):
+        race.start("  ")
+    with pytest.raises(InputError, match="has been read"):
+        Race(make_keeper(), Verified(tmp_path / "v.json")).start("Who?")
+
+
+def test_the_badge_belongs_to_one_pair_on_one_device(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "verified.json"
+    verified = Verified(file, clock=lambda: 1.0)
+    verified.note(ScriptedModel(), "race", 15, 15)
+    assert verified.of(ScriptedModel()) is None, "too few tokens to prove anything"
+    verified.note(ScriptedModel(), "race", 192, 192)
+    assert verified.of(ScriptedModel()) is not None
+    for other in (replace(ScriptedModel(), device="cuda"), replace(ScriptedModel(), draft_name=None)):
+        assert verified.of(other) is None
+    assert verified.of(None) is None
+    assert len(json.loads(file.read_text(encoding="utf-8"))) == 1
+    Verified(file).note(replace(ScriptedModel(), device="cuda"), "selftest", 64, 64)  # another program's check
+    assert verified.of(replace(ScriptedModel(), device="cuda")) is not None
+    assert verified.of(ScriptedModel()) is not None
+    file.write_text("not json", encoding="utf-8")
+    assert Verified(file).of(ScriptedModel()) is None

@@ -1,0 +1,128 @@
+"""``doctor --selftest``: it passes here, it says so in sentences, it is kept, and it fails where anything is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from app import selftest
+from app.race.verified import Verified
+from app.server import VERIFIED_FILE
+from app.settings import Settings
+from engine import selftest as checks
+from engine.document import Document, Page
+from tests.engine.conftest import TEXT
+from tests.faults.conftest import make_pair
+
+_BOOK = Document("Lamp", "", tuple(Page(at, str(at), TEXT) for at in range(1, 4)), "text", "0" * 64)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("pair")
+    _, model, _, draft = make_pair(folder)
+    return Settings(folder / "data", model, draft, context=4096)
+
+
+def test_a_sound_machine_passes_and_it_is_kept(settings: Settings) -> None:
+    assert selftest.last_result(settings.data) is None
+    said: list[str] = []
+    result = selftest.run(settings, said.append)
+    assert result.passed, said
+    assert [check["name"] for check in result.checks] == [
+        "attention",
+        "speculation rule",
+        "greedy answers",
+        "kept book",
+    ]
+    assert all(line.startswith("ok") and line.endswith(".") for line in said)
+    assert result.tokens >= 3 * 16
+    assert selftest.last_result(settings.data) == result
+    kept = json.loads((settings.data / VERIFIED_FILE).read_text(encoding="utf-8"))
+    assert [record["how"] for record in kept.values()] == ["selftest"]
+    (settings.data / selftest.FILE).write_text("{", encoding="utf-8")
+    assert selftest.last_result(settings.data) is None
+
+
+def _run(settings: Settings, folder: Path) -> dict[str, checks.Check]:
+    session = checks.load(checks.configured(settings.engine_config(), str(folder)))
+    try:
+        return {check.name: check for check in checks.checks(session, _BOOK, ("Where is the key?", "Who lit it?"))}
+    finally:
+        session.close()
+
+
+def _sampling_from_p(proposed: Any, q: Any, p: Any, generator: torch.Generator) -> Any:
+    """The rule of the published code: on a rejection it draws from p itself."""
+    given = torch.ones(1) if q is None else q.gather(1, proposed.unsqueeze(1)).squeeze(1)
+    accepted = bool(torch.rand(1, generator=generator) * given < p[:1].gather(1, proposed.unsqueeze(1)).squeeze(1))
+    law = p[1:] if accepted else p[:1]
+    from engine.speculation import Verdict
+
+    return Verdict(int(accepted), int(torch.multinomial(law, 1, generator=generator)))
+
+
+_BROKEN: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
+    "a kernel that is off by a little": (
+        "attention",
+        lambda patch: patch.setattr(checks.attention, "attend", _off(checks.attention.attend)),
+    ),
+    "a rule that is not exact": ("speculation rule", lambda patch: patch.setattr(checks, "judge", _sampling_from_p)),
+    "another answer by speculation": ("greedy answers", lambda patch: patch.setattr(checks, "_last", _other_words())),
+    "a book that was not kept": (
+        "kept book",
+        lambda patch: patch.setattr("engine.keeping.Keeping.save", lambda *arguments: None),
+    ),
+}
+
+
+def _off(attend: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(*arguments: Any) -> Any:
+        out, lse = attend(*arguments)
+        return out * 1.01, lse
+
+    return wrong
+
+
+def _other_words() -> Callable[..., Any]:
+    kept = checks._last
+
+    def wrong(events: Any, kind: Any) -> Any:
+        done = kept(events, kind)
+        if getattr(done, "figures", None) is None or done.figures.mode == "plain":
+            return done
+        least = 1 if done.token_ids[0] == 0 else 0
+        return dataclasses.replace(done, token_ids=(least, *done.token_ids[1:]))
+
+    return wrong
+
+
+@pytest.mark.parametrize("fault", _BROKEN)
+def test_what_is_wrong_is_found(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    name, breaks = _BROKEN[fault]
+    breaks(monkeypatch)
+    found = _run(settings, tmp_path)
+    assert not found[name].passed, found[name].sentence
+    assert found[name].sentence.endswith(".")
+
+
+def test_a_failure_takes_the_badge_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    selftest.run(settings, lambda line: None)
+    monkeypatch.setattr(checks, "judge", _sampling_from_p)
+    result = selftest.run(settings, lambda line: None)
+    assert not result.passed
+    assert Verified(settings.data / VERIFIED_FILE)._all() == {}

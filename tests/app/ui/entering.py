@@ -1,0 +1,24 @@
+"""A client behind the guard: the whole app in this process, opened with its owner's ticket."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from app import server, settings
+from app.tickets import opening_address
+from app.ui.desk import Keeper
+
+
+@contextmanager
+def enter(keeper: Keeper, data: Path, port: int) -> Iterator[TestClient]:
+    """A client with the cookie in front of the whole guarded app."""
+    chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
+    base = f"http://127.0.0.1:{port}"
+    with TestClient(server.guarded_app(keeper, chosen), base_url=base, client=("127.0.0.1", 1)) as client:
+        client.get(opening_address(data, port).removeprefix(base))
+        yield client

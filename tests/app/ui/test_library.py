@@ -1,0 +1,274 @@
+"""The library as a part of the page: what is listed, what its routes do, and what a delete takes with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.books import Books
+from app.chats import Chats
+from app.store.database import Database
+from app.ui import asking
+from app.ui.desk import Keeper, Stage
+from app.ui.library import Library
+from app.ui.sample import Sample
+from engine.config import SamplingParams
+from engine.document import Document
+from engine.events import StopReason
+from tests.app.ui.entering import enter
+from tests.app.ui.scripted import ScriptedEngine, book, wait_for
+
+PORT = 7863
+
+
+class Readings:
+    """What an engine keeps of books."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    def forget(self, sha256: str) -> None:
+        self.forgotten.append(sha256)
+
+    def size_of(self, sha256: str) -> int:
+        return 5 << 20
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def keeper(data: Path) -> Iterator[Keeper]:
+    made = make_keeper(data)
+    yield made
+    made.close()
+
+
+def make_keeper(data: Path) -> Keeper:
+    database = Database(data / "library.db")
+    read = lambda path, password=None: book(title=path.read_text(encoding="utf-8"))  # noqa: E731
+    return Keeper(ScriptedEngine(), Books(data / "books", database), Chats(database), read, Readings())
+
+
+@pytest.fixture
+def client(keeper: Keeper, data: Path) -> Iterator[TestClient]:
+    with enter(keeper, data, PORT) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client for requests that change nothing."""
+    data = tmp_path_factory.mktemp("shared")
+    keeper = make_keeper(data)
+    with enter(keeper, data, PORT) as made:
+        yield made
+    keeper.close()
+
+
+def open_book(keeper: Keeper, title: str = "The Light") -> str:
+    with keeper.books.receive(f"{title}.txt") as incoming:
+        incoming.write(title.encode())
+        kept = incoming.keep()
+    keeper.open(kept)
+    wait_for(lambda: keeper.desk.stage is Stage.READY and keeper.desk.book.sha256 == kept.sha256)
+    return str(kept.sha256)
+
+
+def say(keeper: Keeper, question: str, answer: str, position: int | None = None) -> None:
+    chats, chat = keeper.chats, keeper.desk.chat
+    at = chats.ask(chat, question, position)
+    chats.update(chat, at, replace(chats.get(chat).exchanges[at], answer=answer, stopped=StopReason.END))  # type: ignore[union-attr]
+
+
+def test_books_and_chats_are_listed(keeper: Keeper) -> None:
+    open_book(keeper)
+    say(keeper, "Who kept it?", "Maren.")
+    view = Library(keeper, Sample(Path("nowhere"))).view()
+    (listed,) = view["books"]
+    assert (listed["title"], listed["author"], listed["cover"], listed["partly"]) == (
+        "The Light",
+        "A. Writer",
+        False,
+        "",
+    )
+    assert listed["line"] == f"60 pages · {keeper.desk.fit.tokens:,} tokens"
+    assert listed["foot"] == "today · 5.0 MB"
+    assert [(chat["title"], chat["line"]) for chat in view["chats"]] == [("Who kept it?", "today")]
+    assert view["storage"] == ""
+
+
+def test_lists_are_made_again_only_when_something_was_written(keeper: Keeper) -> None:
+    open_book(keeper)
+    library = Library(keeper, Sample(Path("nowhere")))
+    first = library._lists()
+    assert library._lists() is first
+    say(keeper, "Who?", "Maren.")
+    assert library._lists() is not first
+
+
+def test_a_book_goes_with_all_that_belongs_to_it(client: TestClient, keeper: Keeper, data: Path) -> None:
+    gone = open_book(keeper, "One")
+    say(keeper, "Who?", "Maren.")
+    chat = keeper.desk.chat
+    assert client.post("/books/delete", json={"id": gone}).status_code == 200
+    assert keeper.desk.stage is Stage.EMPTY
+    assert list((data / "books").iterdir()) == []
+    assert keeper.chats.get(chat) is None
+    assert keeper.chats.search("maren") == ()
+    assert keeper._readings.forgotten == [gone]
+    answer = client.post("/books/delete", json={"id": gone})
+    assert (answer.status_code, "no longer" in answer.json()["cause"]) == (400, True)
+
+
+def test_deleting_the_book_that_is_being_asked_about_stops_its_answer(keeper: Keeper) -> None:
+    keeper.engine.answer = "word " * 400
+    opened = open_book(keeper)
+    steps = asking.ask(keeper, "Who?", SamplingParams(), "hierarchical")
+    wait_for(lambda: next(steps) is not None and bool(keeper.chat.exchanges[0].answer))
+    deleting = threading.Thread(target=keeper.delete, args=(opened,))
+    deleting.start()
+    list(steps)
+    deleting.join(10)
+    assert not deleting.is_alive()
+    assert keeper.books.all() == ()
+    assert keeper.chats.all() == ()
+    assert not keeper.desk.asking
+
+
+def test_a_chat_is_named_exported_and_deleted(client: TestClient, keeper: Keeper) -> None:
+    open_book(keeper)
+    say(keeper, "Who kept it?", "Maren **Holt**.")
+    say(keeper, "Who kept it?", "Nobody.", position=0)
+    chat = keeper.desk.chat
+    assert client.post("/chats/rename", json={"id": chat, "name": "Keepers / é"}).status_code == 200
+    page = client.get("/chats/export", params={"id": chat, "form": "md"})
+    assert page.headers["content-disposition"] == "attachment; filename*=utf-8''Keepers%20%C3%A9.md"
+    assert page.text.startswith("# Keepers / é\n\nAbout *The Light*")
+    assert "## Who kept it?\n\nNobody.\n" in page.text
+    record = json.loads(client.get("/chats/export", params={"id": chat, "form": "json"}).text)
+    assert [message["text"] for message in record["messages"]] == ["Who kept it?", "Maren **Holt**.", "Nobody."]
+    assert record["shown"] == [record["messages"][0]["id"], record["messages"][2]["id"]]
+    assert record["book"]["title"] == "The Light"
+    assert client.get("/chats/export", params={"id": chat, "form": "exe"}).status_code == 400
+    assert client.post("/chats/delete", json={"id": chat}).status_code == 200
+    assert keeper.chats.of_book(keeper.desk.book.sha256) == ()
+    assert keeper.desk.chat != chat
+    assert client.get("/chats/export", params={"id": chat}).status_code == 400
+
+
+def test_what_is_found_opens_its_book_its_chat_and_its_version(client: TestClient, keeper: Keeper) -> None:
+    first = open_book(keeper, "One")
+    say(keeper, "Who kept it?", "Maren **Holt**.")
+    say(keeper, "Who kept it?", "Nobody.", position=0)
+    chat = keeper.desk.chat
+    open_book(keeper, "Two")
+    (hit,) = client.post("/chats/search", json={"words": "holt"}).json()["found"]
+    assert (hit["book"], hit["title"]) == ("One", "Who kept it?")
+    assert "".join(text for text, _ in hit["parts"]) == "Maren Holt."
+    told = client.post("/chats/open", json={"id": hit["chat"], "message": hit["message"]}).json()
+    assert told == {"position": 0}
+    wait_for(lambda: keeper.desk.stage is Stage.READY and keeper.desk.book.sha256 == first)
+    assert keeper.desk.chat == chat
+    assert keeper.chat.exchanges[0].answer == "Maren **Holt**."
+
+
+def test_versions_and_words_of_a_message(client: TestClient, keeper: Keeper) -> None:
+    open_book(keeper)
+    say(keeper, "Who <b>kept</b> it?", "Maren.")
+    say(keeper, "Whom?", "Her.", position=0)
+    turn = keeper.chat.exchanges[0]
+    assert client.post("/chats/version", json={"message": turn.questions[0]}).status_code == 200
+    assert keeper.chat.exchanges[0].answer == "Maren."
+    assert client.post("/chats/text", json={"message": turn.questions[0]}).json() == {"text": "Who <b>kept</b> it?"}
+    assert client.post("/chats/text", json={"message": turn.questions[1]}).status_code == 400
+    claim = keeper.claim()
+    assert client.post("/chats/version", json={"message": turn.questions[1]}).status_code == 500
+    keeper.release(claim)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chats/open", {"id": "nothing"}),
+        ("/chats/rename", {"id": 5}),
+        ("/chats/delete", {}),
+        ("/chats/version", {"message": "x"}),
+        ("/chats/text", {"message": 1}),
+        ("/books/delete", {"id": "../../etc"}),
+    ],
+)
+def test_bad_requests_are_sentences(shared: TestClient, path: str, body: dict[str, object]) -> None:
+    answer = shared.post(path, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["cause"]
+
+
+@pytest.mark.parametrize("name", ["0" * 64, "..%2f..%2flibrary.db", "x", "%2e%2e"])
+def test_no_other_file_is_a_cover(shared: TestClient, name: str) -> None:
+    assert shared.get(f"/covers/{name}").status_code == 404
+
+
+def test_a_restart_brings_the_book_and_the_chat_back(data: Path) -> None:
+    first = make_keeper(data)
+    opened = open_book(first)
+    say(first, "Who?", "Maren.")
+    chat = first.desk.chat
+    first.begin_chat()
+    say(first, "A newer one?", "Yes.")
+    first.show_chat(chat)
+    first.close()
+    again = make_keeper(data)
+    again.restore()
+    wait_for(lambda: again.desk.stage is Stage.READY)
+    assert again.desk.book.sha256 == opened
+    assert again.desk.chat == chat
+    assert again.chat.exchanges[0].answer == "Maren."
+    again.close_book()
+    again.close()
+    third = make_keeper(data)
+    third.restore()
+    assert third.desk.stage is Stage.EMPTY
+    third.close()
+
+
+def test_a_book_that_ended_the_program_is_not_opened_again_by_itself(data: Path) -> None:
+    first = make_keeper(data)
+    first.engine.reading_seconds = None  # it never gets further than 40 %
+    with first.books.receive("a.txt") as incoming:
+        incoming.write(b"A")
+        first.open(incoming.keep())
+    wait_for(lambda: first.desk.stage is Stage.READING)
+    first.chats.database.close()  # as if killed: nothing more is written
+    again = make_keeper(data)
+    again.restore()
+    assert again.desk.stage is Stage.EMPTY
+    assert len(again.books.all()) == 1
+    again.close()
+
+
+def test_a_full_disk_is_on_the_page(keeper: Keeper) -> None:
+    open_book(keeper)
+    database = keeper.chats.database
+    database._connection.execute("PRAGMA query_only = 1")
+    say(keeper, "Who?", "Maren.")
+    assert "only in memory" in Library(keeper, Sample(Path("nowhere"))).view()["storage"]
+    assert keeper.chat.exchanges[0].answer == "Maren."
+
+
+def test_suggestions_come_with_the_pages(data: Path) -> None:
+    outline_free: Document = book()
+    keeper = make_keeper(data)
+    library = Library(keeper, Sample(Path("nowhere")))
+    assert library.view()["suggestions"] == []
+    open_book(keeper, outline_free.title)
+    assert "How does the book begin?" in library.view()["suggestions"]
+    keeper.close()
