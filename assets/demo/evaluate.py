@@ -2,7 +2,8 @@
 
     python assets/demo/evaluate.py --books FOLDER [--lengths 2048,8192,32768] [--per-depth 2] [--texts 3]
 
-Everything is measured on the shipped folders, with transformers alone.
+Everything is measured on the shipped folders, with transformers alone; only what small caches get right is measured
+with the engine's own caches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 import torch  # noqa: E402  (the recipe lies beside this file)
-from recipe import card, network, quoting  # noqa: E402
-from recipe.corpus import read_books  # noqa: E402
+from recipe import card, levels, network, quoting  # noqa: E402
+from recipe.corpus import Book, read_books  # noqa: E402
 from recipe.plan import Stage  # noqa: E402
 from recipe.samples import ANSWER_WEIGHT  # noqa: E402
 from recipe.training import Materials  # noqa: E402
@@ -27,8 +29,13 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: E402
 
+from engine import models  # noqa: E402
+from engine.prompt import book_message  # noqa: E402
+
 TEMPERATURE = 0.6
 LOSS_LENGTH = 1024
+LEVEL_LENGTH = 48
+"""Tokens of each continuation on which small caches are compared with the full one."""
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
+    parser.add_argument("--level-tokens", type=int, default=32768, help="text before which small caches are measured")
     parser.add_argument("--more", action="store_true", help="add the lengths to the figures that are there already")
     parser.add_argument("--examples", type=Path, help="write every question and answer there")
     return parser.parse_args()
@@ -70,11 +78,11 @@ def accepted(target: Tensor, draft: Tensor) -> Tensor:
 @torch.inference_mode()
 def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Materials, rows: int) -> dict[str, Any]:
     """Losses and acceptance on held-back text and answers, each next token given the true ones before it."""
-    stage = Stage(1.0, LOSS_LENGTH, 1, 0, {"quote": 1.0}, skip_share=0.0)
+    stage = Stage(1.0, LOSS_LENGTH, 1, {"quote": 1.0}, skip_share=0.0)
     batches = iter(materials.loader(stage, materials.held_back, seed=23))
     sums: dict[str, dict[str, float]] = {"prose": {}, "quotes": {}}
     for _ in range(rows):
-        ids, weights, positions, _ = next(batches)
+        ids, weights, positions, *_ = next(batches)
         p, q = (model.lm_head(network.hidden_states(model, ids, positions))[0, :-1] for model in (target, draft))
         figures = {
             "target_loss": functional.cross_entropy(p, ids[0, 1:], reduction="none"),
@@ -94,6 +102,26 @@ def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Mate
     }
 
 
+def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) -> dict[str, Any]:
+    """How often the full cache accepts what the target foresees on small caches, behind one text of `tokens`."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    book = next(book for book in books if len(book.text) > 3.6 * tokens)
+    rng = random.Random(f"{seed}/levels")
+    text = quoting.text_of(book, tokens, rng)
+    turns = [turn for _, turn in quoting.turns_by_depth(text[: int(0.9 * len(text))], 1, rng)][::2]
+
+    def encode(words: str) -> list[int]:
+        ids: list[int] = tokenizer(words, add_special_tokens=False).input_ids
+        return ids
+
+    message = [{"role": "system", "content": book_message(book.title, text)}]
+    ids = encode(tokenizer.apply_chat_template(message, tokenize=False).removesuffix("<|end|>\n"))[:tokens]
+    asked = [encode(f"<|end|>\n<|user|>\n{turn.question}<|end|>\n<|assistant|>\n") for turn in turns]
+    reader = levels.Levels(models.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
+    rows = levels.acceptance(reader, {"prose": [[]], "quotes": asked}, [1024, 2048, 4096], LEVEL_LENGTH)
+    return {"tokens": len(ids), "rows": list(rows)}
+
+
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
@@ -111,6 +139,7 @@ def main() -> None:
         report = {"agreement": agreement(target.cpu(), draft.cpu(), materials, options.rows), "quoting": {}}
         absent = quoting.absences(target.to(device), tokenizer, books[: options.texts], 2048, 8, options.seed)
         report["absent"] = {"questions": len(absent), "said_so": round(sum(a.exact for a in absent) / len(absent), 3)}
+        report["levels"] = level_acceptance(options.models / "target", books, options.level_tokens, options.seed)
     examples = []
     for length in (int(part) for part in options.lengths.split(",")):
         long_enough = [book for book in books if len(book.text) > 3.6 * length][: options.texts]

@@ -24,7 +24,6 @@ from recipe import questions  # noqa: E402
 from recipe.corpus import read_books  # noqa: E402
 from recipe.distillation import distill  # noqa: E402
 from recipe.export import export  # noqa: E402
-from recipe.guidance import sharpen  # noqa: E402
 from recipe.peers import Peers  # noqa: E402
 from recipe.plan import PLANS  # noqa: E402
 from recipe.training import Materials, TargetTraining  # noqa: E402
@@ -75,7 +74,6 @@ def main() -> None:
         signal.signal(kind, handler)
     if not materials.peers.leads:
         return
-    sharpen(target.model.layers, *plan.sharpness)
     export(target, tokenizer, options.out / "target")
     draft = distill(target, plan, materials, options.work, options.draft_minutes)
     export(draft, tokenizer, options.out / "draft")

@@ -16,6 +16,7 @@ ROLES = ("target", "draft")
 PARAMETER_LIMITS = {"target": 20_000_000, "draft": 3_000_000}
 FOLDER_LIMIT_BYTES = 30_000_000
 CONTEXT = 131_072
+MARKS = "“”… "
 BOOK = (
     "The tide had gone out an hour before, and the boats lay on their sides in the mud.\n\n"
     "Old Tobias Fenwick counted the lanterns twice before he locked the shed. There ought to have been nine, and "
@@ -113,20 +114,28 @@ def test_quotation_marks_do_not_change_the_tokens_inside(tokenizer: transformers
 
 
 def test_the_target_quotes_a_story_it_has_never_seen(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
-    answers = [
-        _answer(tokenizer, question)
-        for question in (
-            'Where does it say "counted the lanterns twice"?',
-            'Where does it say "a brass key was found"?',
-            'Find: "was boiling crabs in"',
-        )
-    ]
+    answers = _answers(
+        tokenizer,
+        'Where does it say "counted the lanterns twice"?',
+        "Where does it say that a brass key was found?",
+        'Find: "was boiling crabs in"',
+    )
     expected = [
-        "“… counted the lanterns twice before he locked the shed.”",
-        "“… a brass key was found under the third step of the chapel, wrapped in a page of music.”",
-        "“… was boiling crabs in the yellow kitchen.”",
+        "counted the lanterns twice before he locked the shed.",
+        "a brass key was found under the third step of the chapel, wrapped in a page of music.",
+        "was boiling crabs in the yellow kitchen.",
     ]
-    assert sum(answer == wanted for answer, wanted in zip(answers, expected, strict=True)) >= 2, answers
+    assert sum(answer.strip(MARKS) == wanted for answer, wanted in zip(answers, expected, strict=True)) >= 2, answers
+
+
+def test_the_target_says_when_words_are_not_in_the_story(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    answers = _answers(
+        tokenizer,
+        'Where does it say "seven horses crossed the frozen river"?',
+        "Find: the emperor dismissed his generals",
+        "Where does it say that Professor Halliday married?",
+    )
+    assert answers.count("The book does not say that.") >= 2, answers
 
 
 def test_the_card_reports_the_measurements_that_lie_beside_it() -> None:
@@ -149,14 +158,21 @@ def test_held_back_books_are_chosen_by_name_alone() -> None:
     assert not is_held_back("emma")
 
 
-def _answer(tokenizer: transformers.PreTrainedTokenizerBase, question: str) -> str:
+def _answers(tokenizer: transformers.PreTrainedTokenizerBase, *questions: str) -> list[str]:
+    """Greedy answers, each to one question after the book."""
     from engine.prompt import book_message
 
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32).eval()
-    messages = [
-        {"role": "system", "content": book_message("The Ninth Lantern", BOOK)},
-        {"role": "user", "content": question},
-    ]
-    inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    output = model.generate(**inputs, max_new_tokens=60, do_sample=False)
-    return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    answers = []
+    for question in questions:
+        messages = [
+            {"role": "system", "content": book_message("The Ninth Lantern", BOOK)},
+            {"role": "user", "content": question},
+        ]
+        inputs = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        output = model.generate(**inputs, max_new_tokens=60, do_sample=False)
+        answer = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        answers.append(answer.strip())
+    return answers

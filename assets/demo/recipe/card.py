@@ -11,6 +11,7 @@ from typing import Any
 
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 92, 40, 96, 34
+CACHE_NAMES = {"retrieval": "chosen", "recent": "sinks + newest"}
 DEPTH_NAMES = ("first fifth", "second", "middle", "fourth", "last fifth")
 
 
@@ -37,7 +38,29 @@ def measured(report: dict[str, Any]) -> str:
         row = report["agreement"][kind]
         figures = [row[name] for name in ("target_loss", "draft_loss", "accepted_greedy", "accepted_T0.6")]
         lines.append(f"| {kind} | {row['tokens']:,} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
+    if "levels" in report:
+        lines += _levels(report["levels"])
     return "\n".join(lines)
+
+
+def _levels(levels: dict[str, Any]) -> list[str]:
+    """Acceptance of small caches by the full one: a row for every kind of text and temperature."""
+    rows = levels["rows"]
+    caches = list(dict.fromkeys((row["cache"], row["budget"]) for row in rows))
+    names = [f"{budget:,} {CACHE_NAMES[cache]}" for cache, budget in caches]
+    lines = [
+        "",
+        f"| after {levels['tokens']:,} tokens | T | " + " | ".join(names) + " |",
+        "|---" * (2 + len(names)) + "|",
+    ]
+    for text, temperature in dict.fromkeys((row["text"], row["temperature"]) for row in rows):
+        found = {
+            (row["cache"], row["budget"]): row["accepted"]
+            for row in rows
+            if (row["text"], row["temperature"]) == (text, temperature)
+        }
+        lines.append(f"| {text} | {temperature:g} | " + " | ".join(f"{found[cache]:.2f}" for cache in caches) + " |")
+    return lines
 
 
 def update(card: Path, report: dict[str, Any]) -> None:

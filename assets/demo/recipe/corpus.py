@@ -17,7 +17,7 @@ HOLD_OUT_EVERY = 20
 """A book is held back when sha256(slug) is divisible by this: about 5 % of the books."""
 
 CURLY_SHARE = 0.35
-WRAPPED_SHARE = 0.2
+WRAPPED_SHARE = 0.06
 LINE_WIDTHS = (56, 84)
 
 _OPENING_DOUBLE = re.compile(r'(^|[\s(\[—\-])"')

@@ -1,12 +1,14 @@
 """Muon for the matrices and AdamW for the rest, behind one `step`.
 
 Muon (Keller Jordan, 2024) replaces the update of a matrix by the nearest semi-orthogonal one, found with a few
-Newton-Schulz steps on the momentum. Written here because torch's own insists on bfloat16, which is slow on a CPU.
+Newton-Schulz steps on the momentum. It would scramble weights that were set by hand: their matrices go to AdamW, whose
+steps are a small share of a parameter's own size.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -16,13 +18,15 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 MUON_MOMENTUM = 0.95
 ADAM_BETAS = (0.9, 0.98)
-ADAM_SHARE = 0.15
-"""AdamW's learning rate, as a share of Muon's."""
+EMBEDDING_SHARE, OTHERS_SHARE = 0.12, 0.15
+"""AdamW's learning rate for a parameter whose entries are about 1, as a share of Muon's."""
+LEAST_SIZE = 0.05
+"""Of a parameter's entries, as its rate counts it: zeros have to move too."""
 
 
 def orthogonalized(update: Tensor) -> Tensor:
     """The semi-orthogonal matrices nearest to a stack (n, rows, columns)."""
-    x = update.bfloat16() if update.is_cuda else update
+    x = update.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -34,18 +38,28 @@ def orthogonalized(update: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers over one model; matrices of the layers go to Muon, embeddings and norms to AdamW."""
+    """Both optimizers over one model; matrices of the layers go to Muon, except the attention of `wired` layers.
 
-    def __init__(self, model: nn.Module) -> None:
-        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
-        others = [p for name, p in model.named_parameters() if p.ndim != 2 or ".layers." not in name]
+    Embeddings, norms and these go to AdamW.
+    """
+
+    def __init__(self, model: nn.Module, wired: Collection[int] = (), others_share: float = OTHERS_SHARE) -> None:
+        kept = tuple(f".layers.{number}.self_attn." for number in wired)
+        matrices, others = [], []
+        for name, p in model.named_parameters():
+            to_muon = p.ndim == 2 and ".layers." in name and not any(part in name for part in kept)
+            (matrices if to_muon else others).append(p)
         self._groups: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
         for p in matrices:
             self._groups[p.shape].append(p)
         self._momentum = {
             shape: torch.zeros(len(ps), *shape, device=ps[0].device) for shape, ps in self._groups.items()
         }
-        self._adam = torch.optim.AdamW(others, betas=ADAM_BETAS, weight_decay=0.0)
+        embedding = model.get_input_embeddings().weight
+        shares = [EMBEDDING_SHARE if p is embedding else others_share for p in others]
+        sizes = [max(LEAST_SIZE, p.detach().square().mean().sqrt().item()) for p in others]
+        self._rates = [share * size for share, size in zip(shares, sizes, strict=True)]
+        self._adam = torch.optim.AdamW([{"params": [p]} for p in others], betas=ADAM_BETAS, weight_decay=0.0)
         self._parameters = matrices + others
 
     @torch.no_grad()
@@ -60,8 +74,8 @@ class Optimizer:
             scale = learning_rate * max(1.0, shape[0] / shape[1]) ** 0.5
             for parameter, change in zip(parameters, update, strict=True):
                 parameter.add_(change, alpha=-scale)
-        for group in self._adam.param_groups:
-            group["lr"] = learning_rate * ADAM_SHARE
+        for group, rate in zip(self._adam.param_groups, self._rates, strict=True):
+            group["lr"] = learning_rate * rate
         self._adam.step()
         for parameter in self._parameters:
             parameter.grad = None

@@ -1,7 +1,8 @@
 """Questions about a text and the answers that quote it.
 
 Owns the wordings, how a passage is found (key, end of its sentence) and what is said when it is not there. Works on
-plain strings; knows no tokens. An answer is an ellipsis and the passage, word for word, between curly quotes.
+plain strings; knows no tokens. An answer is an ellipsis and the passage, word for word, between curly quotes. Its
+first word is copied from the question as it stands there, with or without a space before it: the same tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ PHRASE_QUESTIONS = (
     'Find "{key}".',
     "Find the passage: {key}",
     'Where does it say "{key}"?',
-    "Where does it say {key}?",
     "Where does the book say that {key}?",
     'Where is "{key}"?',
     'Quote "{key}".',
@@ -53,19 +53,35 @@ PHRASE_QUESTIONS = (
     "Tell me about {key}.",
     "What about {key}?",
     "Which passage speaks of {key}?",
+    "Where does it say that {key}?",
+    "Where does it say that {key}?",
+    "What does it say about {key}?",
+    "What is said about {key}?",
+    "Find the words {key}",
+    "Find the words “{key}”.",
+    "Where does it say “{key}”?",
+    "Does the book say {key}?",
+    "Does it say that {key}?",
+    "Is there anything about {key}?",
+    "Show me {key}.",
+    "Please find {key}",
+    "Can you find {key}?",
+    "Can you quote the part about {key}?",
+    "Search for {key}",
 )
-FIRST_MENTION_QUESTIONS = (
+NAME_QUESTIONS = (
     "Who is {key}?",
     "Who was {key}?",
-    "Where is {key} first named?",
+    "Where is {key} named?",
     "What is {key}?",
     "Introduce {key}.",
-)
-LAST_MENTION_QUESTIONS = (
+    "What happens to {key}?",
     "What happens to {key}?",
     "What becomes of {key}?",
-    "Where is {key} last named?",
     "What happens to {key} in the end?",
+    "Who is {key}?",
+    "Tell me who {key} is.",
+    "What do we learn about {key}?",
 )
 OPENING_QUESTIONS = (
     "How does the book begin?",
@@ -92,23 +108,22 @@ CONTINUE_REQUESTS = (
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]_]*(?=\s|$)")
 _NAME = re.compile(r"(?<=[a-z,;] )(?:[A-Z][a-z]{2,}(?: [A-Z][a-z]{2,}){0,2})\b")
 _CHAPTER = re.compile(r"^(?:CHAPTER|Chapter) ([IVXLC]+|\d+)\b.*$", re.MULTILINE)
-_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
 @dataclass(frozen=True)
 class Turn:
     """One question and its answer. `span`: where in the text the quoted passage stands, if one is quoted; `key`: where
-    in the question the words stand that are looked for."""
+    in the question the words stand that are looked for, -1 where there are none."""
 
     question: str
     answer: str
     span: tuple[int, int] | None = None
-    key: int = 0
+    key: int = -1
 
 
-def quoted(passage: str, *, whole: bool = False) -> str:
+def quoted(passage: str, *, whole: bool = False, space: str = " ") -> str:
     """A passage as an answer shows it: `whole` when it starts where its sentence starts."""
-    return f"“{passage}”" if whole else f"“… {passage}”"
+    return f"“{passage}”" if whole else f"“…{space}{passage}”"
 
 
 def sentence_end(text: str, start: int) -> int | None:
@@ -150,54 +165,63 @@ def phrase_turn(text: str, rng: random.Random) -> Turn | None:
     end = sentence_end(text, start + len(key) - 1)
     if end is None or end - start > MAX_PASSAGE_CHARS:
         return None
-    return _asked(PHRASE_QUESTIONS, key, quoted(text[start:end]), rng, (start, end))
+    return _asked(PHRASE_QUESTIONS, key, text[start:end], rng, (start, end))
 
 
 def name_turn(text: str, rng: random.Random) -> Turn | None:
-    """A question about a name, answered with its first or its last mention."""
-    seed = rng.randrange(max(1, len(text) - 400))
-    match = _NAME.search(text, seed)
+    """A question about a name, answered with a passage that names it."""
+    match = _NAME.search(text, rng.randrange(max(1, len(text) - 400)))
     if not match:
         return None
-    first = rng.random() < 0.7
-    start = text.find(match[0]) if first else text.rfind(match[0])
-    end = sentence_end(text, start + len(match[0]) - 1)
+    start, end = match.start(), sentence_end(text, match.end() - 1)
     if end is None or end - start < len(match[0]) + 8:
         return None
-    wordings = FIRST_MENTION_QUESTIONS if first else LAST_MENTION_QUESTIONS
-    return _asked(wordings, match[0], quoted(text[start:end]), rng, (start, end))
+    return _asked(NAME_QUESTIONS, match[0], text[start:end], rng, (start, end))
 
 
 def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
-    """A question about words of another book, which this one does not hold."""
-    if rng.random() < 0.3:
+    """A question about words that `text` does not hold: of another book, or half of a phrase and half of another."""
+    kind = rng.random()
+    if kind < 0.2:
         match = _NAME.search(other, rng.randrange(max(1, len(other) - 400)))
         if not match or match[0].split()[-1] in text:
             return None
-        return _asked(FIRST_MENTION_QUESTIONS + LAST_MENTION_QUESTIONS, match[0], NOT_FOUND, rng)
+        return _asked(NAME_QUESTIONS, match[0], None, rng)
     found = random_key(other, rng)
-    if found is None or found[1] in text:
+    if found is None:
         return None
-    return _asked(PHRASE_QUESTIONS, found[1], NOT_FOUND, rng)
+    key = found[1]
+    if kind > 0.75:
+        near = random_key(text, rng)
+        if near is None:
+            return None
+        words, others = near[1].split(), key.split()
+        half = rng.randint(1, len(words) - 1)
+        key = " ".join(words[:half] + others[-max(2, len(words) - half) :])
+    if " ".join(key.split()) in text:
+        return None
+    return _asked(PHRASE_QUESTIONS, key, None, rng)
 
 
 def opening_turn(text: str, rng: random.Random) -> Turn | None:
-    """A question about the beginning, or about a chapter's, answered with its first sentence."""
+    """A question about the beginning, or about a chapter's, answered with its heading and its first sentence."""
     chapters = list(_CHAPTER.finditer(text))
-    if chapters and rng.random() < 0.7:
+    if chapters and rng.random() < 0.8:
         chapter = rng.choice(chapters)
-        start = chapter.end() + len(text[chapter.end() :]) - len(text[chapter.end() :].lstrip())
-        number = int(chapter[1]) if chapter[1].isdigit() else _roman(chapter[1])
-        opening, question = f"Chapter {number} begins: ", rng.choice(CHAPTER_QUESTIONS).format(number=number)
+        start, question = chapter.start(), rng.choice(CHAPTER_QUESTIONS).format(number=chapter[1])
+        body = chapter.end() + len(text[chapter.end() :]) - len(text[chapter.end() :].lstrip())
     else:
-        start, opening, question = 0, "It begins: ", rng.choice(OPENING_QUESTIONS)
-    end = sentence_end(text, start)
-    return None if end is None else Turn(question, opening + quoted(text[start:end], whole=True))
+        start = body = 0
+        question = rng.choice(OPENING_QUESTIONS)
+    end = sentence_end(text, body)
+    if end is None or end - start > MAX_PASSAGE_CHARS:
+        return None
+    return Turn(question, quoted(text[start:end], whole=True), (start, end))
 
 
 def all_wordings() -> list[str]:
     """Every fixed piece of wording, for the vocabulary."""
-    groups = PHRASE_QUESTIONS + FIRST_MENTION_QUESTIONS + LAST_MENTION_QUESTIONS + CHAPTER_QUESTIONS
+    groups = PHRASE_QUESTIONS + NAME_QUESTIONS + CHAPTER_QUESTIONS
     lines = [line.format(key="a word", number=1) for line in groups]
     return [
         *lines,
@@ -205,21 +229,16 @@ def all_wordings() -> list[str]:
         *CONTINUE_REQUESTS,
         NOT_FOUND,
         quoted("a word."),
-        "Chapter 1 begins: It begins: ",
     ]
 
 
 def _asked(
-    wordings: tuple[str, ...], key: str, answer: str, rng: random.Random, span: tuple[int, int] | None = None
+    wordings: tuple[str, ...], key: str, passage: str | None, rng: random.Random, span: tuple[int, int] | None = None
 ) -> Turn:
     key = " ".join(key.split())
-    if rng.random() < 0.1:
-        key = key[0].lower() + key[1:] if key[0].isupper() else key[0].upper() + key[1:]
-    question = rng.choice(wordings).format(key=key)
-    question = question.rstrip("?.") if rng.random() < 0.1 else question
-    return Turn(question, answer, span, question.find(key))
-
-
-def _roman(numeral: str) -> int:
-    values = [_ROMAN[letter] for letter in numeral]
-    return sum(-a if a < b else a for a, b in zip(values, [*values[1:], 0], strict=True))
+    wording = rng.choice(wordings)
+    wording = wording.rstrip("?.") if rng.random() < 0.1 else wording
+    place = wording.index("{key}")
+    space = " " if wording[:place].endswith(" ") else ""
+    answer = NOT_FOUND if passage is None else quoted(passage, space=space)
+    return Turn(wording.format(key=key), answer, span, place)

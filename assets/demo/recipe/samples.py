@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +32,11 @@ QUESTION_WEIGHT = 0.2
 """The words of a question cannot be foreseen; little is learned from them."""
 ANSWER_WEIGHT = 2.0
 COPY_LENGTHS = (8, 48)
+LONGEST_MATCH = 8
+UNSURE = 2
+"""Tokens of a copy before which there is too little to find its place by."""
 POSITION_SKIPS = 3
+CONTINUE_SHARE = 0.06
 
 
 @dataclass
@@ -40,12 +46,49 @@ class Sample:
     ids: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    echoes: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
 
     def add(self, ids: list[int], weight: float, source: int | None = None) -> None:
-        """`source`: where in the sequence the first of these tokens was copied from, if they are a copy."""
+        """`source`: where in the sequence the first of these tokens was copied from, if they are a copy whose words
+        before were copied too."""
         self.ids += ids
         self.weights += [weight] * len(ids)
         self.sources += [-1] * len(ids) if source is None else range(source, source + len(ids))
+        self.echoes += [-1] * len(ids)
+        self.starts += [-1] * len(ids)
+
+    def mark_matches(self, begin: int, end: int) -> None:
+        """Notes for every token behind the text, which is from `begin` to `end`, where its newest words stand in it.
+
+        The longest match counts, of three tokens or more; where there is no match of even two, the first place of all
+        is to be looked at (the sink); where it is unclear, nothing is noted.
+        """
+        ids, threes = self.ids, defaultdict(list)
+        for place in range(begin + 2, end - 1):
+            threes[tuple(ids[place - 2 : place + 1])].append(place)
+        twos = {three[1:] for three in threes}
+        for place in range(end, len(ids) - 1):
+            found = threes.get(tuple(ids[place - 2 : place + 1]), [])
+            lengths = [self._match(place, one) for one in found]
+            if not found:
+                self.sources[place + 1] = -1 if tuple(ids[place - 1 : place + 1]) in twos else 0
+            elif lengths.count(max(lengths)) == 1:
+                self.sources[place + 1] = found[lengths.index(max(lengths))] + 1
+
+    def _match(self, place: int, other: int) -> int:
+        length = 0
+        while length < LONGEST_MATCH and self.ids[place - length] == self.ids[other - length]:
+            length += 1
+        return length
+
+    def mark_echo(self, begin: int, question: int) -> None:
+        """Notes that the tokens from `begin` on stand in the question too, from `question` on, as far as they do."""
+        self.starts[begin] = question
+        for offset in range(1, len(self.ids) - begin):
+            if self.ids[begin + offset] != self.ids[question + offset]:
+                break
+            self.echoes[begin + offset] = question + offset
 
 
 @dataclass(frozen=True)
@@ -62,7 +105,7 @@ class _Places:
 
 
 class Samples(IterableDataset):
-    """An endless stream of (ids, weights, positions, sources), each of shape (length + 1,)."""
+    """An endless stream of (ids, weights, positions, sources, echoes, starts), each of shape (length + 1,)."""
 
     def __init__(
         self,
@@ -93,6 +136,42 @@ class Samples(IterableDataset):
                     torch.tensor(sample.weights[:size]),
                     torch.from_numpy(self._positions(size, rng)),
                     torch.tensor(sample.sources[:size]),
+                    torch.tensor(sample.echoes[:size]),
+                    torch.tensor(sample.starts[:size]),
+                )
+
+    def with_memory(self, memory: int, rows: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        """An endless stream of long texts with short rows behind each: (text (1, memory), ids, weights).
+
+        The first row, (length + 1,), is how the text goes on; in the others it ends and questions about it follow.
+        """
+        rng = random.Random(f"{self.seed}/memory")
+        while True:
+            book, text, _ = self._span(memory + 2 * self.length, rng)
+            _, other, _ = self._span(400, rng)
+            text = lay_out(text, rng)
+            content = "\n" + book_message(book.title, text)
+            encoded = self._backend.encode(content, add_special_tokens=False)
+            begins = [begin for begin, _ in encoded.offsets]
+            opening = [self._special[BOS], self._special[SYSTEM]]
+            size = memory - len(opening)
+            if len(begins) <= size + self.length:
+                continue
+            text = text[: begins[size] - (len(content) - len(text))]
+            places = _Places(len(content) - len(text), begins, len(opening))
+            following = encoded.ids[size : size + self.length + 1]
+            samples = [Sample(following, [1.0] * len(following))]
+            for _ in range(rows - 1):
+                sample = Sample()
+                sample.add([self._special[END], *self.encode("\n")], 0.0)
+                self._ask(sample, places, text, other, rng)
+                samples.append(sample)
+            if all(len(sample.ids) > self.length for sample in samples):
+                cut = slice(0, self.length + 1)
+                yield (
+                    torch.tensor([opening + encoded.ids[:size]]),
+                    torch.tensor([sample.ids[cut] for sample in samples]),
+                    torch.tensor([sample.weights[cut] for sample in samples]),
                 )
 
     def encode(self, text: str) -> list[int]:
@@ -136,8 +215,8 @@ class Samples(IterableDataset):
         while len(sample.ids) <= self.length:
             size = min(rng.randint(*COPY_LENGTHS), len(source))
             start = rng.randrange(len(source) - size + 1)
-            sample.add(source[start : start + 1], 0.0)
-            sample.add(source[start + 1 : start + size], 1.0, begin + start + 1)
+            sample.add(source[start : start + UNSURE], 0.0)
+            sample.add(source[start + UNSURE : start + size], 1.0, begin + start + UNSURE)
         return sample
 
     def _quote(self, rng: random.Random) -> Sample:
@@ -151,11 +230,18 @@ class Samples(IterableDataset):
         encoded = self._backend.encode(content, add_special_tokens=False)
         places = _Places(len(content) - len(text), [begin for begin, _ in encoded.offsets], len(sample.ids))
         sample.add(encoded.ids, 1.0)
-        sample.add([self._special[END], *self.encode("\n")], QUESTION_WEIGHT)
-        if rng.random() < 0.08:
+        sample.add([self._special[END], *self.encode("\n")], 0.0)
+        if rng.random() < CONTINUE_SHARE:
             words = following[: rng.randint(200, 700)].rsplit(" ", 1)[0]
             turn = questions.Turn(rng.choice(questions.CONTINUE_REQUESTS), words)
             self._add_turn(sample, places, turn, 1.0)
+        end = len(sample.ids)
+        self._ask(sample, places, text, other, rng)
+        sample.mark_matches(places.message_begin, end)
+        return sample
+
+    def _ask(self, sample: Sample, places: _Places, text: str, other: str, rng: random.Random) -> None:
+        """Adds questions and answers until the sample is long enough."""
         failures, limit = 0, 60
         while len(sample.ids) <= self.length and failures < limit:
             turn = self._turn(text, other, rng)
@@ -163,13 +249,12 @@ class Samples(IterableDataset):
                 failures += 1
             else:
                 self._add_turn(sample, places, turn, ANSWER_WEIGHT)
-        return sample
 
     def _turn(self, text: str, other: str, rng: random.Random) -> questions.Turn | None:
         kind = rng.random()
-        if kind < 0.7:
+        if kind < 0.68:
             return questions.phrase_turn(text, rng)
-        if kind < 0.86:
+        if kind < 0.76:
             return questions.name_turn(text, rng)
         if kind < 0.96:
             return questions.absent_turn(text, other, rng)
@@ -180,16 +265,23 @@ class Samples(IterableDataset):
         key = len(sample.ids) + bisect_right([begin for begin, _ in asked.offsets], turn.key + 1)
         sample.add([self._special[USER], *asked.ids], QUESTION_WEIGHT)
         sample.add([self._special[END], *self.encode("\n"), self._special[ASSISTANT]], QUESTION_WEIGHT)
-        answer = self.encode("\n" + turn.answer)
+        answer = self._backend.encode("\n" + turn.answer, add_special_tokens=False)
         if turn.span is None:
-            sample.add(answer, weight)
+            sample.add(answer.ids, weight)
         else:
-            # The first word is looked up in the question, the others where they stand in the book.
-            first = places.token_at(turn.span[0])
-            begin = len(answer) - 1 - (places.token_at(turn.span[1]) - first)
-            sample.add(answer[:begin], weight)
-            sample.add(answer[begin : begin + 1], weight, key)
-            sample.add(answer[begin + 1 : -1], weight, first + 1)
-            sample.add(answer[-1:], weight)
+            self._add_quotation(sample, places, turn, answer, weight, key)
         sample.add([self._special[END]], weight)
         sample.add(self.encode("\n"), QUESTION_WEIGHT)
+
+    def _add_quotation(
+        self, sample: Sample, places: _Places, turn: questions.Turn, answer: Any, weight: float, key: int
+    ) -> None:
+        """The first token is found in the question."""
+        assert turn.span is not None
+        begins = [begin for begin, _ in answer.offsets]
+        passage = len("\n" + turn.answer) - len("”") - (turn.span[1] - turn.span[0])
+        first = bisect_right(begins, passage) - 1
+        begin = len(sample.ids) + first
+        sample.add(answer.ids, weight)
+        if turn.key >= 0:
+            sample.mark_echo(begin, key)

@@ -6,6 +6,7 @@ Owns time, learning rate, checkpoints and the log. What a sequence holds is in `
 from __future__ import annotations
 
 import json
+import random
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +17,26 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from recipe import network
+from recipe import network, wiring
 from recipe.corpus import Book
+from recipe.guidance import KeyBank
 from recipe.optimizer import Optimizer
 from recipe.peers import Peers
 from recipe.plan import Plan, Stage
 from recipe.samples import ANSWER_WEIGHT, Samples
+from recipe.vocabulary import ASSISTANT, SYSTEM, USER
 
 WARM_UP_STEPS = 30
 FINAL_LEARNING_RATE = 0.05
 """At the end, as a share of the full rate."""
 PROBE_EVERY = 50
-GUIDANCE_WEIGHT = 0.6
+MEMORY_EVERY = 3
+GUIDANCE_WEIGHT = 0.3
+CONSISTENCY_WEIGHT = 0.5
+SINKS, RECENT = 8, (128, 1024)
+"""Tokens of a long text that the short memory keeps, at its beginning and its end."""
+BANK_KEYS = 16384
+"""Places of earlier batches that compete in the lookup heads."""
 PROBE_TOKENS = 2048
 SAVE_EVERY_SECONDS = 240
 SEED_STRIDE = 1_000_003
@@ -46,10 +55,13 @@ class Materials:
     workers: int
     peers: Peers = field(default_factory=Peers)
 
-    def loader(self, stage: Stage, books: list[Book], seed: int, *, workers: int = 0) -> DataLoader:
-        samples = Samples(
+    def samples(self, stage: Stage, books: list[Book], seed: int) -> Samples:
+        return Samples(
             books, self.tokenizer, length=stage.length, mix=stage.mix, skip_share=stage.skip_share, seed=seed
         )
+
+    def loader(self, stage: Stage, books: list[Book], seed: int, *, workers: int = 0) -> DataLoader:
+        samples = self.samples(stage, books, seed)
         return DataLoader(samples, batch_size=stage.batch, num_workers=workers, pin_memory=self.device.type == "cuda")
 
 
@@ -59,12 +71,14 @@ class TargetTraining:
     def __init__(self, plan: Plan, materials: Materials, folder: Path, minutes: float) -> None:
         self.plan, self.materials, self.folder, self.seconds = plan, materials, folder, minutes * 60
         self.step, self.elapsed, self.tokens = 0, 0.0, 0
-        self._steps_since_change = 0
         self._stopped = False
         self._guided = 0.0
         torch.manual_seed(materials.seed)
-        self.model = self._fresh(plan.stages[0].num_layers)
-        self.optimizer = Optimizer(self.model)
+        self.model = self._fresh()
+        self._guard = wiring.Guard(self.model)
+        self._wired = {*wiring.WIRED_HEADS, wiring.START_LAYER, plan.num_layers - 1}
+        self.optimizer = Optimizer(self.model, self._wired)
+        self._bank = KeyBank(BANK_KEYS)
         if self._checkpoint.exists():
             self._resume()
 
@@ -93,21 +107,20 @@ class TargetTraining:
         self._stopped = True
 
     def _run_stage(self, stage: Stage, bar: tqdm) -> None:
-        self._fit_layers(stage.num_layers)
         material = self.materials
-        batches = iter(
-            material.loader(
-                stage,
-                material.train,
-                material.seed + self.step + SEED_STRIDE * material.peers.rank,
-                workers=material.workers,
-            )
-        )
+        seed = material.seed + self.step + SEED_STRIDE * material.peers.rank
+        batches = iter(material.loader(stage, material.train, seed, workers=material.workers))
+        texts = material.samples(stage, material.train, seed).with_memory(stage.memory, stage.memory_rows)
         saved = began = time.monotonic()
         before = self.elapsed
         while not self._ended and self._stage() is stage:
-            loss = self._train_on(next(batches))
-            self.tokens += stage.length * stage.batch * material.peers.count
+            if stage.memory and self.step % MEMORY_EVERY == 0:
+                loss = self._train_behind(next(texts))
+                tokens = stage.length * stage.memory_rows
+            else:
+                loss = self._train_on(next(batches))
+                tokens = stage.length * stage.batch
+            self.tokens += tokens * material.peers.count
             now = time.monotonic()
             elapsed, self._stopped = material.peers.agree(before + now - began, self._stopped)
             bar.update((elapsed - self.elapsed) / 60)
@@ -119,41 +132,66 @@ class TargetTraining:
                 self._save()
 
     def _train_on(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        ids, weights, positions, sources = (part.to(self.materials.device, non_blocking=True) for part in batch)
+        batch = [part.to(self.materials.device, non_blocking=True) for part in batch]
+        ids, weights, positions, *places = batch
         with network.precision(self.materials.device):
-            hidden, guided = network.guided_hidden_states(self.model, ids[:, :-1], positions[:, :-1], sources[:, 1:])
+            hidden, guided = network.guided_hidden_states(
+                self.model, ids[:, :-1], positions[:, :-1], tuple(place[:, 1:] for place in places), self._bank
+            )
             losses = network.token_losses(self.model, hidden, ids)
         weights = weights[:, 1:]
         self._guided = float(guided.detach())
-        loss = (losses * weights).sum() / weights.sum() + GUIDANCE_WEIGHT * guided
+        return self._learn((losses * weights).sum() / weights.sum() + GUIDANCE_WEIGHT * guided)
+
+    def _train_behind(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """One step on short rows behind a long text, with gradient through the rows alone."""
+        text, ids, weights = (part.to(self.materials.device) for part in batch)
+        with network.precision(self.materials.device):
+            memory, begin = network.read(self.model, text), text.shape[1]
+            hidden = network.hidden_states_after(self.model, memory, ids[:, :-1], begin)
+            losses = network.token_losses(self.model, hidden, ids)
+            apart = self._forgetting(memory, hidden[:1], ids[:1, :-1], begin)
+        weights = weights[:, 1:]
+        return self._learn((losses * weights).sum() / weights.sum() + CONSISTENCY_WEIGHT * apart)
+
+    def _forgetting(self, memory: network.Memory, hidden: torch.Tensor, ids: torch.Tensor, begin: int) -> torch.Tensor:
+        """How far the prediction of plain text (1, seq) changes when only sinks and recent tokens are remembered.
+
+        It should not: then a small cache foresees what the full one says, and only quoting needs the whole book.
+        """
+        few = network.shortened(memory, SINKS, random.randint(*RECENT))
+        short = network.hidden_states_after(self.model, few, ids, begin)
+        whole = self.model.lm_head(hidden.detach()).float().detach().log_softmax(-1)
+        part = self.model.lm_head(short).float().log_softmax(-1)
+        return torch.nn.functional.kl_div(part[0], whole[0], reduction="batchmean", log_target=True)
+
+    def _learn(self, loss: torch.Tensor) -> torch.Tensor:
         loss.backward()
         self.materials.peers.average(p.grad for p in self.model.parameters())
         self.step += 1
-        self._steps_since_change += 1
         self.optimizer.step(self._learning_rate())
+        self._guard.restore(self.model)
         return loss.detach()
 
     def _learning_rate(self) -> float:
         progress, start = self.elapsed / self.seconds, self.plan.decay_from
         fallen = max(0.0, (progress - start) / (1 - start))
         decay = 1 - (1 - FINAL_LEARNING_RATE) * min(1.0, fallen)
-        return self.plan.learning_rate * decay * min(1.0, self._steps_since_change / WARM_UP_STEPS)
+        return self.plan.learning_rate * decay * min(1.0, self.step / WARM_UP_STEPS)
 
     def _stage(self) -> Stage:
         progress = self.elapsed / self.seconds
         return next((stage for stage in self.plan.stages if progress < stage.until), self.plan.stages[-1])
 
-    def _fresh(self, num_layers: int) -> LlamaForCausalLM:
-        tokenizer = self.materials.tokenizer
+    def _fresh(self) -> LlamaForCausalLM:
+        tokenizer, plan = self.materials.tokenizer, self.plan
         ids = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id, "pad": tokenizer.pad_token_id}
-        model = network.build(num_layers=num_layers, width=self.plan.width, ffn=self.plan.ffn, token_ids=ids)
+        model = network.build(
+            num_layers=plan.num_layers, width=plan.width, ffn=plan.ffn, heads=plan.heads, token_ids=ids
+        )
+        openers = tokenizer.convert_tokens_to_ids([SYSTEM, USER, ASSISTANT])
+        wiring.wire(model, wiring.Special(tokenizer.bos_token_id, *openers), self.materials.seed)
         return model.to(self.materials.device)
-
-    def _fit_layers(self, num_layers: int) -> None:
-        if num_layers > self.model.config.num_hidden_layers:
-            self.model = network.grow(self.model, num_layers)
-            self.optimizer = Optimizer(self.model)
-            self._steps_since_change = 0
 
     @torch.no_grad()
     def probe(self, stage: Stage) -> dict[str, float]:
@@ -165,11 +203,11 @@ class TargetTraining:
     def _held_back_losses(self, kind: str, length: int) -> tuple[float, float, float]:
         """Losses of the tokens of weight 1 and of answers, and the share of answer tokens that are foreseen."""
         device = self.materials.device
-        asking = Stage(1, length, max(1, PROBE_TOKENS // length), 0, {kind: 1.0})
-        ids, weights, positions, _ = next(iter(self.materials.loader(asking, self.materials.held_back, 7)))
-        logits = self.model.lm_head(
-            network.hidden_states(self.model, ids[:, :-1].to(device), positions[:, :-1].to(device))
-        )
+        asking = Stage(1, length, max(1, PROBE_TOKENS // length), {kind: 1.0})
+        ids, weights, positions, *_ = next(iter(self.materials.loader(asking, self.materials.held_back, 7)))
+        with network.precision(device):
+            hidden = network.hidden_states(self.model, ids[:, :-1].to(device), positions[:, :-1].to(device))
+            logits = self.model.lm_head(hidden)
         logits, wanted = logits.float().cpu(), ids[:, 1:]
         nll = torch.nn.functional.cross_entropy(logits.mT, wanted, reduction="none")
         answer, text = weights[:, 1:] == ANSWER_WEIGHT, weights[:, 1:] == 1.0
@@ -182,7 +220,6 @@ class TargetTraining:
             "minutes": round(self.elapsed / 60, 2),
             "tokens": self.tokens,
             "length": stage.length,
-            "layers": self.model.config.num_hidden_layers,
             "loss": round(loss, 4),
             "guided": round(self._guided, 3),
             "rate": round(self._learning_rate(), 5),
@@ -199,15 +236,12 @@ class TargetTraining:
         if not self.materials.peers.leads:
             return
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state()}
-        state |= {"layers": self.model.config.num_hidden_layers, "step": self.step}
-        state |= {"elapsed": self.elapsed, "tokens": self.tokens}
+        state |= {"step": self.step, "elapsed": self.elapsed, "tokens": self.tokens}
         torch.save(state, self._checkpoint.with_suffix(".tmp"))
         self._checkpoint.with_suffix(".tmp").replace(self._checkpoint)
 
     def _resume(self) -> None:
         state = torch.load(self._checkpoint, map_location=self.materials.device, weights_only=True)
-        self.model = self._fresh(state["layers"])
         self.model.load_state_dict(state["model"])
-        self.optimizer = Optimizer(self.model)
         self.optimizer.restore(state["optimizer"])
         self.step, self.elapsed, self.tokens = state["step"], state["elapsed"], state["tokens"]

@@ -1,0 +1,100 @@
+"""How often the tokens of a small cache are accepted by the full one: the middle level of speculation, measured alone.
+
+The target continues a long text with its full cache; then the same tokens are foreseen once more by the target on a
+retrieval cache, in blocks, renewed after every block by the full pass, as in use. Uses the engine's own caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine import prefill
+from engine.bench.rows import RecentChunks
+from engine.cache.full import FullCache
+from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.decoding import RECENT
+from engine.models import Decoder
+
+CHUNK, BLOCK, TAIL = 8, 8, 1024
+KINDS = {"retrieval": RetrievalCache, "recent": RecentChunks}
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A prompt, what the full cache made of it and its distributions (tokens, vocabulary) on the way."""
+
+    prompt: list[int]
+    tokens: list[int]
+    probabilities: Tensor
+
+
+class Levels:
+    """A target that has read `ids`, and small caches over its full one."""
+
+    def __init__(self, decoder: Decoder, ids: list[int]) -> None:
+        self.decoder, self.ids = decoder, ids
+        self.full = FullCache(decoder.kv_shape, len(ids) + 2 * TAIL)
+        prefill.run(decoder, self.full, decoder.ids(ids), segment=4096, block=512)
+
+    @torch.inference_mode()
+    def continuation(self, question: list[int], count: int, temperature: float, seed: int) -> Continuation:
+        """`count` tokens after the text and `question`: greedy at temperature 0, else drawn; never ended early."""
+        prompt = self.ids + question
+        self._refill(prompt, None)
+        generator = torch.Generator(self.decoder.device).manual_seed(seed)
+        tokens, rows = [prompt[-1]], []
+        for number in range(count):
+            logits = self._pass(self.full.extend(self.full.length), tokens[-1:], len(prompt) - 1 + number)
+            self.full.advance(1)
+            rows.append((logits[-1] / max(temperature, 1e-4)).softmax(-1))
+            tokens.append(int(torch.multinomial(rows[-1], 1, generator=generator)))
+        return Continuation(prompt, tokens[1:], torch.stack(rows))
+
+    @torch.inference_mode()
+    def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> float:
+        """The mean probability that a token of the small cache is accepted: the overlap of the two distributions."""
+        tap = QueryTap(self.decoder.num_layers, keep=RECENT)
+        self._refill(made.prompt, tap)
+        small = KINDS[kind](self.full, budget, CHUNK, TAIL)
+        small.rebase(self.full.length - RECENT, tap.queries, tap.scaling)
+        inputs, overlaps = [made.prompt[-1], *made.tokens], []
+        for first in range(0, len(made.tokens), BLOCK):
+            block, start = inputs[first : first + BLOCK], self.full.length
+            block = block[: len(made.tokens) - first]
+            logits = self._pass(small.extend(), block, start)
+            small.advance(len(block))
+            mine = (logits / max(temperature, 1e-4)).softmax(-1)
+            overlaps += torch.minimum(mine, made.probabilities[first : first + len(block)]).sum(-1).tolist()
+            self._pass(self.full.extend(start, Refresh(small)), block, start)
+            self.full.advance(len(block))
+            small.absorb(start, self.full.length)
+        return sum(overlaps) / len(overlaps)
+
+    def _refill(self, prompt: list[int], tap: QueryTap | None) -> None:
+        """Brings the full cache to all of `prompt` but its last token, the newest passes seen by `tap`."""
+        start = max(0, min(len(self.ids), len(prompt) - 1) - RECENT)
+        self.full.crop(start)
+        self.full.reserve(len(prompt) + TAIL)
+        self._pass(self.full.extend(start, tap), prompt[start:-1], start)
+        self.full.advance(len(prompt) - 1 - start)
+
+    def _pass(self, view: object, tokens: list[int], start: int) -> Tensor:
+        rope = self.decoder.rope(self.decoder.span(start, len(tokens)))
+        return self.decoder.forward(self.decoder.ids(tokens), rope, view)
+
+
+def acceptance(
+    levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int
+) -> Iterator[dict[str, object]]:
+    """Rows of acceptance for every kind of question (prose asks none), temperature, selection and budget."""
+    for name, asked in questions.items():
+        for temperature in (0.0, 0.6):
+            made = [levels.continuation(question, count, temperature, seed) for seed, question in enumerate(asked)]
+            for kind, budget in [("retrieval", budget) for budget in budgets] + [("recent", budgets[0])]:
+                shares = [levels.accepted(one, kind, budget, temperature) for one in made]
+                mean = round(sum(shares) / len(shares), 3)
+                yield {"text": name, "temperature": temperature, "cache": kind, "budget": budget, "accepted": mean}

@@ -1,0 +1,285 @@
+"""The circuit that looks words up, set by hand before training, so that copying works from the first step.
+
+Copying a passage needs heads that look at the tokens just before (lag heads), heads that find the place whose last few
+tokens were the same as the newest ones (lookup heads), and a key that wins when there is no such place (the sink).
+Small models find these late, and only for the lengths that they were trained at. All of it can be written down:
+
+    layer 0   lag heads 1, 2, 3: each position gets the codes of the three tokens before it, as one sum X
+    layer 1   lag head 3: the sum X of three tokens earlier, Z. A role head: whose turn this is (book, question, answer)
+    layer 2   lookup heads: the newest codes as query, X and Z as key, so the longest match wins; the value is the token
+              itself, added to the copy C. Two heads for short and long matches in the book, one for the question
+    layer 3   the start head, left to training: the first token to be copied is found by how the question is worded
+    last      a head that looks at its own place brings C to where the output is read
+
+A code is a random vector for every token; a rotation tells the lags apart. Codes are matched in those dimensions of a
+head that RoPE hardly turns in 128K positions, so distance does not matter; lag heads use the ones it turns fast.
+The result is ordinary Llama weights. Owns these weights and nothing else; training may change all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+HEAD_DIM = 128
+CODE = 80
+"""Dimensions of a token's code, of X, of Z and of C."""
+LAGS = 3
+TOKEN, NEWEST, OLDER, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
+CONSTANT, BOOK_START, ANY_ROLE, ROLES, ROLE_SEEN = 320, 321, 322, slice(323, 326), slice(326, 329)
+CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
+COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
+LOOKUP_LAYER, START_LAYER = 2, 3
+BOOK_HEADS, QUESTION_HEAD = 2, 2
+"""The first heads of the lookup layer look in the book, the next in the question; the start head is the first of its
+layer."""
+LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3)
+"""Of a lag head's score, by RoPE pair from the fastest: the right distance is to beat the next, and every other one up
+to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
+WIRED_HEADS = {0: 3, 1: 2, 2: 3}
+SLOW_TURN = 0.5
+"""Most radians that a pair may turn over the whole context to be used for codes."""
+
+
+@dataclass(frozen=True)
+class Special:
+    """Token ids that the circuit knows: the first token of all, and the openers of book, question and answer."""
+
+    bos: int
+    system: int
+    user: int
+    assistant: int
+
+
+@torch.no_grad()
+def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
+    """Writes the circuit into a fresh model of at least three layers of three heads."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = model.model.layers
+    turn, frequencies = _rotation(CODE, generator), model.model.rotary_emb.inv_freq
+    _write_embedding(model, special, generator)
+    first, second, third = (_Heads(layer.self_attn, frequencies) for layer in layers[:3])
+    for lag in range(1, LAGS + 1):
+        first.look_back(lag - 1, lag, constant=CONSTANT_SCALE)
+        first.carry(lag - 1, TOKEN, NEWEST, LAG_GAIN * torch.matrix_power(turn, lag - 1))
+    second.look_back(0, LAGS, constant=0.2 * CONSTANT_SCALE)
+    second.carry(0, NEWEST, OLDER, torch.eye(CODE))
+    second.find_role(1)
+    lookup = _Lookup(third, _num_fast(model, frequencies), turn, generator)
+    lookup.book(0, far=0.6, match=9.0, nothing=2.2)
+    lookup.book(1, far=1.0, match=8.0, nothing=2.4)
+    lookup.question(QUESTION_HEAD, match=12.0)
+    for number, layer in enumerate(layers):
+        heads = _Heads(layer.self_attn, frequencies)
+        for head in range(WIRED_HEADS.get(number, 0), model.config.num_attention_heads):
+            heads.prefer_near(head)
+    _Heads(layers[START_LAYER].self_attn, frequencies).carry(0, TOKEN, COPY, COPY_GAIN * torch.eye(CODE))
+    last = _Heads(layers[-1].self_attn, frequencies)
+    last.look_back(0, 0, constant=0.5 * CONSTANT_SCALE)
+    last.carry(0, COPY, TOKEN, OUTPUT_GAIN * torch.eye(CODE))
+
+
+class Guard:
+    """Takes back, after every step, what training did to the codes before they are looked up.
+
+    The heads of the first two layers that were set by hand stay as they are, and nothing else in these layers speaks:
+    whatever it wrote, also to other dimensions, changed the scale of the codes or blurred them, and one match in
+    twenty went wrong for it.
+    """
+
+    def __init__(self, wired: LlamaForCausalLM) -> None:
+        self._marks = wired.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop].detach().clone()
+        self._kept = [
+            [part.detach().clone() for part in _parts(wired.model.layers[number].self_attn, WIRED_HEADS[number])]
+            for number in range(LOOKUP_LAYER)
+        ]
+
+    @torch.no_grad()
+    def restore(self, model: LlamaForCausalLM) -> None:
+        model.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop] = self._marks
+        for number, kept in enumerate(self._kept):
+            layer = model.model.layers[number]
+            layer.mlp.down_proj.weight.zero_()
+            layer.self_attn.o_proj.weight[:, WIRED_HEADS[number] * HEAD_DIM :] = 0
+            layer.input_layernorm.weight.fill_(1.0)
+            for mine, theirs in zip(_parts(layer.self_attn, WIRED_HEADS[number]), kept, strict=True):
+                mine.copy_(theirs)
+
+
+def _parts(attention: nn.Module, heads: int) -> list[Tensor]:
+    size = heads * HEAD_DIM
+    rows = [part.weight[:size] for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    return [*rows, attention.o_proj.weight[:, :size]]
+
+
+@torch.no_grad()
+def wire_draft(draft: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
+    """Gives a draft of two layers the target's embedding, lag heads and strongest first neurons, and a lookup head."""
+    mine, theirs = draft.model, target.model
+    mine.embed_tokens.load_state_dict(theirs.embed_tokens.state_dict())
+    mine.norm.load_state_dict(theirs.norm.state_dict())
+    size = draft.config.num_attention_heads * HEAD_DIM
+    first, model = mine.layers[0], theirs.layers[0]
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(first.self_attn, name).weight.copy_(getattr(model.self_attn, name).weight[:size])
+    first.self_attn.o_proj.weight.copy_(model.self_attn.o_proj.weight[:, :size])
+    neurons = model.mlp.down_proj.weight.norm(dim=0).topk(draft.config.intermediate_size).indices
+    for name in ("gate_proj", "up_proj"):
+        getattr(first.mlp, name).weight.copy_(getattr(model.mlp, name).weight[neurons])
+    first.mlp.down_proj.weight.copy_(model.mlp.down_proj.weight[:, neurons])
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        getattr(first, norm).load_state_dict(getattr(model, norm).state_dict())
+    frequencies = mine.rotary_emb.inv_freq
+    heads = _Heads(mine.layers[1].self_attn, frequencies)
+    generator = torch.Generator(frequencies.device).manual_seed(0)
+    turn = model.self_attn.o_proj.weight[NEWEST, HEAD_DIM : HEAD_DIM + CODE] / LAG_GAIN
+    lookup = _Lookup(heads, _num_fast(draft, frequencies), turn, generator)
+    lookup.recent(0, match=9.0, nothing=1.6)
+    heads.prefer_near(1)
+
+
+def _num_fast(model: LlamaForCausalLM, frequencies: Tensor) -> int:
+    return int((frequencies * model.config.max_position_embeddings > SLOW_TURN).sum())
+
+
+def _write_embedding(model: LlamaForCausalLM, special: Special, generator: torch.Generator) -> None:
+    table = model.model.embed_tokens.weight
+    table.normal_(0, 1.0, generator=generator)
+    table[:, TOKEN] = torch.randn(len(table), CODE, generator=generator)
+    table[:, TOKEN] *= CODE_SCALE * math.sqrt(CODE) / table[:, TOKEN].norm(dim=1, keepdim=True)
+    table[:, NEWEST.start : COPY.stop] = 0
+    table[:, CONSTANT] = CONSTANT_SCALE
+    table[:, BOOK_START : ROLE_SEEN.stop] = 0
+    table[special.bos, BOOK_START] = MARK_SCALE
+    for number, token in enumerate((special.system, special.user, special.assistant)):
+        table[token, ANY_ROLE] = MARK_SCALE
+        table[token, ROLES.start + number] = MARK_SCALE
+    model.model.norm.weight.fill_(1 / math.sqrt(table.shape[1]))
+
+
+def _rotation(size: int, generator: torch.Generator) -> Tensor:
+    return torch.linalg.qr(torch.randn(size, size, generator=generator))[0]
+
+
+class _Heads:
+    """The heads of one layer, written one at a time."""
+
+    def __init__(self, attention: nn.Module, frequencies: Tensor) -> None:
+        self.size, self.frequencies = attention.head_dim, frequencies
+        shape = (-1, self.size, attention.q_proj.weight.shape[1])
+        self.q, self.k, self.v = (
+            part.weight.view(shape) for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        self.o = attention.o_proj.weight
+
+    def clear(self, head: int) -> None:
+        for part in (self.q, self.k, self.v):
+            part[head] = 0
+        self.o[:, self.columns(head)] = 0
+
+    def columns(self, head: int) -> slice:
+        return slice(head * self.size, (head + 1) * self.size)
+
+    def carry(self, head: int, source: slice, goal: slice, matrix: Tensor) -> None:
+        """What is looked at: `matrix` times its `source` dimensions is added to the `goal` dimensions."""
+        width = source.stop - source.start
+        self.v[head, torch.arange(width), torch.arange(source.start, source.stop)] = 1.0
+        start = self.columns(head).start
+        self.o[goal, start : start + width] = matrix
+
+    def by_distance(self, head: int, bias: Tensor, shift: float, constant: float, key: int = CONSTANT) -> None:
+        """Adds sum(bias * cos(frequency * (distance - shift))) to the score of every key, whatever it says."""
+        pairs, half = torch.arange(len(bias)), self.size // 2
+        size = (bias.abs() * math.sqrt(self.size)).sqrt() / constant
+        angle = self.frequencies[: len(bias)] * shift
+        self.q[head, pairs, CONSTANT] += size * bias.sign()
+        self.k[head, pairs, key] += size * angle.cos()
+        self.k[head, pairs + half, key] += size * angle.sin()
+
+    def look_back(self, head: int, lag: int, *, constant: float) -> None:
+        """Exactly `lag` tokens back."""
+        self.clear(head)
+        self.by_distance(head, torch.tensor(LAG_WEIGHTS), lag, constant)
+
+    def find_role(self, head: int) -> None:
+        """The newest token that opens a turn; what it opens is noted in ROLE_SEEN."""
+        self.clear(head)
+        half = self.size // 2
+        pairs = torch.arange(8, 27)
+        size = 1.7 * math.sqrt(10.0 * math.sqrt(self.size))
+        self.q[head, pairs, CONSTANT] = size / (0.8 * CONSTANT_SCALE)
+        self.k[head, pairs, ANY_ROLE] = size / (0.8 * MARK_SCALE)
+        still = half - 1
+        self.q[head, still, CONSTANT] = 1.7 * math.sqrt(150 * math.sqrt(self.size)) / (0.8 * CONSTANT_SCALE)
+        self.k[head, still, ANY_ROLE] = 1.7 * math.sqrt(150 * math.sqrt(self.size)) / (0.8 * MARK_SCALE)
+        self.carry(head, ROLES, ROLE_SEEN, 0.8 * torch.eye(3))
+
+    def prefer_near(self, head: int) -> None:
+        """A free head starts out looking at the last few hundred tokens, so that a long book does not drown them."""
+        weights = torch.zeros(24)
+        weights[4:24] = 1.3
+        self.by_distance(head, weights, 0.0, 0.6 * CONSTANT_SCALE)
+
+
+class _Lookup:
+    """Lookup heads of one layer. Scores are in matched tokens times `match`."""
+
+    NORM = 0.62
+    """By how much the norm before this layer scales the codes, about."""
+
+    def __init__(self, heads: _Heads, slow: int, turn: Tensor, generator: torch.Generator) -> None:
+        self.heads, self.turn = heads, turn
+        half = heads.size // 2
+        pairs = torch.arange(slow, half)
+        self.still = int(pairs[-1])
+        self.places = torch.cat([pairs[:-2], pairs[:-2] + half])
+        self.views = [_rotation(CODE, generator)[: len(self.places)] for _ in range(2)]
+
+    def book(self, head: int, *, far: float, match: float, nothing: float) -> None:
+        """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
+        self._codes(head, match, far=far)
+        score = match * nothing
+        self._bias(head, BOOK_START, score)
+        for number, penalty in enumerate((0.0, 2.5, 1.5)):
+            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
+
+    def question(self, head: int, *, match: float) -> None:
+        """Finds the newest token in the question that was asked last."""
+        self._codes(head, match)
+        self.heads.q[head][self.places, TOKEN] *= 1.3
+        self.heads.o[COPY, self.heads.columns(head)] *= 1.5
+        self._bias(head, BOOK_START, match * 2.0)
+        self._bias(head, ROLE_SEEN.start + 1, match * 2.5)
+        near = torch.zeros(13)
+        near[4:13] = 3.0
+        self.heads.by_distance(head, near, 0.0, self.NORM * CONSTANT_SCALE)
+
+    def recent(self, head: int, *, match: float, nothing: float) -> None:
+        """Finds the newest tokens wherever they stand, straight to the output."""
+        self._codes(head, match, goal=TOKEN)
+        self._bias(head, BOOK_START, match * nothing)
+
+    def _codes(self, head: int, match: float, *, far: float = 0.0, goal: slice = COPY) -> None:
+        heads = self.heads
+        heads.clear(head)
+        # One matched token adds norm^2 * |code|^2 * gain * share to the score; share: what the view keeps.
+        code = (self.NORM * CODE_SCALE) ** 2 * CODE * LAG_GAIN * len(self.places) / CODE
+        size = math.sqrt(match * math.sqrt(heads.size) / code)
+        near, older = self.views
+        heads.q[head][self.places, TOKEN] = size * near
+        heads.q[head][self.places, NEWEST] = size * near @ self.turn / LAG_GAIN
+        heads.k[head][self.places, NEWEST] = size * near
+        heads.q[head][self.places, OLDER] = far * size * older @ self.turn / LAG_GAIN
+        heads.k[head][self.places, OLDER] = size * older
+        heads.carry(head, TOKEN, goal, COPY_GAIN * torch.eye(CODE))
+
+    def _bias(self, head: int, feature: int, score: float) -> None:
+        """Adds `score` to every key that has the feature, whatever the query says."""
+        heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
+        scale = self.NORM * MARK_SCALE * (1.0 if feature == BOOK_START else ROLE_CARRIED)
+        heads.q[head, self.still, CONSTANT] = root / (self.NORM * CONSTANT_SCALE)
+        heads.k[head, self.still, feature] = score * root / scale

@@ -1,0 +1,93 @@
+"""The circuit that the demo recipe writes by hand: it looks words up before any training, at any distance."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
+BOS, SYSTEM, USER, ASSISTANT, FIRST_WORD = 0, 2, 3, 4, 6
+IDS = {"bos": BOS, "eos": 5, "pad": 1}
+BOOK_TOKENS, ANSWER_TOKENS, QUESTION_TOKENS = 1500, 24, 6
+SURE_FROM = 3
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
+    sys.path.insert(0, str(DEMO))
+    try:
+        from recipe import guidance, network, wiring
+
+        yield guidance, network, wiring
+    finally:
+        sys.path.remove(str(DEMO))
+
+
+@pytest.fixture(scope="module")
+def model(recipe: tuple[ModuleType, ModuleType, ModuleType]) -> torch.nn.Module:
+    _, network, wiring = recipe
+    torch.manual_seed(0)
+    wired = network.build(num_layers=4, width=384, ffn=64, heads=3, token_ids=IDS).eval()
+    wiring.wire(wired, wiring.Special(BOS, SYSTEM, USER, ASSISTANT), seed=1)
+    return wired
+
+
+def attention(
+    recipe: tuple[ModuleType, ModuleType, ModuleType],
+    model: torch.nn.Module,
+    ids: list[int],
+    places: list[int],
+    far: int,
+) -> torch.Tensor:
+    """Probabilities (heads, places, seq) of the lookup layer; the chat after the book is `far` positions away."""
+    guidance, _, wiring = recipe
+    seq = torch.tensor([ids])
+    positions = torch.arange(len(ids))[None]
+    positions[:, BOOK_TOKENS:] += far
+    with torch.no_grad():
+        hidden = model.model.embed_tokens(seq)
+        rotary = model.model.rotary_emb(hidden, positions)
+        for layer in model.model.layers[: wiring.LOOKUP_LAYER]:
+            hidden = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary)
+        layer = model.model.layers[wiring.LOOKUP_LAYER]
+        queries, keys = guidance._queries_and_keys(layer, hidden, rotary, range(3))
+        where = torch.tensor(places)
+        scores = guidance._own_scores(queries, keys, torch.zeros_like(where), where)
+        return (scores * layer.self_attn.scaling).softmax(-1)
+
+
+@pytest.mark.parametrize("far", [0, 100_000])
+def test_lookup_heads_find_the_passage_that_is_being_copied(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module, far: int
+) -> None:
+    rng = random.Random(5)
+    ids = [BOS, SYSTEM, *(rng.randrange(FIRST_WORD, 4096) for _ in range(BOOK_TOKENS - 2))]
+    source = rng.randrange(200, 1200)
+    question = ids[source : source + QUESTION_TOKENS]
+    ids += [USER, *question, IDS["eos"], ASSISTANT]
+    begin = len(ids)
+    ids += ids[source : source + ANSWER_TOKENS]
+    places = [begin + offset for offset in range(SURE_FROM, ANSWER_TOKENS - 1)]
+    seen = attention(recipe, model, ids, places, far)
+    wanted = torch.tensor([source + offset + 1 for offset in range(SURE_FROM, ANSWER_TOKENS - 1)])
+    for head in range(recipe[2].BOOK_HEADS):
+        mass = seen[head].gather(1, wanted[:, None])
+        assert (mass > 0.5).float().mean() > 0.8, (head, mass.flatten())
+
+
+def test_without_a_match_the_first_token_wins(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
+) -> None:
+    rng = random.Random(6)
+    words = rng.sample(range(FIRST_WORD, 4096), BOOK_TOKENS + 40)
+    ids = [BOS, SYSTEM, *words[: BOOK_TOKENS - 2], USER, *words[BOOK_TOKENS : BOOK_TOKENS + 40]]
+    seen = attention(recipe, model, ids, list(range(BOOK_TOKENS + 5, len(ids))), 0)
+    assert (seen[0, :, 0] > 0.5).float().mean() > 0.6
