@@ -35,3 +35,11 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder ../shared with real books and documents is not here")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    from tests import tally
+
+    if tally.lines():
+        terminalreporter.section("tried and survived")
+        terminalreporter.write("\n".join(tally.lines()) + "\n")

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +17,13 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from app.settings import DEMO_MODEL
+from tests.e2e.servers import free_port, started
 from tests.e2e.steps import WIDE, Open, Server
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SAMPLE = ROOT / "assets" / "sample"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-START_SECONDS = 90
 BOOK_CHARACTERS = 30_000
 
 
@@ -57,41 +53,6 @@ def browser(chromium: str) -> Iterator[Browser]:
         launched.close()
 
 
-def _start(command: list[str], data: Path, port: int) -> Iterator[Server]:
-    # One thread a process: the cores are shared with the browser, and threads that wait for each other starve.
-    environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1"}
-    with (data / "log.txt").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-    try:
-        until = time.monotonic() + START_SECONDS
-        while not _is_up(port):
-            said = (data / "log.txt").read_text(encoding="utf-8")
-            assert process.poll() is None, said
-            assert time.monotonic() < until, said
-            time.sleep(0.2)
-        yield Server(port, data)
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _is_up(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Options that name the pair: the bundled one, or a tiny untrained one where it is absent."""
@@ -112,17 +73,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def app(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> Iterator[Server]:
     """The product, started as a person starts it."""
-    data, port = tmp_path_factory.mktemp("Données é"), _free_port()
+    data, port = tmp_path_factory.mktemp("Données é"), free_port()
     command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *models]
-    yield from _start(command, data, port)
+    with started(command, data, port) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page with a scripted engine."""
-    data, port = tmp_path_factory.mktemp("scripted"), _free_port()
+    data, port = tmp_path_factory.mktemp("scripted"), free_port()
     command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data)]
-    yield from _start(command, data, port)
+    with started(command, data, port) as server:
+        yield server
 
 
 @dataclass

@@ -1,81 +1,112 @@
-"""Pictures of the page for the README: ``python -m tests.e2e.picture`` with real models and the sample book.
+"""Pictures of the page for the README: ``python -m tests.e2e.picture`` with the real models and the sample book.
 
-Writes assets/screenshots/chat-dark.png and chat-light.png. Not a test: run it when the page or the model has changed.
+Writes chat-dark.png, chat-light.png, page-dark.png, page-light.png, race-dark.png and race-light.png into
+assets/screenshots. Not a test: run it when the page or the models have changed. Of the sample's questions the ones
+whose answer the models quote right are shown; what is in the pictures was really answered.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.e2e.steps import WIDE, Server, answered, ask
+from tests.e2e.servers import ROOT, free_port, is_up
+from tests.e2e.steps import WIDE, Server, answered, ask, clean_page, until
 
-ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "assets" / "screenshots"
 MINUTES = 20
-SHOWN_QUESTIONS = 2
+SHOWN = 2
+SETTLE_MS = 800
+# Citations that lead to a page, the surest first.
+BEST = ("#chat .cite.quoted", "#chat .cite.verbatim", "#chat .cite.nearly", "#chat .cite.drew")
+RACE = "Continue the story."
 
 
 def main(chromium: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port)]
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TRIFOLD_DATA": data})
         try:
-            _wait_for(port)
-            _take(Server(port, Path(data)), chromium)
+            with sync_playwright() as driver:
+                browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="dark")
+                until(page, lambda: is_up(port), 120)
+                page.goto(Server(port, Path(data)).ticket())
+                take(page)
+                browser.close()
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _take(server: Server, chromium: str) -> None:
-    questions = json.loads((ROOT / "assets" / "sample" / "sample.json").read_text(encoding="utf-8"))["questions"]
+def take(page: Page) -> None:
+    """Open the sample book, ask, and take every picture in both themes."""
     PICTURES.mkdir(exist_ok=True)
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="dark")
-        page.goto(server.ticket())
-        page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
-        page.click("#sample")
-        page.wait_for_selector('#trifold[data-stage="ready"]', timeout=MINUTES * 60_000)
-        for item in questions[:SHOWN_QUESTIONS]:
-            ask(page, item["question"])
-            answered(page, MINUTES * 60_000)
-        _save(page, "dark")
-        page.click("#theme")
-        _save(page, "light")
-        browser.close()
+    page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    page.click("#sample")
+    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=MINUTES * 60_000)
+    show_best(page, tried(page))
+    save(page, "chat")
+    best = next((cite for cite in BEST if page.locator(cite).count()), None)
+    if best is not None:
+        page.locator(best).last.click()
+        page.wait_for_selector('#page-sheet[data-state="drawn"]')
+        page.wait_for_timeout(1500)  # the marks come by themselves
+        save(page, "page")
+        page.keyboard.press("Escape")
+    page.fill("#ask-box textarea", RACE)
+    page.click("#race-start")
+    page.wait_for_selector('#race-end[data-state="over"]', timeout=MINUTES * 60_000)
+    save(page, "race")
 
 
-def _save(page: Page, scheme: str) -> None:
+def tried(page: Page) -> list[str]:
+    """The sample's questions, the ones whose answer is verified first, after each was asked once."""
+    questions = json.loads((ROOT / "assets" / "sample" / "sample.json").read_text(encoding="utf-8"))["questions"]
+    ranked: list[tuple[int, str]] = []
+    for item in questions:
+        fresh(page)
+        ask(page, item["question"])
+        answered(page, MINUTES * 60_000)
+        page.wait_for_timeout(SETTLE_MS)
+        rank = next((at for at, cite in enumerate(BEST) if page.locator(cite).count()), len(BEST))
+        ranked.append((rank, item["question"]))
+    return [question for _, question in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def show_best(page: Page, questions: list[str]) -> None:
+    fresh(page)
+    for question in questions[:SHOWN]:
+        ask(page, question)
+        answered(page, MINUTES * 60_000)
+        page.wait_for_timeout(SETTLE_MS)
+
+
+def fresh(page: Page) -> None:
+    """A new chat, once Gradio has let go of the last one."""
+    clean_page(page)
+    page.wait_for_timeout(SETTLE_MS)
+
+
+def save(page: Page, name: str) -> None:
+    """One picture in the dark, one in the light."""
     page.mouse.move(5, 5)
     page.evaluate("document.activeElement.blur()")
-    page.wait_for_timeout(800)
-    page.screenshot(path=str(PICTURES / f"chat-{scheme}.png"))
-
-
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.3)
-    raise SystemExit("The app did not start.")
+    for scheme in ("dark", "light"):
+        if page.get_attribute("html", "data-theme") != scheme:
+            page.evaluate("window.trifoldTheme.toggle()")
+        page.wait_for_timeout(SETTLE_MS)
+        page.screenshot(path=str(PICTURES / f"{name}-{scheme}.png"))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "/usr/bin/chromium")
+    main(sys.argv[1] if len(sys.argv) > 1 else shutil.which("chromium") or "chromium")

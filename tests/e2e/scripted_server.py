@@ -7,36 +7,58 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from app import server, settings
 from app.books import Books
 from app.chats import Chats
+from app.readers import read_document
+from app.store.database import Database
 from app.ui.desk import Keeper
 from engine.document import Document
 from engine.errors import DocumentError, PasswordNeeded
 from engine.events import Failed
 from tests.app.ui.scripted import Request, ScriptedEngine, book
 
+QUOTING = (
+    "Maren Holt did. The book says that “Maren Holt kept the north light, as her mother had kept it before her”, and "
+    "that “she counted every lamp in Orre twice before the dawn came”. After the winter of the gale nobody else would "
+    "climb the stairs at night.\n\nThe lamps were counted every evening, and the number was written into the book."
+)
 LONG = "The lamp was lit and the boat came in. " * 200
 FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "ResourceError")
 
 
 class ByQuestion(ScriptedEngine):
-    """Answers by a word in the question: "long", "fail", or the text between >>> and <<<."""
+    """Answers by a word in the question: "long", "fail", "quote", or the text between >>> and <<<; "apart" makes the
+    two runs of a race differ."""
 
-    def ask(self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical") -> Request:
+    def ask(
+        self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical", begun: str = ""
+    ) -> Request:
         self.answer = LONG if "long" in question else "Maren Holt kept the **north light**, and nobody after her."
         if ">>>" in question:
             self.answer = question.partition(">>>")[2].partition("<<<")[0]
+        if "quote" in question or "Where does it say" in question:
+            self.answer = QUOTING
+        if "apart" in question and mode == "plain":
+            self.answer += " Or so they say."
         self.failure = FAILURE if "fail" in question and not history else None
-        self.word_seconds = 0.03
-        return super().ask(question, history, sampling, mode)
+        self.word_seconds = 0.2 if self.failure else 0.03  # a failure that a busy page has time to show
+        if "slowly" in question:
+            self.word_seconds = 0.3
+        return super().ask(question, history, sampling, mode, begun)
+
+    def read(self, document: Document, fit: bool = False, resume: bool = False) -> Request:
+        """A book that is called slow is never read to its end."""
+        self.reading_seconds = None if "slow" in document.title.lower() else 0.4
+        return super().read(document, fit, resume)
 
 
 def read(path: Path, password: str | None = None) -> Document:
+    if path.suffix == ".pdf":
+        return read_document(path, password=password)
     word, _, rest = path.read_text(encoding="utf-8", errors="replace").partition(" ")
     if word == "LOCKED" and password != "lamp":
         raise PasswordNeeded("This book is locked." if password is None else "This is not its password.", "")
@@ -48,7 +70,11 @@ def read(path: Path, password: str | None = None) -> Document:
 def main(port: int, data: Path, slow: bool) -> None:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
-    make: Callable[[object], Keeper] = lambda _: Keeper(engine, Books(chosen.books), Chats(), read)  # noqa: E731
+
+    def make(_: object) -> Keeper:
+        database = Database(chosen.library)
+        return Keeper(engine, Books(chosen.books, database), Chats(database), read)
+
     server.make_keeper = make  # type: ignore[assignment]
     server.serve(chosen)
 

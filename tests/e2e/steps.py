@@ -93,3 +93,13 @@ def short_answers(page: Page, tokens: int = 32) -> None:
     field.fill(str(tokens))
     field.press("Tab")
     page.click("#how > button")
+
+
+def rambling_answers(page: Page) -> None:
+    """Set the temperature so high that an answer hardly ends by itself, through the page's own control."""
+    if not page.locator("#sampling").is_visible():
+        page.click("#how > button")
+    field = page.get_by_label("number input for Temperature")
+    field.fill("2")
+    field.press("Tab")
+    page.click("#how > button")

@@ -23,6 +23,7 @@ from tests.e2e.steps import (
     give,
     last_answer,
     questions,
+    rambling_answers,
     reload,
     short_answers,
     until,
@@ -98,6 +99,7 @@ def test_stop_works_at_any_moment(app: Server, open_page: Open, short_book: Path
     page = open_page(app)
     with_book(page, short_book)
     short_answers(page, 2048)
+    rambling_answers(page)
     for _ in range(ATTEMPTS):
         ask(page, "Continue the story.")
         page.wait_for_selector(f"{moment}, #send", state="visible", timeout=READ_SECONDS)
@@ -120,14 +122,14 @@ def test_asking_again_and_a_new_chat(app: Server, open_page: Open, short_book: P
     ask(page, "Who kept the light?")
     answered(page)
     first = last_answer(page)
-    page.get_by_role("button", name="Retry").last.click()
+    page.get_by_role("button", name="Ask again").last.click()
     page.wait_for_selector("#stop", state="visible")
     answered(page)
     assert page.locator("#chat .user").count() == 1
     assert last_answer(page).partition("\n\n")[0] == first.partition("\n\n")[0]  # greedy: the same words again
     page.click("#begin-chat")
     until(page, lambda: questions(page) == 0)
-    page.locator("#chats button").first.click()
+    page.locator("#chats button.open").first.click()
     until(page, lambda: questions(page) >= 1)
 
 

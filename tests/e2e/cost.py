@@ -1,0 +1,191 @@
+"""What the page costs the engine: ``python -m tests.e2e.cost [--runs 5] [--tokens 256] [--mode plain] [--json]``.
+
+One process with the real models, the real server and the sample book; the same greedy answer in three ways, in turn:
+
+    alone     the engine, with nobody looking
+    served    asked as the page asks, with one live stream drained at full pace, and no browser
+    shown     asked in a real browser that draws the page, the map and the figures
+
+and the median milliseconds per token of each by the engine's own clock. "served" is what our code costs; "shown" adds a
+browser on the same cores. Run it on a machine that does nothing else; the promise is under 5 % for "served".
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from playwright.sync_api import Page, sync_playwright
+
+from app import server, settings
+from app.tickets import opening_address
+from app.ui import asking
+from app.ui.desk import Keeper
+from engine.config import SamplingParams
+from engine.events import Figures
+from tests.e2e.servers import free_port
+from tests.e2e.steps import WIDE, answered, ask, short_answers
+
+QUESTION = "Continue the story."
+MINUTES = 20 * 60.0
+PROMISE = 0.05
+
+
+class Bench:
+    """One keeper with its server and one browser page, and three ways to ask."""
+
+    def __init__(self, keeper: Keeper, page: Page, address: str, tokens: int, mode: Any) -> None:
+        self._keeper = keeper
+        self._page = page
+        self._address = address
+        # Playwright's objects belong to one thread; the one that drains the stream needs the cookie too.
+        self._cookies = {cookie["name"]: cookie["value"] for cookie in page.context.cookies()}
+        self._sampling = SamplingParams(max_tokens=tokens)
+        self._mode = mode
+
+    def alone(self) -> Figures:
+        with _away(self._page):
+            request = self._keeper.engine.ask(QUESTION, (), self._sampling, self._mode)
+            final = list(request)[-1]
+        return final.figures
+
+    def served(self) -> Figures:
+        self._keeper.begin_chat()
+        ended = threading.Event()
+        with _away(self._page):
+            reader = threading.Thread(target=self._drain, args=(ended,), daemon=True)
+            reader.start()
+            for _ in asking.ask(self._keeper, QUESTION, self._sampling, self._mode):
+                pass
+            ended.set()
+            reader.join(5)
+        return _figures(self._keeper)
+
+    def shown(self) -> Figures:
+        self._page.evaluate("document.querySelector('#fresh').click()")
+        self._page.wait_for_timeout(800)
+        ask(self._page, QUESTION)
+        answered(self._page, int(MINUTES * 1000))
+        return _figures(self._keeper)
+
+    def _drain(self, ended: threading.Event) -> None:
+        with httpx.stream("GET", f"{self._address}live", cookies=self._cookies, timeout=30) as live:
+            for _ in live.iter_raw():
+                if ended.is_set():
+                    return
+
+
+class _away:
+    """The browser looks at nothing while the others are measured."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._was = page.url
+
+    def __enter__(self) -> None:
+        self._page.goto("about:blank")
+
+    def __exit__(self, *_: object) -> None:
+        self._page.goto(self._was)
+        self._page.wait_for_selector('#trifold[data-live="yes"]')
+
+
+def _figures(keeper: Keeper) -> Figures:
+    chat = keeper.chat
+    assert chat is not None
+    found = chat.exchanges[-1].figures
+    assert found is not None, chat.exchanges[-1].trouble
+    return found
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.1)
+
+
+def measure(book: Path, runs: int, tokens: int, mode: str, chromium: str) -> dict[str, Any]:
+    """Median milliseconds per token of each way to ask, and the cost of the two pages over the engine alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = dataclasses.replace(settings.make_settings(), data=Path(folder), port=free_port())
+        keeper = server.make_keeper(chosen)
+        http = server._server(server.guarded_app(keeper, chosen), None)
+        with server._listen(chosen.port) as listening:
+            threading.Thread(target=http.run, kwargs={"sockets": [listening]}, daemon=True).start()
+            keeper.open(keeper.books.copy_in(book))
+            _wait(lambda: keeper.desk.stage.value in ("ready", "failed", "choosing"), MINUTES)
+            assert keeper.desk.stage.value == "ready", keeper.desk.trouble
+            with sync_playwright() as driver:
+                browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
+                page.goto(opening_address(chosen.data, chosen.port))
+                page.wait_for_selector("#ask-box textarea", timeout=60_000)
+                page.wait_for_selector('#trifold[data-live="yes"]')
+                page.goto(f"http://127.0.0.1:{chosen.port}/")
+                page.wait_for_selector("#ask-box textarea", timeout=60_000)
+                bench = Bench(keeper, page, f"http://127.0.0.1:{chosen.port}/", tokens, mode)
+                found = _rounds(bench, page, runs, tokens, mode)
+                browser.close()
+            http.should_exit = True
+        keeper.close()
+    return found
+
+
+def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict[str, Any]:
+    ways = {"alone": bench.alone, "served": bench.served, "shown": bench.shown}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    counts: set[int] = set()
+    for run in range(runs + 1):  # the first of each warms up
+        for name, way in ways.items():
+            if name == "shown":
+                _same_settings(page, tokens, mode)
+            figures = way()
+            counts.add(figures.answer_tokens)
+            if run:
+                times[name].append(float(figures.ms_per_token_mean or 0.0))
+    medians = {name: round(median(values), 3) for name, values in times.items()}
+    cost = {name: round(medians[name] / medians["alone"] - 1, 4) for name in ("served", "shown")}
+    return {"tokens": sorted(counts), "mode": mode, "runs": runs, "ms_per_token": medians, "all": times, "cost": cost}
+
+
+def _same_settings(page: Page, tokens: int, mode: str) -> None:
+    """The page asks as the others do: as many tokens, the same loop."""
+    short_answers(page, tokens)
+    page.click("#how > button")
+    page.click(f"#mode input[value='{mode}']")
+    page.click("#how > button")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--book", type=Path, default=settings.SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--mode", choices=("plain", "hierarchical"), default="plain")
+    parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
+    parser.add_argument("--json", action="store_true", help="all numbers as JSON")
+    chosen = parser.parse_args()
+    found = measure(chosen.book, chosen.runs, chosen.tokens, chosen.mode, chosen.chromium)
+    if chosen.json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    else:
+        for name, value in found["ms_per_token"].items():
+            over = f"  {found['cost'][name]:+.1%}" if name in found["cost"] else ""
+            sys.stdout.write(f"{name:8}{value:9.2f} ms/token{over}\n")
+    return 0 if found["cost"]["served"] < PROMISE else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

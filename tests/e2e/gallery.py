@@ -1,0 +1,160 @@
+"""Every state of the page as a picture: ``python -m tests.e2e.gallery [FOLDER]``, with the scripted engine.
+
+Writes STATE-wide|phone-dark|light.png into tests/e2e/screenshots (or FOLDER). For the eye; ``test_behind`` and
+``test_states`` look at the same states with rules.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.e2e.servers import free_port, started
+from tests.e2e.steps import PHONE, SCREENSHOTS, WIDE, Server, answered, ask, clean_page, give, give_text
+
+SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lamplighters-of-orre.pdf"
+QUESTION = "Where does it say that Maren Holt kept the north light?"
+SIZES = {"wide": WIDE, "phone": PHONE}
+SCHEMES = ("dark", "light")
+SETTLE_MS = 450
+
+
+def press(page: Page, selector: str) -> None:
+    """Click what may lie behind a drawer's button on a phone."""
+    page.evaluate(f"document.querySelector('{selector}').click()")
+
+
+def empty(page: Page) -> None:
+    page.wait_for_selector("#drop", state="visible")
+
+
+def reading(page: Page) -> None:
+    give_text(page, "A slow and long book", "slow.txt")
+    page.wait_for_selector("#stop-reading", state="visible")
+    page.wait_for_timeout(900)
+
+
+def begun(page: Page) -> None:
+    give(page, SAMPLE)
+    page.wait_for_selector('#trifold[data-stage="opening"], #trifold[data-stage="reading"]')
+    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=60_000)
+    clean_page(page)
+    page.wait_for_timeout(400)
+
+
+def answering(page: Page) -> None:
+    ask(page, f"{QUESTION} Tell it slowly.")
+    page.wait_for_selector("#chat .cite.quoted")
+
+
+def answer(page: Page) -> None:
+    page.keyboard.press("Escape")
+    answered(page)
+    clean_page(page)
+    ask(page, QUESTION)
+    answered(page)
+
+
+def coloured(page: Page) -> None:
+    press(page, "#ink")
+    page.wait_for_timeout(600)
+
+
+def card(page: Page) -> None:
+    press(page, "#ink")
+    page.locator("#chat .cite.missing").first.hover()
+    page.wait_for_selector("#cite-card", state="visible")
+
+
+def page_open(page: Page) -> None:
+    page.locator("#chat .cite.quoted").first.click()
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+    page.wait_for_selector("#page-marks i")
+
+
+def race_running(page: Page) -> None:
+    page.keyboard.press("Escape")
+    press(page, "#race-start")
+    page.wait_for_selector("#race-running", state="visible")
+    page.wait_for_timeout(700)
+
+
+def race_replay(page: Page) -> None:
+    page.wait_for_selector("#race-replay", state="visible", timeout=60_000)
+    page.wait_for_timeout(200)
+
+
+def race_over(page: Page) -> None:
+    page.wait_for_selector('#race-end[data-state="over"]', timeout=60_000)
+
+
+def page_of_text(page: Page) -> None:
+    page.keyboard.press("Escape")
+    give_text(page, "Words Letters of a Keeper", "letters.txt")
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    page.wait_for_timeout(600)
+    clean_page(page)
+    ask(page, ">>>It says “lamp3 lamp4 lamp5 lamp6 lamp7” there.<<<")
+    answered(page)
+    page.locator("#chat .cite.quoted").first.click()
+    page.wait_for_selector("#page-text mark")
+
+
+def error(page: Page) -> None:
+    page.keyboard.press("Escape")
+    give_text(page, "BROKEN book", "broken.txt")
+    page.wait_for_selector("#trouble-cause", state="visible")
+
+
+STATES: tuple[Callable[[Page], None], ...] = (
+    empty,
+    reading,
+    begun,
+    answering,
+    answer,
+    coloured,
+    card,
+    page_open,
+    race_running,
+    race_replay,
+    race_over,
+    page_of_text,
+    error,
+)
+
+
+def visit(browser: Browser, server: Server, size: str, scheme: str, folder: Path) -> None:
+    """Walk through all states in one browser and take their pictures."""
+    width, height = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.goto(server.ticket())
+    page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    for state in STATES:
+        state(page)
+        page.wait_for_timeout(SETTLE_MS)
+        page.screenshot(path=str(folder / f"{state.__name__.replace('_', '-')}-{size}-{scheme}.png"))
+    page.close()
+
+
+def main(folder: Path, chromium: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for size in SIZES:
+            for scheme in SCHEMES:
+                with tempfile.TemporaryDirectory() as data:
+                    port = free_port()
+                    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), data]
+                    with started(command, Path(data), port) as server:
+                        visit(browser, server, size, scheme, folder)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else SCREENSHOTS, shutil.which("chromium") or "chromium")

@@ -1,0 +1,164 @@
+"""The pages behind the words in a real browser: citations, the page beside the chat, the map, colours, the race."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.gallery import QUESTION, SAMPLE, press
+from tests.e2e.steps import PHONE, WIDE, Open, Server, answered, ask, clean_page, give, give_text, until
+from tests.e2e.test_states import CONTRAST
+
+QUOTE = "Maren Holt kept the north light, as her mother had kept it before her"
+
+
+def with_answer(page: Page) -> None:
+    """The sample book on the desk, and an answer with a true and a false quotation."""
+    if page.inner_text("#book-title") != "The Lamplighters of Orre" or "76 pages" not in page.inner_text("#book-line"):
+        give(page, SAMPLE)
+        until(page, lambda: "76 pages" in page.inner_text("#book-line"))
+        page.wait_for_selector('#trifold[data-stage="ready"]')
+    clean_page(page)
+    ask(page, QUESTION)
+    answered(page)
+    page.wait_for_selector("#chat .cite.quoted")
+
+
+def open_quote(page: Page) -> None:
+    page.locator("#chat .cite.quoted").first.click()
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+    page.wait_for_selector("#page-marks i")
+
+
+def fine(page: Page) -> None:
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+    assert page.locator("#chat .cite.quoted").first.inner_text() == "verified, p. 39"
+    assert page.locator("#chat .cite.missing").first.inner_text() == "not found"
+    page.locator("#chat .cite.quoted").first.hover()
+    page.wait_for_selector("#cite-card", state="visible")
+    assert page.locator("#cite-card mark").inner_text() == QUOTE
+    open_quote(page)
+    page.wait_for_selector("#cite-card", state="hidden")
+    assert page.inner_text("#page-name") == "Page 39 of 76"
+    assert page.locator("#page-marks i").count() == 2
+    assert page.evaluate("document.querySelector('#page-picture').naturalWidth") >= 600
+    chat, panel = page.locator("#chat").bounding_box(), page.locator("#page-panel").bounding_box()
+    assert chat is not None
+    assert panel is not None
+    assert chat["x"] + chat["width"] <= panel["x"] + 1, "the page stands beside the chat"
+    fine(page)
+    page.click("#page-after")
+    until(page, lambda: page.inner_text("#page-name").startswith("Page 40"))
+    assert page.locator("#page-marks i").count() == 0
+    page.focus("#page-panel")
+    page.keyboard.press("ArrowLeft")
+    until(page, lambda: page.inner_text("#page-name").startswith("Page 39"))
+    before = page.locator("#page-picture").bounding_box()
+    page.click("#page-larger")
+    until(page, lambda: (page.locator("#page-picture").bounding_box() or before)["width"] > 1.3 * before["width"])
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#page-panel", state="hidden")
+    assert page.evaluate("document.activeElement.className").startswith("cite")
+
+
+def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, PHONE, "light")
+    with_answer(page)
+    open_quote(page)
+    panel = page.locator("#page-panel").bounding_box()
+    assert panel == {"x": 0, "y": 0, "width": PHONE[0], "height": PHONE[1]}
+    fine(page)
+    page.click("#page-close")
+    page.wait_for_selector("#page-panel", state="hidden")
+
+
+def test_the_map_opens_pages_with_the_mouse_and_the_keys(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+    box = page.locator("#map-canvas").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 9.5 / 76, box["y"] + box["height"] - 4)
+    until(page, lambda: page.inner_text("#page-name") == "Page 10 of 76")
+    page.keyboard.press("Escape")
+    page.focus("#map-canvas")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    chosen = page.inner_text("#map-tip").removeprefix("page ")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#page-name") == f"Page {chosen} of 76")
+
+
+def test_a_book_without_pictures_shows_its_text(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, scheme="light")
+    give_text(page, "Words <b>Letters</b>", "letters.txt")
+    until(page, lambda: "<b>Letters</b>" in page.inner_text("#book-title"))
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    clean_page(page)
+    ask(page, ">>>It says “lamp3 lamp4 lamp5 lamp6 lamp7” there.<<<")
+    answered(page)
+    page.locator("#chat .cite.quoted").first.click()
+    page.wait_for_selector("#page-text mark")
+    assert page.inner_text("#page-text mark") == "lamp3 lamp4 lamp5 lamp6 lamp7"
+    assert page.locator("#page-text").inner_text().count("lamp3 lamp4 lamp5") == 3
+    assert page.locator("#page-picture").is_hidden()
+    fine(page)
+
+
+PAINTED = """
+() => Object.fromEntries([...CSS.highlights].map(([name, marks]) => [name, [...marks].map((mark) =>
+  mark.startContainer.data.slice(mark.startOffset, mark.endOffset)).join('')]))
+"""
+
+
+def test_words_are_coloured_by_who_wrote_them(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+    assert page.evaluate(PAINTED) == {}
+    page.click("#ink")
+    until(page, lambda: len(page.evaluate(PAINTED)) == 4)
+    painted = page.evaluate(PAINTED)
+    letters = [sum(map(str.isalpha, words)) for words in painted.values()]
+    answer = page.evaluate(
+        "[...document.querySelectorAll('#chat .bot .prose > p')].slice(0, 2).map((p) => {const c = p.cloneNode(true);"
+        " c.querySelectorAll('button').forEach((b) => b.remove()); return c.textContent}).join('')"
+    )
+    assert sum(letters) == sum(map(str.isalpha, answer))
+    assert painted["ink-target"].startswith("Maren")  # every ninth word is the large model's own
+    fine(page)
+    page.click("#ink")
+    until(page, lambda: page.evaluate(PAINTED) == {})
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Open, size: tuple[int, int]) -> None:
+    page = open_page(scripted, size)
+    with_answer(page)
+    press(page, "#race-start")
+    page.wait_for_selector("#race-running", state="visible")
+    page.wait_for_selector("#race-replay", state="visible", timeout=30_000)
+    page.click("[data-speed='4']")
+    page.wait_for_selector('#race-end[data-state="over"]')
+    page.wait_for_timeout(400)
+    assert page.text_content("#race-verdict") == "identical 61/61 tokens, 2.9 times faster"
+    assert "replay of two runs" in page.inner_text("#race-note")
+    lanes = page.locator("#race .words").all_inner_texts()
+    assert lanes[0] == lanes[1]
+    fine(page)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('#race').contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#race", state="hidden")
+    until(page, lambda: "verified on this machine" in (page.text_content("#verified") or ""))
+    ask(page, "Something where they go apart?")
+    answered(page)
+    press(page, "#race-start")
+    page.wait_for_selector('#race-end[data-state="over"]', timeout=30_000)
+    assert page.inner_text("#race-verdict").startswith("The texts part")
+    assert page.locator("#race .words mark").first.text_content() == " Or so they say."
+    assert page.locator("#verified").is_hidden()

@@ -1,0 +1,152 @@
+"""The library in a browser: versions, search, names, deleting; and a program that is killed while it answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.e2e.servers import ROOT, free_port, is_up
+from tests.e2e.steps import Open, Server, answered, ask, clean_page, give_text, last_answer, questions, until
+
+PATIENCE = 60_000  # milliseconds; a busy machine
+
+
+def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.txt") -> None:
+    give_text(page, text, name)
+    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
+    until(page, lambda: page.inner_text("#book-title") in text)
+    clean_page(page)
+
+
+def act(page: Page, name: str) -> None:
+    """Press the last button of this kind; it is seen when the pointer is over its message."""
+    page.locator(f'#chat button.act[value^="{name}"]').last.dispatch_event("click")
+
+
+def versions(page: Page) -> list[str]:
+    return [" ".join(text.split()) for text in page.locator("#chat .versions").all_inner_texts()]
+
+
+def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "Who kept >>>one<<<")
+    answered(page)
+    act(page, "again")
+    until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
+    answered(page)
+    act(page, "edit")
+    page.wait_for_selector("#editing")
+    assert page.input_value("#ask-box textarea") == "Who kept >>>one<<<"
+    page.fill("#ask-box textarea", "Who kept >>>two<<<")
+    page.keyboard.press("Enter")
+    until(page, lambda: versions(page) == ["‹ 2 / 2 ›"] and questions(page) == 1)
+    answered(page)
+    until(page, lambda: last_answer(page).startswith("two"))
+    page.locator("#chat .user button.arrow").first.click()
+    until(page, lambda: last_answer(page).startswith("one") and versions(page) == ["‹ 1 / 2 ›", "‹ 2 / 2 ›"])
+    page.reload()
+    page.wait_for_selector("#chat .versions")
+    assert versions(page) == ["‹ 1 / 2 ›", "‹ 2 / 2 ›"]
+
+
+def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page, "Book Fire and Stairs", "stairs.txt")
+    ask(page, "Tell >>>the buttermilk was sour<<<")
+    answered(page)
+    with_book(page, "Book The Nursling", "nursling.txt")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("butterm")
+    page.wait_for_selector("#search-found mark")
+    assert page.locator("#search-found mark").first.inner_text() == "buttermilk"
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#book-title") == "Fire and Stairs")
+    until(page, lambda: questions(page) == 1 and last_answer(page).startswith("the buttermilk was sour"))
+    assert not page.locator("#search").is_visible()
+
+
+def test_a_chat_is_renamed_and_a_book_deleted_after_asking(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page, "Book To be deleted", "gone.txt")
+    ask(page, "Who?")
+    answered(page)
+    page.locator("#chats button.more").first.dispatch_event("click")
+    page.get_by_role("menuitem", name="Rename").click()
+    page.keyboard.type("The keepers")
+    page.keyboard.press("Enter")
+    until(page, lambda: "The keepers" in page.inner_text("#chats"))
+    for answer, left in (("Keep it", 1), ("Delete", 0)):
+        page.locator('#books button.more[data-title="To be deleted"]').dispatch_event("click")
+        page.get_by_role("menuitem", name="Delete…").click()
+        page.get_by_role("button", name=answer, exact=True).click()
+        until(page, lambda n=left: page.locator('#library button.more[data-title="To be deleted"]').count() == n)
+    page.wait_for_selector('#trifold[data-stage="empty"]')
+    assert page.locator("#drop").is_visible()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_program_comes_back_with_the_half_answer(
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    """Its own pages, unwatched: what a page says while its server is gone is not the matter here."""
+    data, port = tmp_path_factory.mktemp("killed"), free_port()
+    words = " ".join(f"w{number}" for number in range(400))
+    process = start(port, data)
+    try:
+        page = enter(browser, Server(port, data))
+        with_book(page)
+        ask(page, f"Say slowly >>>{words}<<<")
+        until(page, lambda: "w8 " in last_answer(page))
+        seen = numbers(page)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        page.close()
+        process = start(port, data)
+        page = enter(browser, Server(port, data))
+        page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
+        until(page, lambda: questions(page) == 1)
+        assert "cut off when Trifold ended" in page.locator("#chat .under").last.inner_text()
+        kept = numbers(page)
+        assert kept == list(range(len(kept)))
+        assert len(kept) > len(seen) - 5  # words of one second, and some
+        page.get_by_role("button", name="Continue").click()
+        until(page, lambda: len(numbers(page)) > len(kept) + 3)
+        grown = numbers(page)
+        assert grown == list(range(len(grown)))
+        assert questions(page) == 1
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def numbers(page: Page) -> list[int]:
+    """Which of the counted words stand in the answer."""
+    return [int(word[1:]) for word in last_answer(page).split() if word[0] == "w" and word[1:].isdecimal()]
+
+
+def enter(browser: Browser, server: Server) -> Page:
+    page = browser.new_page()
+    page.goto(server.ticket())
+    page.wait_for_selector("#ask-box textarea", state="attached", timeout=PATIENCE)
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    return page
+
+
+def start(port: int, data: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data)]
+    with (data / "log.txt").open("a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    end = time.monotonic() + 90
+    while not is_up(port):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return process

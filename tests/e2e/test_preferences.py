@@ -1,0 +1,85 @@
+"""The settings in a real browser: every tab on a wide screen and on a phone, in light and dark, with the keyboard."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from app.models.catalogue import PAIRS
+from tests.e2e.steps import PHONE, WIDE, Open, Server, until
+from tests.e2e.test_states import CONTRAST
+
+TABS = ("models", "api", "remote", "help")
+
+
+def opened(page: Page) -> None:
+    page.click("#open-preferences")
+    page.wait_for_selector("#offers > li")
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+def test_every_tab_can_be_read_and_stays_within_the_screen(
+    scripted: Server, open_page: Open, size: tuple[int, int], scheme: str
+) -> None:
+    page = open_page(scripted, size, scheme)
+    opened(page)
+    assert page.locator("#offers > li").count() == len(PAIRS)
+    for tab in TABS:
+        page.click(f'[data-tab="{tab}"]')
+        assert page.locator(f"#tab-{tab}").is_visible()
+        assert page.locator("#preferences [role=tabpanel]:visible").count() == 1
+        assert page.evaluate(CONTRAST) == []
+        panel = page.locator(f"#tab-{tab}")
+        assert panel.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_the_keyboard_is_enough(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    page.focus("#open-preferences")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#offers > li")
+    page.focus('[data-tab="models"]')
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#tab-api").is_visible()
+    assert page.evaluate("document.activeElement.dataset.tab") == "api"
+    page.keyboard.press("Escape")
+    until(page, lambda: not page.locator("#preferences").is_visible())
+    assert page.evaluate("document.activeElement.id") == "open-preferences"
+
+
+def test_the_key_is_hidden_until_it_is_asked_for(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    opened(page)
+    page.click('[data-tab="api"]')
+    until(page, lambda: page.input_value("#api-key").startswith("sk-trifold-"))
+    assert page.get_attribute("#api-key", "type") == "password"
+    page.click("#api-show")
+    assert page.get_attribute("#api-key", "type") == "text"
+    before = page.input_value("#api-key")
+    page.click("#api-renew")
+    until(page, lambda: page.input_value("#api-key") != before)
+
+
+def test_another_machine_has_to_be_agreed_to(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    opened(page)
+    page.click('[data-tab="remote"]')
+    page.fill("#remote-address", "http://127.0.0.1:9/v1")
+    assert not page.locator("#remote-agree").is_visible()
+    for address in ("https://gpu.example.org/v1", "http://127.0.0.1.example.org", "192.168.1.7:8000"):
+        page.fill("#remote-address", address)
+        assert page.locator("#remote-agree").is_visible()
+        assert not page.is_checked("#remote-yes")
+
+
+def test_diagnostics_are_shown_and_hold_no_key(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    opened(page)
+    key = page.input_value("#api-key")
+    page.click('[data-tab="help"]')
+    page.click("#report-make")
+    page.wait_for_selector("#report:not([hidden])")
+    report = page.input_value("#report")
+    assert "Processor" in report
+    assert key not in report

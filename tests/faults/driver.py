@@ -1,0 +1,323 @@
+"""The app from outside: a process started as a person starts it, and a client that speaks to it as a browser does.
+
+Owns nothing of the app but what any browser sees: its address, its cookie, its routes. What is tested through it
+holds whatever is behind the door.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from app.tickets import opening_address
+from tests.faults.nursery import Nursery
+
+Self = TypeVar("Self", bound="App")
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 90.0
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Answer:
+    """What came back. ``text`` is the body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class App:
+    """One app process.
+
+    Args:
+        data: its data folder.
+        options: of the command line, such as the models.
+        environment: beside this process's own.
+        module: what is started; a module of the tests may break something first and then start the app.
+        nursery: starts the app in a process forked from one that has the libraries loaded, in a fifth of the time.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        options: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        module: str = "app.cli",
+        before: Callable[[], None] | None = None,
+        nursery: Nursery | None = None,
+    ) -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        self.data = data
+        self.port = free_port()
+        self.log = data.parent / f"{data.name}.{secrets.token_hex(3)}.log"
+        settings = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        settings.update(environment or {})
+        arguments = ["--no-browser", "--port", str(self.port), *options]
+        self.process: Any
+        if nursery is not None:
+            self.log.touch()
+            self.process = nursery.start(arguments, settings, self.log)
+        else:
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    self.command(module, arguments),
+                    cwd=ROOT,
+                    env=settings,
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=before,
+                    start_new_session=True,
+                )
+        self._cookie = ""
+        self._config: dict[str, Any] | None = None
+
+    def command(self, module: str, arguments: list[str]) -> list[str]:
+        """How it is started."""
+        return [sys.executable, "-m", module, *arguments]
+
+    def __enter__(self: Self) -> Self:
+        try:
+            self.wait_up()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def wait_up(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while True:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < until, self.said
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if self.request("GET", "/healthz", cookie=False, timeout=2).status == 200:
+                    return
+            time.sleep(0.05)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """As a power cut does: the app and everything that it has started, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+    def end(self) -> None:
+        """As a person does."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    # Requests ------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        cookie: bool = True,
+        timeout: float = 60.0,
+    ) -> Answer:
+        """One request on a connection of its own; nothing is tidied up on its way."""
+        sent = {"Host": f"{HOST}:{self.port}", **({"Cookie": self.cookie} if cookie else {}), **(headers or {})}
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout)
+        try:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in sent.items():
+                connection.putheader(name, value)
+            if body is not None and "Transfer-Encoding" not in sent:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            got = connection.getresponse()
+            return Answer(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
+        finally:
+            connection.close()
+
+    @property
+    def cookie(self) -> str:
+        """Let in as the browser is, by a ticket."""
+        if not self._cookie:
+            address = opening_address(self.data, self.port)
+            answer = self.request("GET", address.partition(str(self.port))[2], cookie=False)
+            assert answer.status == 200, answer.text
+            self._cookie = answer.headers["set-cookie"].partition(";")[0]
+        return self._cookie
+
+    def post(self, path: str, content: Mapping[str, Any] | None = None) -> Answer:
+        return self.request("POST", path, json.dumps(content or {}).encode(), {"Content-Type": "application/json"})
+
+    def give(self, name: str, data: bytes) -> Answer:
+        """Hand a file to the page."""
+        return self.request("POST", "/books", data, {"x-file-name": quote(name)})
+
+    # The live stream -----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[Live]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
+        connection.request("GET", "/live", headers={"Host": f"{HOST}:{self.port}", "Cookie": self.cookie})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        try:
+            yield Live(answer)
+        finally:
+            answer.close()
+            connection.close()
+
+    def state(self) -> dict[str, Any]:
+        """What a page that is opened now shows."""
+        with self.live() as live:
+            live.more()
+            return live.state
+
+    def until(self, holds: Callable[[dict[str, Any]], Any], seconds: float = 60.0) -> dict[str, Any]:
+        """Watch the live stream until something holds."""
+        with self.live() as live:
+            return live.until(holds, seconds)
+
+    def read(self, name: str, data: bytes, seconds: float = 90.0) -> dict[str, Any]:
+        """Give a book and wait until it has been read, or why not."""
+        answer = self.give(name, data)
+        assert answer.status == 200, answer.text
+        return self.until(
+            lambda state: state["book"]["stage"] not in ("empty", "opening", "waiting", "reading"), seconds
+        )
+
+    # Questions -----------------------------------------------------------------------------------------------
+
+    def ask(self, question: str, tokens: int = 32, mode: str = "hierarchical", seconds: float = 120.0) -> Asked:
+        """Ask as the page does, and wait for the last word."""
+        asked = Asked()
+        for _ in self.asking(question, tokens, mode, asked, seconds):
+            pass
+        return asked
+
+    def asking(
+        self, question: str, tokens: int, mode: str, asked: Asked, seconds: float = 120.0, temperature: float = 0.0
+    ) -> Iterator[Asked]:
+        """Ask, and yield whenever the page would draw. Leaving it early closes the tab."""
+        tab = secrets.token_hex(6)
+        said = {"ask-box": question, "mode": mode, "Temperature": temperature, "Top-p": 1.0, "Length": tokens}
+        fields = [said.get(name, usual) for name, usual in self._fields()]
+        wanted = {"data": fields, "fn_index": self._index("ask"), "session_hash": tab}
+        joined = self.post("/gradio_api/queue/join", wanted)
+        assert joined.status == 200, joined.text
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=seconds)
+        headers = {"Host": f"{HOST}:{self.port}", "Cookie": self.cookie}
+        connection.request("GET", f"/gradio_api/queue/data?session_hash={tab}", headers=headers)
+        stream = connection.getresponse()
+        try:
+            for line in stream:
+                if not line.startswith(b"data: "):
+                    continue
+                event = json.loads(line[6:])
+                if event["msg"] in ("process_generating", "process_completed"):
+                    asked.take(event)
+                    yield asked
+                if event["msg"] in ("process_completed", "close_stream", "unexpected_error"):
+                    asked.ended = event["msg"]
+                    return
+        finally:
+            stream.close()
+            connection.close()
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The messages that a page opened now shows."""
+        index = self._index("show")
+        answer = self.post("/gradio_api/run/predict", {"data": [], "fn_index": index, "session_hash": "x"})
+        assert answer.status == 200, answer.text
+        return list(answer.json()["data"][0])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What Gradio tells the page about its parts."""
+        if self._config is None:
+            self._config = self.request("GET", "/config").json()
+        return self._config
+
+    def _fields(self) -> list[tuple[str, Any]]:
+        """What a question is sent with: name and usual value of each part."""
+        parts = {part["id"]: part["props"] for part in self.config["components"]}
+        asks = next(part for part in self.config["dependencies"] if part["api_name"] == "ask")
+        held = [parts[number] for number in asks["inputs"]]
+        return [(part.get("elem_id") or part.get("label") or "", part.get("value") or "") for part in held]
+
+    def _index(self, name: str) -> int:
+        return next(int(part["id"]) for part in self.config["dependencies"] if part["api_name"] == name)
+
+
+@dataclass
+class Asked:
+    """An answer as the page has it: ``messages`` of the last update that held any."""
+
+    messages: list[Any] = field(default_factory=list)
+    updates: int = 0
+    ended: str = ""
+    success: bool = True
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        self.updates += 1
+        self.success = bool(event.get("success", True))
+        data = event.get("output", {}).get("data") or []
+        if data and isinstance(data[0], list) and event["msg"] == "process_completed":
+            self.messages = data[0]
+
+
+class Live:
+    """The state that the live stream has told so far."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.state: dict[str, Any] = {}
+
+    def more(self) -> None:
+        """Wait for the next news."""
+        while True:
+            line = self._stream.readline()
+            assert line, "the live stream ended"
+            if line.startswith(b"data: "):
+                self.state.update(json.loads(line[6:]))
+                return
+
+    def until(self, holds: Callable[[dict[str, Any]], Any], seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while not (self.state and holds(self.state)):
+            assert time.monotonic() < end, f"it never happened: {self.state.get('book')}"
+            self.more()
+        return self.state

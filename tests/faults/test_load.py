@@ -1,0 +1,158 @@
+"""What the app carries: long and odd questions, many tabs, many questions, thick books, readers who leave."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.app.readers.hostile_text import every_block
+from tests.faults.conftest import LONG
+from tests.faults.driver import App, Asked
+from tests.faults.nursery import Nursery
+from tests.tally import count
+
+QUESTIONS = 1000 if LONG else 100
+WARM = 60  # questions after which everything that is kept on purpose has been made
+GROWTH = 24 << 20  # bytes that chats, indices and the allocator may take meanwhile
+PER_CHAT = 20
+TABS = 20
+STOP_SECONDS = 2.0  # browser, queue and engine share the cores with other tests
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def app(
+    tmp_path_factory: pytest.TempPathFactory, pair: tuple[str, ...], nursery: Nursery, small_book: bytes
+) -> Iterator[App]:
+    with App(tmp_path_factory.mktemp("load") / "data", pair, nursery=nursery) as running:
+        assert running.read("lamp.txt", small_book)["book"]["stage"] == "ready"
+        yield running
+
+
+def _last(asked: Asked) -> str:
+    return "".join(part.get("text", "") for part in asked.messages[-1]["content"])
+
+
+def _still_answers(app: App) -> None:
+    app.post("/gradio_api/run/predict", {"data": [], "fn_index": app._index("begin_chat"), "session_hash": "x"})
+    asked = app.ask("Who lit it?", tokens=32)
+    assert asked.success
+    assert "tokens ·" in _last(asked), _last(asked)
+
+
+@pytest.mark.parametrize(
+    ("what", "question"),
+    [
+        ("every block of Unicode", "What is this? " + every_block()[:: 1 if LONG else 4]),
+        ("right to left", "من أضاء المصباح؟ מי הדליק את המנורה?"),
+        ("controls and overrides", "Who\x00 lit\x07 \u202eit\u202c?\ufeff\u200b"),
+        ("markup", "<script>alert(1)</script> ![](http://evil.example/x.png) {{ bos_token }} <|end|> <|system|>"),
+        ("half a pair", "Who lit \ud83d it?"),
+        ("one sign", "?"),
+        ("marks piled up", "e" + "\u0301" * 5000),
+        ("only spaces", " \t\n"),
+    ],
+)
+def test_any_question_is_answered(app: App, what: str, question: str) -> None:
+    asked = app.ask(question, tokens=32)
+    assert asked.ended == "process_completed"
+    if question.strip():
+        assert "Traceback" not in _last(asked)
+        count("odd questions")
+    _still_answers(app)
+
+
+def test_a_question_of_five_megabytes_is_a_sentence(app: App) -> None:
+    began = time.monotonic()
+    asked = app.ask("lamp " * MEGABYTE, tokens=32)
+    assert time.monotonic() - began < 60
+    assert "window" in _last(asked)
+    _still_answers(app)
+    wanted = b'{"data": ["' + b"a" * (17 * MEGABYTE) + b'"]}'
+    with contextlib.suppress(OSError):  # refused before all of it was sent
+        assert app.request("POST", "/gradio_api/queue/join", wanted).status == 413
+    _still_answers(app)
+    count("odd questions", 2)
+
+
+def test_a_reader_who_leaves_stops_the_engine(app: App) -> None:
+    waits = []
+    for _ in range(3):
+        answer = app.asking("Tell all of it.", 2048, "hierarchical", Asked(), temperature=1.0)
+        next(answer)
+        next(answer)
+        left = time.monotonic()
+        answer.close()
+        app.until(lambda state: not state["asking"], 10)
+        waits.append(time.monotonic() - left)
+    assert min(waits) < STOP_SECONDS, waits
+    _still_answers(app)
+
+
+def test_twenty_tabs(app: App) -> None:
+    with contextlib.ExitStack() as stack:
+        tabs = [stack.enter_context(app.live()) for _ in range(TABS)]
+        for tab in tabs:
+            tab.more()
+        with ThreadPoolExecutor(TABS) as pool:
+            answers = list(pool.map(lambda at: app.ask(f"Who lit lamp {at}?", tokens=32), range(TABS)))
+        for tab in tabs:
+            tab.until(lambda state: not state["asking"], 30)
+        assert len({str(tab.state["chat"]) for tab in tabs}) == 1, "tabs show different chats"
+    told = [_last(answer) for answer in answers]
+    assert all(answer.ended == "process_completed" for answer in answers)
+    assert all("tokens ·" in words or "Another tab" in words for words in told), told
+    assert any("tokens ·" in words for words in told)
+    _still_answers(app)
+    count("tabs at once", TABS)
+
+
+def test_question_after_question_takes_no_memory(app: App) -> None:
+    process = psutil.Process(app.process.pid)
+    begin = app._index("begin_chat")
+    taken: list[int] = []
+    for number in range(QUESTIONS):
+        if number % PER_CHAT == 0:
+            app.post("/gradio_api/run/predict", {"data": [], "fn_index": begin, "session_hash": "x"})
+        asked = app.ask(f"Who lit lamp {number}?", tokens=32)
+        assert "tokens ·" in _last(asked), _last(asked)
+        taken.append(process.memory_info().rss)
+    gc.collect()
+    grown = min(taken[-10:]) - min(taken[WARM : WARM + 10])
+    count("questions in a row", QUESTIONS)
+    assert grown < GROWTH, f"{grown / 1e6:.1f} MB after {QUESTIONS - WARM} questions"
+    assert process.num_threads() < 80
+    assert process.num_fds() < 200
+
+
+def test_a_book_of_two_thousand_pages(app: App, tmp_path: Any) -> None:
+    from tests.app.readers.conftest import Files
+
+    pages = [[(72.0, 700.0, f"Leaf {at} is lit.")] for at in range(1, 2001)]
+    book = Files(tmp_path).pdf("thick.pdf", pages).read_bytes()
+    state = app.read("thick.pdf", book, seconds=180)
+    assert state["book"]["stage"] == "ready", state["book"]
+    assert state["map"]["pages"] == 2000
+    assert state["pages_read"] == 2000
+    _still_answers(app)
+    count("pages in one book", 2000)
+
+
+@pytest.mark.parametrize("data", [b" \n\t ", b"x", b"lamp " * 40_000, b"\xef\xbb\xbf", "مصباح ".encode() * 2000])
+def test_thin_and_odd_books(app: App, data: bytes) -> None:
+    state = app.read("odd.txt", data)
+    book = state["book"]
+    if data.strip(b" \n\t\xef\xbb\xbf"):
+        assert book["stage"] in ("ready", "choosing")
+    else:
+        assert book["stage"] == "failed"
+        assert book["trouble"]["cause"].endswith(".")
+    if book["stage"] == "ready":
+        _still_answers(app)
