@@ -75,9 +75,7 @@ class Conversation:
         Args:
             begun: the beginning of the answer, which is to be continued.
         """
-        known = 0
-        while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
-            known += 1
+        known = self.known(history)
         reused = self.turns[known - 1].stop if known else self.read
         tokens, turns = self.tokens[:reused], self.turns[:known]
         for turn in history[known:]:
@@ -88,6 +86,25 @@ class Conversation:
             return self._reopened(known, turns)
         tokens += self._question(question, tokens, first=not turns)
         return Prompt(tokens + self.tokenizer.words(begun), turns, reused)
+
+    def known(self, history: Sequence[Turn]) -> int:
+        """How many turns of ``history``, from the first, are in the caches."""
+        known = 0
+        while known < min(len(history), len(self.turns)) and self.turns[known].turn == history[known]:
+            known += 1
+        return known
+
+    def kv_start(self, turn: int) -> int:
+        """Tokens of context whose KV was there before the turn at this position came: all but the newest token."""
+        return self.turns[turn - 1].stop - 1 if turn else self.read
+
+    def recall(self, position: int, turn: Turn, ids: Sequence[int]) -> None:
+        """Put a turn whose KV has been brought back at ``position``, in place of what was there and later.
+
+        ``ids`` are its tokens from ``kv_start`` on.
+        """
+        self.tokens = [*self.tokens[: self.kv_start(position)], *ids]
+        self.turns = [*self.turns[:position], CachedTurn(turn, len(self.tokens))]
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
         """The prompt that goes on with the answer of a turn that is in the cache, token for token."""

@@ -159,11 +159,16 @@ class BookRead:
 
 @dataclass(frozen=True)
 class AnswerStarted:
-    """The question is in the cache; the first token is next. ``prefilled_tokens`` is what this turn had to prefill."""
+    """The question is in the cache; the first token is next. ``prefilled_tokens`` is what this turn had to prefill.
+
+    ``tokens_restored`` of earlier turns came from disk; ``refused`` says why others that are there were not used.
+    """
 
     prompt_tokens: int
     prefilled_tokens: int
     seconds: float
+    tokens_restored: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,7 @@ class Session:
         if talk is None or talk.document != document:
             talk = self._open(document, fit)
         start = talk.read
+        self.keeping.let_go(start)
         self.full.crop(start)
         self.hierarchy.crop(start)
         began = time.perf_counter()
@@ -164,10 +165,10 @@ class Session:
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""
+        self.conversation = None  # first: if memory ends below, nothing may be asked of a cache that is half made
         self.keeping.release()
         self.full.clear()
         self.hierarchy.reset()
-        self.conversation = None
         self.answering.reset()
 
     def _open(self, document: Document, fit: bool) -> Conversation:
@@ -210,14 +211,17 @@ class Session:
         sampling: SamplingParams | None = None,
         mode: Mode = "hierarchical",
         begun: str = "",
+        chat: str = "",
     ) -> Iterator[Event]:
         """Answer a question about the book.
 
-        Turns of ``history`` that are in the cache are reused, whatever was asked since; others are prefilled. The same
-        question again, with another seed say, prefills nothing: several samples share the book and the question.
+        Turns of ``history`` that are in the cache are reused, whatever was asked since, or come back from disk; others
+        are prefilled. The same question again, with another seed say, prefills nothing: several samples share the book
+        and the question.
 
         Args:
             begun: the beginning of an answer that was cut; what is written goes on from there.
+            chat: name under which the turns are kept on disk, beside the book's reading; without one they are not.
 
         Raises:
             InputError: no book is open, or the question is empty.
@@ -226,6 +230,10 @@ class Session:
         asked = time.perf_counter()
         sampling = sampling or SamplingParams()
         talk, prompt = self._compose(question, history, begun)
+        kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
+        if kept.tokens:
+            talk, prompt = self._compose(question, history, begun)
+        self.keeping.let_go(prompt.reused)
         talk.rewind(prompt)
         tap = self.answering.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
@@ -234,22 +242,32 @@ class Session:
         answer = Answer(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
         tail = ""
         try:
+            if kept.refused:
+                yield Loading(f"{kept.refused} The chat is read again.")
             for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), tap):
                 yield Loading(f"Reading the question: {step.work:.0%}")
             talk.tokens = list(prompt.tokens)
             self.answering.ready(talk.tokens, mode)
-            yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked)
+            yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
             yield from self.answering.decode(talk.tokens, answer, sampling, mode)
         except Stop:
             answer.reason = StopReason.CANCELLED
         finally:
             tail = answer.flush()
             self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
+            self.keeping.save_turns(chat, talk)
         done = answer.done(self.full.kv_bytes(), len(talk.tokens))
         if tail:
             with suppress(Stop):
                 yield TextDelta(tail, (), (), done.figures)
         yield done
+
+    def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
+        """Bring back from disk what is kept of a chat's turns and is not in the cache."""
+        kept = self.keeping.restore_turns(chat, talk, turns)
+        if kept.tokens:
+            self.hierarchy.crop(self.full.length - kept.tokens)
+        return kept
 
     def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
         talk = self.conversation

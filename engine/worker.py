@@ -87,18 +87,22 @@ class Engine:
         sampling: SamplingParams | None = None,
         mode: Mode = "hierarchical",
         begun: str = "",
+        chat: str = "",
     ) -> Request:
         """Begin to answer a question about the open book, after the earlier turns of its chat.
 
         Args:
             begun: the beginning of an answer that was cut; what is written goes on from there.
+            chat: name under which its turns are kept on disk; without one they are not.
 
         Raises:
             Busy: something else is being read or answered.
             Closed: the engine has been closed.
         """
         turns = tuple(history)
-        return self._submit(Request("answering", lambda session: session.ask(question, turns, sampling, mode, begun)))
+        return self._submit(
+            Request("answering", lambda session: session.ask(question, turns, sampling, mode, begun, chat))
+        )
 
     def finish_saving(self) -> str:
         """Wait until the book that was read is kept on disk; a sentence if that went wrong."""

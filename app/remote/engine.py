@@ -93,8 +93,9 @@ class RemoteEngine:
         sampling: SamplingParams | None = None,
         mode: Mode = "hierarchical",
         begun: str = "",
+        chat: str = "",
     ) -> Request:
-        """Ask about the book that was read. Raises as ``read``."""
+        """Ask about the book that was read. Raises as ``read``. Nothing of a ``chat`` is kept here."""
         turns, how = tuple(history), sampling or SamplingParams()
         return self._submit("answering", lambda request: self._ask(question, turns, how, begun))
 

@@ -161,8 +161,8 @@ def _request(
     until = time.monotonic() + _HANDOVER
     while not claim.is_set():
         try:
-            begun = {"begun": writer.begun} if writer.begun else {}
-            return keeper.engine.ask(writer.question, history=history, sampling=sampling, mode=mode, **begun)
+            how = {"begun": writer.begun, "chat": writer.chat}
+            return keeper.engine.ask(writer.question, history=history, sampling=sampling, mode=mode, **how)
         except Busy:
             if time.monotonic() > until:
                 raise
@@ -183,7 +183,7 @@ class _Writer:
         self.done = False
         self.waiting = "Reading the question…"
         self._keeper = keeper
-        self._chat = chat
+        self.chat = chat
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
@@ -195,7 +195,7 @@ class _Writer:
         return min(_SLOWEST_UPDATE, UPDATE_SECONDS * max(1.0, len(self._exchange.answer) / _SMOOTH))
 
     def history(self) -> tuple[tuple[str, str], ...]:
-        chat = self._keeper.chats.get(self._chat)
+        chat = self._keeper.chats.get(self.chat)
         return chat.before(self._position) if chat else ()
 
     def begin(self) -> None:
@@ -246,4 +246,4 @@ class _Writer:
 
     def _write(self, **changes: Any) -> None:
         self._exchange = replace(self._exchange, **changes)
-        self._keeper.chats.update(self._chat, self._position, self._exchange)
+        self._keeper.chats.update(self.chat, self._position, self._exchange)

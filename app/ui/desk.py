@@ -187,6 +187,8 @@ class Keeper:
             if chat_id == self._desk.chat:
                 self._desk = replace(self._desk, chat=self._chat_for(self._desk.book))
                 self._mark()
+        if self._readings is not None:
+            self._readings.forget_chat(chat_id)
 
     def claim(self) -> threading.Event:
         """Take the right to ask: one question at a time.

@@ -1,8 +1,8 @@
-"""KV of a read book to disk and back: the shards of ``engine.snapshots``.
+"""KV of a read book, and of the turns about it, to disk and back: the shards of ``engine.snapshots``.
 
-A ``SnapshotWriter`` copies the book's part of a full cache on a thread of its own: that part does not change while the
-book is open, so questions need not wait for it. It stops between two shards when it is told to. ``restore`` maps the
-shards and copies them straight into the cache's tiers, each checked before its first byte is used.
+A writer copies its part of a full cache on a thread of its own: that part does not change while the book is open, or
+while the chat goes on, so questions need not wait for it. It stops between two shards when it is told to. ``restore``
+maps the shards and copies them straight into the cache's tiers, each checked before its first byte is used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
@@ -24,7 +25,10 @@ import torch
 
 from engine.cache.full import FullCache
 from engine.errors import ResourceError, SnapshotRefused, TrifoldError
-from engine.snapshots import Identity, Shard, Snapshot, SnapshotStore, write_synced
+from engine.relief import with_relief
+from engine.snapshot_header import Identity, SavedTurn, Shard, Snapshot, write_synced
+from engine.snapshots import SnapshotStore
+from engine.turns import TurnStore
 
 # About so many bytes in a shard: small enough to be copied and stopped quickly, large enough to be read fast.
 _SHARD_BYTES = 64 << 20
@@ -32,19 +36,88 @@ _SHARD_BYTES = 64 << 20
 _SHARD_STEP = 64
 # Shards whose checksum is computed ahead of the copying, each by a thread.
 _AHEAD = 4
+# Seconds between two looks at whether a writer that waits for another has been cancelled.
+_LOOK_S = 0.05
 # How much less than the engine a writer asks of the processor (nice value of its thread).
 _NICE = 10
 
 _log = logging.getLogger(__name__)
 
 
-class SnapshotWriter:
-    """Writes the first ``tokens`` tokens of a cache on a thread of its own, beginning at once.
+class Writer:
+    """Writes KV of a cache on a thread of its own, beginning at once.
+
+    Args:
+        full: the cache; its first ``stop`` tokens must stay as they are until the writer has ended.
+        after: a writer whose end is waited for first.
+    """
+
+    def __init__(self, full: FullCache, stop: int, after: Writer | None = None) -> None:
+        self.error: TrifoldError | None = None
+        self.stop = stop
+        self._full, self._after = full, after
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trifold-snapshot", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop and leave nothing behind that is not whole; returns when the cache is no longer looked at."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it came within ``timeout`` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while self._after is not None and not self._after.finish(_LOOK_S):
+            if self._cancelled.is_set():
+                return
+        self._after = None
+        try:
+            self._write()
+        except TrifoldError as error:
+            self.error = error
+        except OSError as error:
+            self.error = ResourceError(f"The reading could not be kept ({error.strerror or type(error).__name__}).")
+        except Exception:  # noqa: BLE001 - a thread has nobody to raise to
+            _log.exception("keeping a reading failed")
+            self.error = ResourceError("The reading could not be kept; the log has the details.")
+
+    def _write(self) -> None:
+        raise NotImplementedError
+
+    def _write_shards(self, folder: Path, start: int, stop: int) -> list[Shard]:
+        """Shards for tokens [start, stop); fewer of them once this has been cancelled."""
+        step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
+        shards = []
+        while start < stop and not self._cancelled.is_set():
+            end = min(stop, start + step)
+            shards.append(self._write_shard(folder, start, end))
+            start = end
+        return shards
+
+    def _write_shard(self, folder: Path, start: int, stop: int) -> Shard:
+        tensors = {}
+        for layer in range(self._full.shape.layers):
+            keys, values = self._full.export(layer, start, stop)
+            tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
+        data = safetensors.torch.save(tensors)
+        shard = Shard(start, stop, len(data), zlib.crc32(data))
+        write_synced(folder / shard.file, data)
+        return shard
+
+
+class SnapshotWriter(Writer):
+    """Writes the first ``tokens`` tokens of a cache: a reading of a book.
 
     Args:
         store: where to.
         identity: of the book and the model.
-        full: the cache; its first ``tokens`` tokens must stay as they are until the writer has ended.
+        full: the cache.
         ids: all tokens of the book.
         tokens: how many of them have been read.
         known: an earlier, shorter snapshot of the same, whose whole shards are taken over.
@@ -59,47 +132,15 @@ class SnapshotWriter:
         tokens: int,
         known: Snapshot | None = None,
     ) -> None:
-        self.error: TrifoldError | None = None
-        self._store, self._identity, self._full = store, identity, full
-        self._ids, self._tokens, self._known = ids, tokens, known
-        self._cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trifold-snapshot", daemon=True)
-        self._thread.start()
-
-    def cancel(self) -> None:
-        """Stop and leave nothing behind; returns when the cache is no longer looked at."""
-        self._cancelled.set()
-        self._thread.join()
-
-    def finish(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it came within ``timeout`` seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        try:
-            self._write()
-        except TrifoldError as error:
-            self.error = error
-        except OSError as error:
-            self.error = ResourceError(f"The reading could not be kept ({error.strerror or type(error).__name__}).")
-        except Exception:  # noqa: BLE001 - a thread has nobody to raise to
-            _log.exception("keeping a reading failed")
-            self.error = ResourceError("The reading could not be kept; the log has the details.")
+        self._store, self._identity = store, identity
+        self._ids, self._known = ids, known
+        super().__init__(full, tokens)
 
     def _write(self) -> None:
-        needed = self._tokens * self._full.shape.bytes_per_token
-        partial = self._store.begin(self._identity, needed)
+        partial = self._store.begin(self._identity, self.stop * self._full.shape.bytes_per_token)
         try:
             shards = self._take_over(partial)
-            step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
-            start = shards[-1].stop if shards else 0
-            while start < self._tokens and not self._cancelled.is_set():
-                stop = min(self._tokens, start + step)
-                shards.append(self._write_shard(partial, start, stop))
-                start = stop
+            shards += self._write_shards(partial, shards[-1].stop if shards else 0, self.stop)
             if not self._cancelled.is_set():
                 self._store.commit(partial, self._identity, self._ids, shards)
         finally:
@@ -110,7 +151,7 @@ class SnapshotWriter:
         taken: list[Shard] = []
         known = self._known
         for shard in known.shards if known else ():
-            if known is None or shard.stop > self._tokens:
+            if known is None or shard.stop > self.stop:
                 break
             try:
                 os.link(known.folder / shard.file, partial / shard.file)
@@ -119,31 +160,68 @@ class SnapshotWriter:
             taken.append(shard)
         return taken
 
-    def _write_shard(self, partial: Path, start: int, stop: int) -> Shard:
-        tensors = {}
-        for layer in range(self._full.shape.layers):
-            keys, values = self._full.export(layer, start, stop)
-            tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
-        data = safetensors.torch.save(tensors)
-        shard = Shard(start, stop, len(data), zlib.crc32(data))
-        write_synced(partial / shard.file, data)
-        return shard
+
+@dataclass(frozen=True)
+class TurnSpan:
+    """A turn of a chat in the cache: its words, and the tokens [start, stop) whose KV it added."""
+
+    question: str
+    answer: str
+    start: int
+    stop: int
 
 
-def restore(snapshot: Snapshot, full: FullCache) -> Iterator[int]:
-    """Append a snapshot to an empty cache; yields the usable tokens after every shard.
+class TurnWriter(Writer):
+    """Writes those turns of a chat that are not on disk.
+
+    Args:
+        store: of the chat.
+        full: the cache.
+        ids: of the whole context; one more than the last turn's ``stop`` at least.
+        turns: all turns of the context, the first behind the book.
+        after: the writer of the reading, or of earlier turns.
+    """
+
+    def __init__(
+        self, store: TurnStore, full: FullCache, ids: Sequence[int], turns: Sequence[TurnSpan], after: Writer | None
+    ) -> None:
+        self._store, self._ids, self._turns = store, ids, turns
+        super().__init__(full, turns[-1].stop, after)
+
+    def _write(self) -> None:
+        for turn in self._turns:
+            if self._cancelled.is_set():
+                return
+            if not self._store.holds(self._ids[: turn.start], turn.question, turn.answer):
+                self._write_turn(turn)
+
+    def _write_turn(self, turn: TurnSpan) -> None:
+        partial = self._store.begin((turn.stop - turn.start) * self._full.shape.bytes_per_token)
+        try:
+            shards = self._write_shards(partial, turn.start, turn.stop)
+            if not self._cancelled.is_set():
+                self._store.commit(partial, self._ids[: turn.stop + 1], turn.question, turn.answer, shards)
+        finally:
+            self._store.store.abandon(partial)
+
+
+def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
+    """Append what is saved to a cache that holds the tokens before it; yields the usable tokens after every shard.
 
     Closing the generator leaves the cache at the last shard's border.
 
     Raises:
-        SnapshotRefused: a shard is damaged, cut short or of another shape. The cache is then empty.
+        SnapshotRefused: a shard is damaged, cut short or of another shape. The cache is then as it was.
+        ResourceError: memory ran out.
     """
+    if full.length != snapshot.start:
+        raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     shards = deque(snapshot.shards)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
         checks: deque[Future[bool]] = deque()
         pending = iter(snapshot.shards)
         try:
-            full.reserve(snapshot.tokens)
+            with_relief(full, lambda: full.reserve(snapshot.tokens))
             while shards:
                 while len(checks) < _AHEAD and (ahead := next(pending, None)) is not None:
                     checks.append(pool.submit(_is_whole, snapshot.folder / ahead.file, ahead))
@@ -153,7 +231,7 @@ def restore(snapshot: Snapshot, full: FullCache) -> Iterator[int]:
                 _append(snapshot.folder / shard.file, shard, full)
                 yield full.length
         except (SnapshotRefused, OSError, safetensors.SafetensorError) as error:
-            full.crop(0)
+            full.crop(snapshot.start)
             if isinstance(error, SnapshotRefused):
                 raise
             raise SnapshotRefused(f"The saved reading cannot be opened ({type(error).__name__}).") from error

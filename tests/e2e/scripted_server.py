@@ -35,7 +35,13 @@ class ByQuestion(ScriptedEngine):
     two runs of a race differ."""
 
     def ask(
-        self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical", begun: str = ""
+        self,
+        question: str,
+        history: Any = (),
+        sampling: Any = None,
+        mode: str = "hierarchical",
+        begun: str = "",
+        chat: str = "",
     ) -> Request:
         self.answer = LONG if "long" in question else "Maren Holt kept the **north light**, and nobody after her."
         if ">>>" in question:

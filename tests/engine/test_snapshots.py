@@ -25,7 +25,8 @@ from engine.document import Document
 from engine.errors import OptionError, ResourceError, SnapshotRefused
 from engine.events import AnswerDone, BookRead, ReadingProgress
 from engine.session import Session, Stop
-from engine.snapshots import HEADER, Identity, SnapshotStore, ids_hash
+from engine.snapshot_header import HEADER, Identity, ids_hash
+from engine.snapshots import SnapshotStore
 
 CPU = torch.device("cpu")
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.bfloat16, device=CPU)

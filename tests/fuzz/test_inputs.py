@@ -22,7 +22,7 @@ from app.race.verified import Verified
 from app.tickets import Tickets
 from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.errors import OptionError, SnapshotRefused, TrifoldError
-from engine.snapshots import HEADER, read_header
+from engine.snapshot_header import HEADER, read_header
 from tests.fuzz.conftest import looked_at
 from tests.tally import count
 

@@ -135,6 +135,7 @@ class ScriptedEngine:
         self.fail_after = fail_after
         self.now = ScriptedStatus()
         self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
+        self.asked_in: list[str] = []  # chats
         self.requests: list[Request] = []
         self.readings: list[float] = []  # the part of the book at which each reading began
         self._busy = threading.Lock()
@@ -164,13 +165,20 @@ class ScriptedEngine:
         return request
 
     def ask(
-        self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical", begun: str = ""
+        self,
+        question: str,
+        history: Any = (),
+        sampling: Any = None,
+        mode: str = "hierarchical",
+        begun: str = "",
+        chat: str = "",
     ) -> Request:
         def answering(cancelled: threading.Event) -> Iterator[Event]:
             yield from self._answering(mode, begun, cancelled)
 
         request = self._begin(answering)
         self.asked.append((question, tuple(history), sampling, mode))
+        self.asked_in.append(chat)
         return request
 
     def close(self) -> None:

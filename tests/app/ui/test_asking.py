@@ -28,6 +28,7 @@ def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
     list(ask(keeper))
     exchange = keeper.chat.exchanges[0]
     assert (exchange.question, exchange.answer) == ("Who?", "It was Maren Holt who kept the north light.")
+    assert keeper.engine.asked_in == [keeper.chat.id]  # so that its turns are kept, and deleted with it
     assert exchange.stopped is StopReason.END
     assert exchange.figures.answer_tokens == 9
     assert keeper.desk.figures == exchange.figures

@@ -36,6 +36,9 @@ class Readings:
     def forget(self, sha256: str) -> None:
         self.forgotten.append(sha256)
 
+    def forget_chat(self, chat: str) -> None:
+        self.forgotten.append(chat)
+
     def size_of(self, sha256: str) -> int:
         return 5 << 20
 
@@ -161,6 +164,7 @@ def test_a_chat_is_named_exported_and_deleted(client: TestClient, keeper: Keeper
     assert client.get("/chats/export", params={"id": chat, "form": "exe"}).status_code == 400
     assert client.post("/chats/delete", json={"id": chat}).status_code == 200
     assert keeper.chats.of_book(keeper.desk.book.sha256) == ()
+    assert keeper._readings.forgotten == [chat]  # what the engine kept of it on disk
     assert keeper.desk.chat != chat
     assert client.get("/chats/export", params={"id": chat}).status_code == 400
 
