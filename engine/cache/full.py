@@ -54,6 +54,7 @@ class FullCache:
         self.on_hand: Callable[[int, int], None] | None = None
         """Called with a spilled layer and a count of committed tokens whenever those are at hand anyway."""
         self._spill_folder = spill_folder
+        self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         self._staging: Staging | None = None
         self._stores: list[ResidentStore | SlowStore] = []
         self.place(placement or Placement.resident(shape.layers))
@@ -78,15 +79,19 @@ class FullCache:
         self.place(Placement.resident(self.shape.layers))
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers with what they hold to a slower tier, and give their memory back."""
+        """Move resident layers with what they hold to a slower tier, and give their memory back.
+
+        Tokens that are written and not yet committed move too: memory may run out in the middle of a segment.
+        """
         tiers = list(self.placement.tiers)
         if tier is Tier.DEVICE or any(tiers[layer] is not Tier.DEVICE for layer in layers):
             raise ValueError(f"layers {list(layers)} cannot be spilled to {tier.value}")
+        held = max(self.length, self._written)
         for layer in layers:
             old, new = self._stores[layer], self._store(tier)
             if isinstance(old, ResidentStore):
                 new.reserve(self.capacity, 0)
-                new.write(0, old.keys[None, :, : self.length], old.values[None, :, : self.length])
+                new.write(0, old.keys[None, :, :held], old.values[None, :, :held])
             self._stores[layer], tiers[layer] = new, tier
         self.placement = Placement(tuple(tiers))
         self._stage()
@@ -138,7 +143,7 @@ class FullCache:
         """Drop the newest tokens so that ``length`` remain."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
-        self.length = length
+        self.length = self._written = length
         if self._staging is not None:
             self._staging.crop(length)
 
@@ -200,6 +205,7 @@ class FullCache:
     def write(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
         self._stores[layer].write(start, k, v)
+        self._written = max(self._written, start + k.shape[2])
         if self._staging is not None:
             self._staging.wrote(layer, start, k, v)
 

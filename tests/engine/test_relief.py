@@ -80,6 +80,29 @@ def test_then_layers_are_spilled_and_nothing_is_lost(decoder: Decoder, monkeypat
     assert cache.length == 299
 
 
+@pytest.mark.parametrize("tier", [Tier.DISK, Tier.HOST])
+def test_what_is_written_and_not_yet_counted_moves_too(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, tier: Tier
+) -> None:
+    """A segment goes through layer after layer before its tokens count; memory ends when the fourth layer is at it.
+
+    The layers that were spilled then had lost this segment: read back as nothing, or, from host memory, as anything.
+    """
+    ids = some_ids(300)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 2048)
+    real = cache.spill
+    monkeypatch.setattr(cache, "spill", lambda layers, _: real(layers, tier))
+    blocks_of_a_layer = 256 // 16
+    attempts = iter([False] * (3 * blocks_of_a_layer + 5) + [True])
+    with monkeypatch.context() as patch:
+        failing(patch, decoder, lambda _: next(attempts, False))
+        prefill.run(decoder, cache, ids[:-1], segment=256, block=16)
+    assert cache.placement.count(tier) == 3
+    with torch.inference_mode():
+        assert torch.allclose(full_pass(decoder, cache, 299, [int(ids[-1])]), expected, atol=1e-4)
+
+
 def test_the_end_is_said_and_the_tokens_are_kept(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = some_ids(100)
     cache = FullCache(decoder.kv_shape, 2048)

@@ -161,13 +161,13 @@ _ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-def _is_said(event: Event, kind: str) -> None:
+def _is_said(event: Event, kind: str, where: str) -> None:
     if isinstance(event, Failed):
         assert event.cause.endswith(".")
         assert event.remedy.endswith(".")
         assert "injected" not in event.cause
         known = kind == "exception" or event.cause == "No book is open."  # because its reading failed
-        assert known or "memory" in event.cause.lower(), event.cause
+        assert known or "memory" in event.cause.lower(), f"{event.cause} {where}"
 
 
 def test_any_layer_may_break(engine: Engine, pair: tuple[str, ...]) -> None:
@@ -186,7 +186,7 @@ def test_any_layer_may_break(engine: Engine, pair: tuple[str, ...]) -> None:
                 second = _answer(engine)
             where = f"{getattr(holder, '__name__', holder)}.{name} at call {at} ({kind})"
             for event in (first, second):
-                _is_said(event, kind)
+                _is_said(event, kind, where)
                 failed += isinstance(event, Failed)
             if isinstance(second, Failed) and isinstance(first, BookRead):
                 assert isinstance(_answer(engine), AnswerDone), f"the next question failed: {where}"
