@@ -116,10 +116,11 @@ def make_panels(keeper: Keeper, settings: Settings) -> tuple[Panel, ...]:
     from app.ui.sample import Sample
 
     verified = Verified(settings.data / VERIFIED_FILE)
+    library = Library(keeper, Sample(SAMPLE_BOOKS))
     return (
-        Library(keeper, Sample(SAMPLE_BOOKS)),
+        library,
         Behind(keeper),
-        Racing(keeper, Race(keeper, verified), verified),
+        Racing(keeper, Race(keeper, verified, library.suggestions), verified),
         Api(keeper, settings.data),
         Preferences(keeper, set_up(keeper, settings), settings.port),
     )

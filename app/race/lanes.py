@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from engine.events import AnswerDone, Figures, StopReason, TextDelta
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One run. ``steps`` are (milliseconds since decoding began, by the engine's clock; text that came)."""
+    """One run of one question. ``steps`` are (milliseconds since decoding began, by the engine's clock; new text)."""
 
     mode: str
     steps: tuple[tuple[float, str], ...] = ()
@@ -38,31 +39,62 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """One question, answered by both."""
+
+    question: str
+    plain: Lane
+    fast: Lane
+
+    @property
+    def same(self) -> int:
+        """Tokens at the start of both answers that are equal."""
+        pairs = enumerate(zip(self.plain.token_ids, self.fast.token_ids, strict=False))
+        shorter = min(len(self.plain.token_ids), len(self.fast.token_ids))
+        return next((at for at, (a, b) in pairs if a != b), shorter)
+
+    @property
+    def tokens(self) -> int:
+        """Of the longer answer."""
+        return max(len(self.plain.token_ids), len(self.fast.token_ids))
+
+
+@dataclass(frozen=True)
 class Result:
     """A race that was run to its end.
 
     Args:
         number: of the race since the program began.
+        book: its hash.
         when: seconds since the epoch.
+        heats: its questions in order; one whose answers differ is the last.
     """
 
     number: int
-    question: str
     book: str
     when: float
-    plain: Lane
-    fast: Lane
-    same: int = field(init=False)
+    heats: tuple[Heat, ...]
 
-    def __post_init__(self) -> None:
-        pairs = enumerate(zip(self.plain.token_ids, self.fast.token_ids, strict=False))
-        shorter = min(len(self.plain.token_ids), len(self.fast.token_ids))
-        object.__setattr__(self, "same", next((at for at, (a, b) in pairs if a != b), shorter))
+    @property
+    def question(self) -> str:
+        return self.heats[0].question
+
+    @property
+    def plain(self) -> tuple[Lane, ...]:
+        return tuple(heat.plain for heat in self.heats)
+
+    @property
+    def fast(self) -> tuple[Lane, ...]:
+        return tuple(heat.fast for heat in self.heats)
+
+    @property
+    def same(self) -> int:
+        return self._total(lambda heat: heat.same)
 
     @property
     def tokens(self) -> int:
-        """Of the longer text."""
-        return max(len(self.plain.token_ids), len(self.fast.token_ids))
+        """Of the longer texts."""
+        return self._total(lambda heat: heat.tokens)
 
     @property
     def identical(self) -> bool:
@@ -71,12 +103,20 @@ class Result:
     @property
     def times(self) -> float | None:
         """How many times as fast per token the second run was; None without a measurement."""
-        a, b = self.plain.figures, self.fast.figures
-        if a is None or b is None or not a.ms_per_token_mean or not b.ms_per_token_mean:
-            return None
-        return a.ms_per_token_mean / b.ms_per_token_mean
+        plain, fast = mean_ms(self.plain), mean_ms(self.fast)
+        return plain / fast if plain and fast else None
+
+    def _total(self, of: Callable[[Heat], int]) -> int:
+        return sum(of(heat) for heat in self.heats)
 
 
 def spent_ms(figures: Figures | None) -> float:
     """Decoding time so far, as the engine measured it."""
     return (figures.ms_per_token_mean or 0.0) * figures.answer_tokens if figures else 0.0
+
+
+def mean_ms(lanes: tuple[Lane, ...]) -> float | None:
+    """Milliseconds per token over several answers; None without a measurement of each."""
+    tokens = sum(lane.figures.answer_tokens for lane in lanes if lane.figures)
+    measured = all(lane.figures is not None and lane.figures.ms_per_token_mean for lane in lanes)
+    return sum(lane.ms for lane in lanes) / tokens if tokens and measured else None

@@ -89,7 +89,7 @@ class Library:
 
     def view(self) -> View:
         self._keeper.chats.database.mend()
-        return {**self._lists(), "suggestions": self._suggestions(), "storage": self._keeper.chats.database.trouble}
+        return {**self._lists(), "suggestions": self.suggestions(), "storage": self._keeper.chats.database.trouble}
 
     def _lists(self) -> View:
         keeper, now = self._keeper, time.time()
@@ -108,7 +108,7 @@ class Library:
             "id": book.sha256,
             "title": book.shown,
             "author": book.author,
-            "line": " · ".join(counts),
+            "line": " · ".join(counts) or "not read yet",
             "short": " · ".join([*counts[:1], wording.day(book.opened, now)]),
             "foot": f"{wording.day(book.opened, now)} · {wording.size(self._keeper.size_of(book))}",
             "partly": f"read to {book.unit} {wording.count(book.pages_read)}" if _is_partly_read(book) else "",
@@ -116,7 +116,8 @@ class Library:
             "hue": int(book.sha256[:6], 16) % _HUES,
         }
 
-    def _suggestions(self) -> list[str]:
+    def suggestions(self) -> list[str]:
+        """Questions that are worth asking the book on the desk, as far as it has been read."""
         desk = self._keeper.desk
         document, read = desk.document, pages_read(desk)
         if document is None or desk.book is None or not read:

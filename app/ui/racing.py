@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from app.guard import Door
 from app.race import Lane, Race, Result, Verified
+from app.race.lanes import mean_ms
 from app.ui import wording
 from app.ui.desk import Keeper
 from app.ui.presentation import View
@@ -27,6 +28,10 @@ NAMES = {"plain": "Plain", "hierarchical": "Hierarchical"}
 _NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
+_REPLAY_OF_SEVERAL = (
+    "A replay of two runs, one after the other on this book, on one clock without the time to read the questions. "
+    "The first answer was short: {more} followed."
+)
 
 
 class Racing:
@@ -82,6 +87,8 @@ class Racing:
         }
         if state.running:
             run = "Second run, hierarchical" if state.lane else "First run, plain"
+            if state.heat:
+                run = f"Question {state.heat + 1}, {'hierarchical' if state.lane else 'plain'}"
             view["line"] = f"{run}: {wording.counted(state.tokens, 'token')}"
             view["lane"] = state.lane
         elif state.trouble is not None:
@@ -123,18 +130,19 @@ def speed(times: float | None) -> str:
 
 def recording(result: Result, lookup: bool = False) -> View:
     """What the replay needs. ``lookup``: the second run also took guesses from the book itself."""
-    lanes = [_lane(result.plain), _lane(result.fast)]
+    lanes = [_lane(result.plain, result), _lane(result.fast, result)]
     if lookup:
         lanes[1]["note"] = _WITH_LOOKUP
+    more = len(result.heats) - 1
     return {
         "number": result.number,
-        "question": result.question,
+        "question": f"{result.question} … and {more} more" if more else result.question,
         "lanes": lanes,
         "same": result.same,
         "identical": result.identical,
         "verdict": verdict(result),
         "detail": detail(result),
-        "replay": REPLAY,
+        "replay": _REPLAY_OF_SEVERAL.format(more=wording.counted(more, "more question")) if more else REPLAY,
     }
 
 
@@ -152,15 +160,21 @@ def detail(result: Result) -> str:
     return told
 
 
-def _lane(lane: Lane) -> View:
-    figures = lane.figures
-    mean = figures.ms_per_token_mean if figures else None
+def _lane(lanes: Sequence[Lane], result: Result) -> View:
+    """One run. ``heats``: per question its steps, each (milliseconds on the clock of the whole run, text)."""
+    first, mean = lanes[0].figures, mean_ms(tuple(lanes))
+    heats, before = [], 0.0
+    for lane, heat in zip(lanes, result.heats, strict=True):
+        steps = [[round(before + at, 2), text] for at, text in lane.steps]
+        heats.append({"question": heat.question, "begins": round(before, 2), "steps": steps})
+        before += lane.ms
+    ttft = first.ttft_s if first is not None and len(lanes) == 1 else None
     return {
-        "name": NAMES.get(lane.mode, lane.mode),
-        "note": _NOTES.get(lane.mode, ""),
-        "steps": [[at, text] for at, text in lane.steps],
-        "tokens": len(lane.token_ids),
-        "ms": round(lane.ms, 1),
+        "name": NAMES.get(lanes[0].mode, lanes[0].mode),
+        "note": _NOTES.get(lanes[0].mode, ""),
+        "heats": heats,
+        "tokens": sum(len(lane.token_ids) for lane in lanes),
+        "ms": round(before, 2),
         "pace": f"{wording.milliseconds(mean)} per token" if mean else "",
-        "first": f"first token after {wording.duration(figures.ttft_s)}" if figures and figures.ttft_s else "",
+        "first": f"first token after {wording.duration(ttft)}" if ttft else "",
     }

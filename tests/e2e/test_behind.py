@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from tests.e2e.gallery import QUESTION, SAMPLE, press
 from tests.e2e.steps import PHONE, WIDE, Open, Server, answered, ask, clean_page, give, give_text, until
@@ -145,7 +145,7 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     page.click("[data-speed='4']")
     page.wait_for_selector('#race-end[data-state="over"]')
     page.wait_for_timeout(400)
-    assert page.text_content("#race-verdict") == "identical 61/61 tokens, 2.9 times faster"
+    assert page.text_content("#race-verdict") == "identical 122/122 tokens, 2.9 times faster"
     assert "replay of two runs" in page.inner_text("#race-note")
     lanes = page.locator("#race .words").all_inner_texts()
     assert lanes[0] == lanes[1]
@@ -162,3 +162,27 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     assert page.inner_text("#race-verdict").startswith("The texts part")
     assert page.locator("#race .words mark").first.text_content() == " Or so they say."
     assert page.locator("#verified").is_hidden()
+
+
+def test_the_replay_ends_with_every_word(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_answer(page)
+
+    def rounded_up(route: Route) -> None:
+        """The clock's end and the last word are rounded figures of one moment: here the word comes too late."""
+        if route.request.method != "GET":
+            return route.continue_()
+        told = route.fetch().json()
+        for lane in told["lanes"]:
+            lane["heats"][-1]["steps"].append([lane["ms"] + 0.01, " Finis."])
+        return route.fulfill(json=told)
+
+    page.route("**/race", rounded_up)
+    press(page, "#race-start")
+    page.wait_for_selector('#race-end[data-state="over"]', timeout=30_000)
+    for lane in page.locator("#race article").all():
+        assert lane.locator(".words").inner_text().endswith("Finis.")
+        assert lane.locator(".asked").count() == 2, "a short answer is followed by another question"
+        assert "122 tokens" in lane.locator(".count").inner_text()
+        assert lane.locator(".track b").get_attribute("style") == "width: 100%;"
+    fine(page)

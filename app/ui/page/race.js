@@ -106,7 +106,7 @@ async function replay() {
     place.querySelector("h3").textContent = lane.name;
     place.querySelector("header .quiet").textContent = lane.note;
     place.querySelector(".words").replaceChildren();
-    lane.shown = -1;
+    lane.shown = "";
   });
   run();
 }
@@ -135,32 +135,49 @@ function tick(now) {
   else frame = requestAnimationFrame(tick);
 }
 
+// What is said up to a moment: the steps of every question that has begun by then. The last moment has everything.
 function drawLane(lane, number) {
-  const place = laneAt(number);
-  let upTo = lane.steps.findIndex(([at]) => at > clock);
-  if (upTo < 0) upTo = lane.steps.length;
-  if (upTo === lane.shown) return;
-  lane.shown = upTo;
   const done = clock >= lane.ms;
+  const told = lane.heats
+    .filter((heat) => done || heat.begins <= clock)
+    .map((heat) => ({ ...heat, steps: done ? heat.steps : heat.steps.filter(([at]) => at <= clock) }));
+  const count = told.reduce((sum, heat) => sum + heat.steps.length, 0);
+  const place = laneAt(number);
+  place.querySelector("output").textContent = done ? `${(lane.ms / 1000).toFixed(2)} s` : `${(clock / 1000).toFixed(1)} s`;
+  const state = `${told.length} ${count} ${done}`;
+  if (state === lane.shown) return;
+  lane.shown = state;
   const words = place.querySelector(".words");
-  words.textContent = lane.steps.slice(0, upTo).map(([, text]) => text).join("");
+  words.replaceChildren(...told.flatMap((heat) => [...asked(lane, heat), textOf(heat)]));
   words.scrollTop = words.scrollHeight;
   place.dataset.state = done ? "done" : "racing";
-  place.querySelector(".track b").style.width = `${(100 * upTo) / Math.max(1, lane.steps.length)}%`;
-  place.querySelector("output").textContent = done ? `${(lane.ms / 1000).toFixed(2)} s` : `${(clock / 1000).toFixed(1)} s`;
+  const all = lane.heats.reduce((sum, heat) => sum + heat.steps.length, 0);
+  place.querySelector(".track b").style.width = `${(100 * count) / Math.max(1, all)}%`;
   place.querySelector(".count .quiet").textContent = done ? [`${lane.tokens} tokens`, lane.pace, lane.first].filter(Boolean).join(" · ") : "";
 }
 
+const textOf = (heat) => heat.steps.map(([, text]) => text).join("");
+
+// The question above its answer, where there are several.
+function asked(lane, heat) {
+  if (lane.heats.length < 2) return [];
+  const head = document.createElement("span");
+  head.className = "asked";
+  head.textContent = heat.question;
+  return [head];
+}
+
+// Where the texts part, in the last answer, the rest is marked.
 function finish() {
   byId("race-end").dataset.state = "over";
   if (recorded.identical) return;
-  const texts = recorded.lanes.map((lane) => lane.steps.map(([, text]) => text).join(""));
+  const texts = recorded.lanes.map((lane) => textOf(lane.heats.at(-1)));
   let same = 0;
   while (same < texts[0].length && texts[0][same] === texts[1][same]) same++;
   texts.forEach((text, number) => {
     const mark = document.createElement("mark");
     mark.textContent = text.slice(same);
-    laneAt(number).querySelector(".words").replaceChildren(text.slice(0, same), mark);
+    laneAt(number).querySelector(".words").lastChild.replaceWith(text.slice(0, same), mark);
   });
 }
 
@@ -195,7 +212,7 @@ export function bindRace() {
   byId("race-close").addEventListener("click", close);
   byId("race-stop").addEventListener("click", stop);
   byId("race-again").addEventListener("click", () => {
-    for (const lane of recorded.lanes) lane.shown = -1;
+    for (const lane of recorded.lanes) lane.shown = "";
     run();
   });
   byId("race-speeds").addEventListener("click", (event) => {

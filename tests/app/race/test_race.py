@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.race import Lane, Race, Result, Verified
+from app.race import Heat, Lane, Race, Result, Verified
 from app.ui import racing
 from app.ui.desk import Keeper
 from engine.errors import Busy, InputError
@@ -28,7 +28,11 @@ def lane(mode: str, ids: tuple[int, ...], mean: float = 10.0) -> Lane:
 
 
 def result(plain: tuple[int, ...], fast: tuple[int, ...], times: float = 2.0) -> Result:
-    return Result(1, "Who?", "0" * 64, 0.0, lane("plain", plain, 10.0 * times), lane("hierarchical", fast, 10.0))
+    return Result(1, "0" * 64, 0.0, (heat(plain, fast, times),))
+
+
+def heat(plain: tuple[int, ...], fast: tuple[int, ...], times: float = 2.0, question: str = "Who?") -> Heat:
+    return Heat(question, lane("plain", plain, 10.0 * times), lane("hierarchical", fast, 10.0))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_tokens_are_compared_one_by_one(
 ) -> None:
     found = result(plain, fast)
     assert (found.same, found.identical) == (same, identical)
-    assert found.times == pytest.approx(2.0)
+    assert found.times == (pytest.approx(2.0) if found.tokens else None)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +96,10 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     found = race.result
     assert found is not None
     assert (found.same, found.identical) == (24, True)
-    assert "".join(text for _, text in found.plain.steps) == ANSWER
-    assert [at for at, _ in found.plain.steps] == sorted(at for at, _ in found.plain.steps)
-    assert found.plain.ms == pytest.approx(24 * 41.0)
+    plain = found.plain[0]
+    assert "".join(text for _, text in plain.steps) == ANSWER
+    assert [at for at, _ in plain.steps] == sorted(at for at, _ in plain.steps)
+    assert plain.ms == pytest.approx(24 * 41.0)
     assert keeper.chat is not None
     assert keeper.chat.exchanges == ()
     assert not keeper.desk.asking
@@ -103,20 +108,54 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     assert (record.how, record.tokens) == ("race", 24)
 
 
+QUESTIONS = ("Who kept the light?", "Who was drowned?", "Where was the goose?", "When?", "Why?", "How?")
+
+
+@pytest.mark.parametrize(("words", "asked"), [(24, 4), (40, 3), (96, 1)])
+def test_a_short_answer_is_followed_by_further_questions(
+    ready: Make,  # noqa: F811
+    tmp_path: Path,
+    words: int,
+    asked: int,
+) -> None:
+    engine = ScriptedEngine(answer=" ".join(["word"] * words), word_seconds=0.0)
+    race = Race(ready(engine), Verified(tmp_path / "verified.json"), lambda: QUESTIONS)
+    race.start(QUESTIONS[0])
+    wait_for(lambda: not race.state.running)
+    expected = [(question, mode) for question in QUESTIONS[:asked] for mode in ("plain", "hierarchical")]
+    assert [(question, mode) for question, _, _, mode in engine.asked] == expected
+    found = race.result
+    assert found is not None
+    assert (found.same, found.tokens) == (asked * words, asked * words)
+
+
+def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> None:
+    found = Result(1, "0" * 64, 0.0, (heat((1, 2), (1, 2), 4.0), heat((3, 4, 5), (3, 4, 5), 1.5, "Where?")))
+    assert found.times == pytest.approx((2 * 40.0 + 3 * 15.0) / (5 * 10.0))
+    told = racing.recording(found)
+    assert told["question"] == "Who? … and 1 more"
+    assert "1 more question followed" in told["replay"]
+    plain = told["lanes"][0]
+    assert [(part["question"], part["begins"]) for part in plain["heats"]] == [("Who?", 0.0), ("Where?", 80.0)]
+    assert plain["heats"][1]["steps"] == [[95.0, "a"]]
+    assert (plain["ms"], plain["tokens"], plain["first"]) == (125.0, 5, "")
+
+
 class Differing(ScriptedEngine):
-    def ask(self, question: str, history: Any = (), sampling: Any = None, mode: str = "hierarchical") -> Any:
+    def ask(self, *asked: Any, mode: str = "hierarchical", **how: Any) -> Any:
         self.answer = ANSWER if mode == "plain" else f"{ANSWER} and more"
-        return super().ask(question, history, sampling, mode)
+        return super().ask(*asked, mode=mode, **how)
 
 
 def test_a_race_that_differs_takes_the_badge_away(ready: Make, tmp_path: Path) -> None:  # noqa: F811
     keeper = ready(Differing(word_seconds=0.001))
     verified = Verified(tmp_path / "verified.json")
     verified.note(ScriptedModel(), "selftest", 64, 64)
-    race = Race(keeper, verified)
+    race = Race(keeper, verified, lambda: QUESTIONS)
     race.start("Who?")
     wait_for(lambda: not race.state.running)
     assert race.result is not None
+    assert len(race.result.heats) == 1, "the first difference ends it"
     assert (race.result.same, race.result.tokens) == (24, 26)
     assert verified.of(ScriptedModel()) is None
 
