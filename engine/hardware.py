@@ -87,13 +87,13 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    from engine import models, planner
+    from engine import architecture, planner
 
-    model = models.load_config(name)
+    model = architecture.load_config(name)
     device = planner.pick_device(config.device)
-    shape = models.kv_shape_of(model, models.pick_dtype(model, config.dtype, device), device)
+    shape = architecture.kv_shape_of(model, architecture.pick_dtype(model, config.dtype, device), device)
     limit = int(model.max_position_embeddings)
-    weights = models.estimate_parameters(model) * shape.dtype.itemsize
+    weights = architecture.estimate_parameters(model) * shape.dtype.itemsize
     free = planner.free_resources(device, config)
     # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
     limited = config.host_memory if device.type == "cpu" else config.device_memory
@@ -101,7 +101,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     most = planner.most_tokens(shape, limit, room)
     plan = planner.plan(shape, most, room)
     return ModelFacts(
-        name=models.display_name(name),
+        name=architecture.display_name(name),
         architecture=model.model_type,
         context_limit=limit,
         dtype=str(shape.dtype).removeprefix("torch."),

@@ -1,8 +1,8 @@
 """Loads target and draft, unmodified, from transformers, and walks them layer by layer.
 
 Only this module and ``attention`` know transformers' internals. Owns: what can be loaded (safetensors, never remote
-code), which architectures the walk is right for, and the pieces embed / one layer / head. Knows no cache: a forward
-pass is given the object that stores and reads KV.
+code) and the pieces embed / one layer / head; which architectures those are right for is in ``architecture``. Knows no
+cache: a forward pass is given the object that stores and reads KV.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Any
 import torch
 
 from engine import attention, weights
-from engine.cache.full import KvShape
-from engine.errors import ModelError, ModelNotFound, UnsupportedModel, VocabularyMismatch
-
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-"""``model_type`` values whose decoder layers are walked."""
+from engine.architecture import (
+    check_architecture,
+    display_name,
+    estimate_parameters,
+    kv_shape_of,
+    load_config,
+    pick_dtype,
+)
+from engine.cache.shape import KvShape
+from engine.errors import ModelError, VocabularyMismatch
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 # A draft must know at least this share of the target's tokens, by the same ids.
 _SHARED_VOCABULARY = 0.95
-
-# Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway.
-_CPU_FLOAT32_PARAMETERS = 1_500_000_000
-
 
 # How many times more parameters than are stored a configuration may describe: it is an estimate, and heads can be tied.
 _MOST_DESCRIBED = 3
@@ -167,37 +168,12 @@ def load(name: str, *, window: int | None, device: torch.device, dtype: str = "a
             f"Use --context {limit} or less.",
         )
     window = window or limit
-    _check_architecture(config, name, window)
+    check_architecture(config, name, window)
     _check_weights(name, config)
     attention.register()
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
     return Decoder(model.to(device).eval(), display_name(name), window)
-
-
-def load_config(name: str) -> Any:
-    """The model's configuration.
-
-    Raises:
-        ModelNotFound: no such folder or hub model.
-        UnsupportedModel: transformers does not know the architecture without remote code.
-    """
-    from transformers import AutoConfig
-
-    if _looks_like_path(name) and not Path(name).is_dir():
-        raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
-    try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except ValueError as error:
-        raise UnsupportedModel(
-            f"{display_name(name)} is not an architecture that can be loaded without running its own code.",
-            f"Trifold runs no code from model folders. Supported: {', '.join(FAMILIES)}.",
-        ) from error
-    except OSError as error:
-        raise ModelNotFound(
-            f"The model {name} has no readable config.json and could not be found on the hub.",
-            "Check the name, or connect to the internet once so that it can be downloaded.",
-        ) from error
 
 
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
@@ -219,34 +195,6 @@ def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens:
         f"{len(target_tokens):,}; they share {len(shared) - len(odd):,}{example}.",
         "Both must speak one vocabulary: choose a draft of the same family, or --draft none.",
     )
-
-
-def display_name(name: str) -> str:
-    """A hub id as it is; of a folder the last two parts, since pairs often lie side by side as target and draft."""
-    return "/".join(Path(name).resolve().parts[-2:]) if _looks_like_path(name) else name
-
-
-def _looks_like_path(name: str) -> bool:
-    return Path(name).exists() or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") != 1
-
-
-def _check_architecture(config: Any, name: str, window: int) -> None:
-    kind = config.model_type
-    if kind not in FAMILIES:
-        raise UnsupportedModel(
-            f"{display_name(name)} is a {kind} model, which is not supported yet.",
-            f"Supported: {', '.join(FAMILIES)}; these cover Llama, Mistral, Qwen 2 and 3, and Phi-3.",
-        )
-    others = {t for t in getattr(config, "layer_types", None) or () if t != "full_attention"}
-    sliding = getattr(config, "sliding_window", None)
-    if others or (sliding is not None and sliding < window):
-        what = f"a sliding window of {sliding:,} tokens" if sliding else ", ".join(sorted(others))
-        raise UnsupportedModel(
-            f"{display_name(name)} has layers with {what}, which is not supported yet: "
-            "they do not keep the whole book in view.",
-            "Choose a model with full attention in every layer"
-            + (f", or --context {sliding} or less." if sliding and not others else "."),
-        )
 
 
 def _check_weights(name: str, config: Any) -> None:
@@ -279,29 +227,6 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
             f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}",
             "The files may be incomplete or damaged; download them again.",
         ) from error
-
-
-def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of weights and KV: the one asked for, or what suits the device and the model's size."""
-    if dtype != "auto":
-        chosen: torch.dtype = getattr(torch, dtype)
-        return chosen
-    if device.type == "cpu":
-        return torch.float32 if estimate_parameters(config) <= _CPU_FLOAT32_PARAMETERS else torch.bfloat16
-    stored = getattr(config, "dtype", None)
-    return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-
-
-def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
-    """Shape of a model's KV, from its configuration alone."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return KvShape(config.num_hidden_layers, config.num_key_value_heads, head_dim, dtype, device)
-
-
-def estimate_parameters(config: Any) -> int:
-    """Parameters of a model, from its configuration alone; good to a few per cent."""
-    width, layers = config.hidden_size, config.num_hidden_layers
-    return int(layers * (4 * width * width + 3 * width * config.intermediate_size) + config.vocab_size * width)
 
 
 def _first_line(error: Exception) -> str:

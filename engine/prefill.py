@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.architecture import forward_work
 from engine.cache.full import FullCache, Observer
 from engine.models import Decoder
 from engine.relief import SMALLEST_BLOCK, ease, exhausted, is_out_of_memory, with_relief
@@ -138,9 +139,4 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
-    config = decoder.config
-    width, layers = config.hidden_size, decoder.num_layers
-    heads = config.num_attention_heads * decoder.kv_shape.head_dim
-    linear = 2.0 * layers * (2 * width * heads + 2 * width * decoder.kv_shape.kv_heads * decoder.kv_shape.head_dim)
-    linear += 2.0 * layers * 3 * width * config.intermediate_size
-    return count * (linear + 4.0 * layers * heads * (start + count / 2))
+    return forward_work(decoder.config, start, count)

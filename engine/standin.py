@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from engine import attention, models
+from engine import architecture, attention, models
 from engine.errors import OptionError, UnsupportedModel
 from engine.models import Decoder
 
@@ -67,7 +67,7 @@ def load(name: str, shape: Shape, label: str, *, window: int | None, device: tor
     """
     small = models.load(name, window=None, device=torch.device("cpu"), dtype="float32")
     config = grown_config(small.config, shape, window)
-    chosen = models.pick_dtype(config, dtype, device)
+    chosen = architecture.pick_dtype(config, dtype, device)
     return Decoder(grow(small.model, config, device, chosen), f"{label} ({NOTE})", config.max_position_embeddings)
 
 

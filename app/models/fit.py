@@ -21,7 +21,7 @@ DISK_SHARE = 0.8
 _STAGES = 2
 
 CPU_FLOAT32_PARAMETERS = 1_500_000_000
-"""Up to this size a processor holds weights in four bytes each (``engine.models``)."""
+"""Up to this size a processor holds weights in four bytes each (``engine.architecture``)."""
 
 SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
 _WORDS_PER_TOKEN = 0.75

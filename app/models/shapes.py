@@ -14,7 +14,7 @@ from typing import Any
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-"""What the engine walks (``engine.models.FAMILIES``; a test keeps the two alike)."""
+"""What the engine walks (``engine.architecture.FAMILIES``; a test keeps the two alike)."""
 
 CONFIG = "config.json"
 MAX_CONFIG_BYTES = 4_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine import models, standin
+from engine import architecture, models, standin
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
 from engine.models import Decoder
@@ -57,7 +57,7 @@ def note(session: Session) -> dict[str, str]:
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
     """The draft in its shape; with more layers if it has more, and as it was trained if it cannot be grown so."""
     assert config.draft is not None
-    small = models.load_config(config.draft)
+    small = architecture.load_config(config.draft)
     wanted = named(shape)
     deep = replace(wanted, num_hidden_layers=max(wanted.num_hidden_layers, small.num_hidden_layers))
     dtype = str(target.dtype).removeprefix("torch.")

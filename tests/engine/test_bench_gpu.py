@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from engine import bench
+from engine.architecture import load_config
 from engine.bench import gpu, rates, record, standins
 from engine.bench.gpu import Sizes
 from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
-from engine.models import load_config
 from engine.standin import SHAPES, Shape
 
 

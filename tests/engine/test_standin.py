@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import models, standin
+from engine import architecture, models, standin
 from engine.errors import OptionError, UnsupportedModel
 from engine.standin import Shape
 
@@ -48,7 +48,7 @@ def test_the_function_is_kept(tiny: Callable[..., str], kind: str, shape: Shape)
     large = standin.grow(small.model, config, CPU, torch.float64)
     ids = torch.randint(6, 380, (200,), generator=torch.Generator().manual_seed(0))
     assert largest_difference(large, small.model, ids) < 1e-9
-    kv = models.kv_shape_of(config, torch.float64, CPU)
+    kv = architecture.kv_shape_of(config, torch.float64, CPU)
     assert (kv.layers, kv.kv_heads, kv.head_dim) == (
         shape.num_hidden_layers,
         shape.num_key_value_heads,
@@ -75,10 +75,10 @@ def test_any_other_width_changes_what_rounding_changes(tiny: Callable[..., str])
 def test_the_bundled_pair_can_be_grown() -> None:
     """Into a shape with all kinds of growth; the real shapes are only checked, being gigabytes."""
     for role, names in (("target", ("llama-2-7b", "llama-3.1-8b", "llama-2-13b")), ("draft", ("llama-3.2-1b",))):
-        config = models.load_config(str(DEMO / role))
+        config = architecture.load_config(str(DEMO / role))
         for name in names:
             grown = standin.grown_config(config, standin.SHAPES[name], 262_144)
-            assert models.estimate_parameters(grown) > 100 * models.estimate_parameters(config)
+            assert architecture.estimate_parameters(grown) > 100 * architecture.estimate_parameters(config)
             assert grown.max_position_embeddings == 262_144
     small = exact(str(DEMO / "draft"))
     own = small.config
@@ -103,7 +103,7 @@ def test_it_is_loaded_as_a_decoder_that_says_what_it_is(tiny: Callable[..., str]
 
 
 def test_what_cannot_be_grown_is_refused(tiny: Callable[..., str]) -> None:
-    llama = models.load_config(tiny("llama"))
+    llama = architecture.load_config(tiny("llama"))
     for shape, words in (
         (Shape(32, 128, 3, 4, 2, 16), "hidden_size"),
         (Shape(64, 128, 2, 4, 2, 16), "num_hidden_layers"),
@@ -114,4 +114,4 @@ def test_what_cannot_be_grown_is_refused(tiny: Callable[..., str]) -> None:
             standin.grown_config(llama, shape)
     for kind in ("llama-yarn", "qwen2"):
         with pytest.raises(UnsupportedModel, match="cannot be grown"):
-            standin.grown_config(models.load_config(tiny(kind)), WIDER)
+            standin.grown_config(architecture.load_config(tiny(kind)), WIDER)

@@ -19,9 +19,10 @@ from app.models.places import Places
 from app.models.shapes import Shape
 from app.settings import DEMO_DRAFT, DEMO_MODEL
 from engine import planner
+from engine.architecture import CPU_FLOAT32_PARAMETERS as ENGINE_FLOAT32_PARAMETERS
+from engine.architecture import FAMILIES
 from engine.cache.shape import KvShape
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.models import _CPU_FLOAT32_PARAMETERS, FAMILIES
 
 KIB = 1024
 
@@ -30,7 +31,7 @@ def test_what_is_said_beforehand_is_what_the_engine_does() -> None:
     assert shapes.FAMILIES == FAMILIES
     assert (fit.MEMORY_SHARE, fit.HOST_SHARE) == (planner.MEMORY_SHARE, planner._PINNED_SHARE)
     assert (fit.DISK_SHARE, fit._STAGES) == (planner._DISK_SHARE, planner._STAGES)
-    assert fit.CPU_FLOAT32_PARAMETERS == _CPU_FLOAT32_PARAMETERS
+    assert fit.CPU_FLOAT32_PARAMETERS == ENGINE_FLOAT32_PARAMETERS
 
 
 @pytest.mark.parametrize(

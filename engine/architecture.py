@@ -1,0 +1,112 @@
+"""What a model is and what it takes, from its configuration alone: no weights are looked at.
+
+Owns which architectures the walk of ``engine.models`` is right for. Sizes are in tokens, bytes and floating point
+operations.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.cache.shape import KvShape
+from engine.errors import ModelNotFound, UnsupportedModel
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
+"""``model_type`` values whose decoder layers are walked."""
+
+# Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway.
+CPU_FLOAT32_PARAMETERS = 1_500_000_000
+
+
+def load_config(name: str) -> Any:
+    """The model's configuration.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: transformers does not know the architecture without remote code.
+    """
+    from transformers import AutoConfig
+
+    if looks_like_path(name) and not Path(name).is_dir():
+        raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except ValueError as error:
+        raise UnsupportedModel(
+            f"{display_name(name)} is not an architecture that can be loaded without running its own code.",
+            f"Trifold runs no code from model folders. Supported: {', '.join(FAMILIES)}.",
+        ) from error
+    except OSError as error:
+        raise ModelNotFound(
+            f"The model {name} has no readable config.json and could not be found on the hub.",
+            "Check the name, or connect to the internet once so that it can be downloaded.",
+        ) from error
+
+
+def check_architecture(config: Any, name: str, window: int) -> None:
+    """Refuse what the walk is not right for.
+
+    Raises:
+        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention within ``window``.
+    """
+    kind = config.model_type
+    if kind not in FAMILIES:
+        raise UnsupportedModel(
+            f"{display_name(name)} is a {kind} model, which is not supported yet.",
+            f"Supported: {', '.join(FAMILIES)}; these cover Llama, Mistral, Qwen 2 and 3, and Phi-3.",
+        )
+    others = {t for t in getattr(config, "layer_types", None) or () if t != "full_attention"}
+    sliding = getattr(config, "sliding_window", None)
+    if others or (sliding is not None and sliding < window):
+        what = f"a sliding window of {sliding:,} tokens" if sliding else ", ".join(sorted(others))
+        raise UnsupportedModel(
+            f"{display_name(name)} has layers with {what}, which is not supported yet: "
+            "they do not keep the whole book in view.",
+            "Choose a model with full attention in every layer"
+            + (f", or --context {sliding} or less." if sliding and not others else "."),
+        )
+
+
+def display_name(name: str) -> str:
+    """A hub id as it is; of a folder the last two parts, since pairs often lie side by side as target and draft."""
+    return "/".join(Path(name).resolve().parts[-2:]) if looks_like_path(name) else name
+
+
+def looks_like_path(name: str) -> bool:
+    return Path(name).exists() or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") != 1
+
+
+def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of weights and KV: the one asked for, or what suits the device and the model's size."""
+    if dtype != "auto":
+        chosen: torch.dtype = getattr(torch, dtype)
+        return chosen
+    if device.type == "cpu":
+        return torch.float32 if estimate_parameters(config) <= CPU_FLOAT32_PARAMETERS else torch.bfloat16
+    stored = getattr(config, "dtype", None)
+    return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+
+
+def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
+    """Shape of a model's KV, from its configuration alone."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return KvShape(config.num_hidden_layers, config.num_key_value_heads, head_dim, dtype, device)
+
+
+def estimate_parameters(config: Any) -> int:
+    """Parameters of a model, from its configuration alone; good to a few per cent."""
+    width, layers = config.hidden_size, config.num_hidden_layers
+    return int(layers * (4 * width * width + 3 * width * config.intermediate_size) + config.vocab_size * width)
+
+
+def forward_work(config: Any, start: int, count: int) -> float:
+    """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
+    width, layers = config.hidden_size, config.num_hidden_layers
+    shape = kv_shape_of(config, torch.float32, torch.device("cpu"))
+    heads = config.num_attention_heads * shape.head_dim
+    linear = 2.0 * layers * (2 * width * heads + 2 * width * shape.kv_heads * shape.head_dim)
+    linear += 2.0 * layers * 3 * width * config.intermediate_size
+    return count * (linear + 4.0 * layers * heads * (start + count / 2))
