@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults import jumping_clock
+from tests.faults import engine_clock, jumping_clock
 
 ROOT = Path(__file__).resolve().parents[2]
 _LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "uvicorn", "fastapi", "gradio")
@@ -88,6 +88,8 @@ def _become(order: dict[str, Any]) -> None:
         os.dup2(source, target)
     if jumping_clock.FILE in os.environ:
         time.time = jumping_clock.jumped
+    if engine_clock.FILE in os.environ:
+        engine_clock.install()
     from app.cli.main import main
 
     status = 1
