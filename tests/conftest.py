@@ -37,6 +37,14 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def endless_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options that name a pair of models whose answers have no end."""
+    from tests.endless import endless_demo
+
+    return endless_demo(tmp_path_factory.mktemp("pair"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from tests import tally
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +14,8 @@ import httpx
 
 from app.api import key
 from app.tickets import opening_address
+from tests.processes import Process, app_command, free_port, started
 
-ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 240  # a busy machine takes its time
 READ_SECONDS = 120
 
 
@@ -30,7 +26,7 @@ class Running:
     port: int
     data: Path
     browser: httpx.Client
-    process: subprocess.Popen[bytes]
+    process: Process
 
     @property
     def api(self) -> str:
@@ -48,8 +44,6 @@ class Running:
         with self.browser.stream("GET", "/live") as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
-                    import json
-
                     state: dict[str, Any] = json.loads(line[6:])
                     return state
         raise AssertionError("the live stream is silent")
@@ -74,41 +68,10 @@ class Running:
 @contextmanager
 def running(data: Path, *options: str, **environ: str) -> Iterator[Running]:
     """Start the program and end it again."""
-    port = _free_port()
-    # One thread: the cores are shared with the tests, and threads that wait for each other starve.
-    environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", **environ}
-    command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *options]
-    with (data / "said.txt").open("wb") as said:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as browser:
-            _wait(browser, process, data)
-            assert browser.get(opening_address(data, port)).status_code == 200
-            yield Running(port, data, browser, process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait(browser: httpx.Client, process: subprocess.Popen[bytes], data: Path) -> None:
-    until = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            if browser.get("/healthz").status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        said = (data / "said.txt").read_text(encoding="utf-8", errors="replace")
-        assert process.poll() is None, said
-        assert time.monotonic() < until, said
-        time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    port = free_port()
+    with (
+        started(app_command(port, *options), data, port, **environ) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as browser,
+    ):
+        assert browser.get(opening_address(data, port)).status_code == 200
+        yield Running(port, data, browser, process)

@@ -1,14 +1,14 @@
 """A real Chromium in front of real server processes, and a watch over everything that the page does.
 
-Two servers: the product with real models behind it, and the page with a scripted engine for what real models do
-only by luck. A page that asks another host for anything, or writes an error to its console, fails its test.
+Three servers: the product with its own pair of models, the same with a model whose answers have no end, and the page
+with a scripted engine for what real models do only by luck. A page that asks another host for anything, or writes an
+error to its console, fails its test.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from app.settings import DEMO_MODEL
-from tests.e2e.servers import free_port, started
-from tests.e2e.steps import WIDE, Open, Server
+from tests.e2e.steps import WIDE, Open, Server, scripted_command, serving
+from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -54,28 +53,18 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Options that name the pair: the bundled one, or a tiny untrained one where it is absent."""
-    if (DEMO_MODEL / "model.safetensors").is_file():
-        return []
-    from tests.engine import conftest as tiny
-
-    options: list[str] = []
-    for role, seed, layers in (("model", 0, 3), ("draft", 1, 1)):
-        folder = tmp_path_factory.mktemp(role)
-        tiny.build_tokenizer(folder)
-        tiny.SHAPES["llama"]["max_position_embeddings"] = 65_536
-        tiny.build_model(folder, "llama", seed, layers, 64, 0.2)
-        options += [f"--{role}", str(folder)]
-    return options
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The product, started as a person starts it."""
+    port = free_port()
+    with serving(app_command(port), tmp_path_factory.mktemp("Données é"), port) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> Iterator[Server]:
-    """The product, started as a person starts it."""
-    data, port = tmp_path_factory.mktemp("Données é"), free_port()
-    command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *models]
-    with started(command, data, port) as server:
+def endless(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Server]:
+    """The product with a model whose answers have no end."""
+    port = free_port()
+    with serving(app_command(port, *endless_pair), tmp_path_factory.mktemp("endless"), port) as server:
         yield server
 
 
@@ -83,8 +72,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> Iterator
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page with a scripted engine."""
     data, port = tmp_path_factory.mktemp("scripted"), free_port()
-    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data)]
-    with started(command, data, port) as server:
+    with serving(scripted_command(port, data), data, port) as server:
         yield server
 
 

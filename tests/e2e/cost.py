@@ -34,8 +34,8 @@ from app.ui import asking
 from app.ui.desk import Keeper
 from engine.config import SamplingParams
 from engine.events import Figures
-from tests.e2e.servers import free_port
-from tests.e2e.steps import WIDE, answered, ask, short_answers
+from tests.e2e.steps import WIDE, answer_length, answered, ask
+from tests.processes import free_port
 
 QUESTION = "Continue the story."
 MINUTES = 20 * 60.0
@@ -162,7 +162,7 @@ def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
 
 def _same_settings(page: Page, tokens: int, mode: str) -> None:
     """The page asks as the others do: as many tokens, the same loop."""
-    short_answers(page, tokens)
+    answer_length(page, tokens)
     page.click("#how > button")
     page.click(f"#mode input[value='{mode}']")
     page.click("#how > button")

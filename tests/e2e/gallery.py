@@ -14,8 +14,20 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.e2e.servers import free_port, started
-from tests.e2e.steps import PHONE, SCREENSHOTS, WIDE, Server, answered, ask, clean_page, give, give_text
+from tests.e2e.steps import (
+    PHONE,
+    SCREENSHOTS,
+    WIDE,
+    Server,
+    answered,
+    ask,
+    clean_page,
+    give,
+    give_text,
+    scripted_command,
+    serving,
+)
+from tests.processes import free_port
 
 SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lamplighters-of-orre.pdf"
 QUESTION = "Where does it say that Maren Holt kept the north light?"
@@ -150,8 +162,7 @@ def main(folder: Path, chromium: str) -> None:
             for scheme in SCHEMES:
                 with tempfile.TemporaryDirectory() as data:
                     port = free_port()
-                    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), data]
-                    with started(command, Path(data), port) as server:
+                    with serving(scripted_command(port, Path(data)), Path(data), port) as server:
                         visit(browser, server, size, scheme, folder)
         browser.close()
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.e2e.servers import ROOT, free_port, is_up
 from tests.e2e.steps import WIDE, Server, answered, ask, clean_page, until
+from tests.processes import ROOT, free_port, is_up
 
 PICTURES = ROOT / "assets" / "screenshots"
 MINUTES = 20

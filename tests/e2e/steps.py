@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Page
 
 from app.tickets import opening_address
+from tests.processes import started
 
 SCREENSHOTS = Path(__file__).resolve().parent / "screenshots"
 READ_SECONDS = 120_000  # milliseconds, as Playwright counts; a busy machine reads slowly
@@ -17,6 +21,29 @@ WIDE = (1400, 900)
 PHONE = (390, 844)
 
 Open = Callable[..., Page]
+
+# What of the page a failed wait is told with.
+_SIGHT = """
+() => ({
+  ...document.querySelector('#trifold').dataset,
+  questions: document.querySelectorAll('#chat .user').length,
+  under: [...document.querySelectorAll('#chat .under, #chat .trouble')].map((e) => e.textContent),
+  send: Boolean(document.querySelector('#send')?.checkVisibility()),
+  stop: Boolean(document.querySelector('#stop')?.checkVisibility()),
+})
+"""
+
+# Gradio draws one update in several steps: the question, its answer's place, the buttons. An answer has ended when
+# every question has one, the last of them has its line below it, and both the buttons and the live stream say so.
+_ANSWERED = """
+() => {
+  const last = [...document.querySelectorAll('#chat .bot')].at(-1);
+  return document.querySelector('#trifold').dataset.asking === 'no'
+    && document.querySelector('#send')?.checkVisibility() && !document.querySelector('#stop')?.checkVisibility()
+    && document.querySelectorAll('#chat .user-row').length <= document.querySelectorAll('#chat .bot-row').length
+    && last?.querySelector('.under, .trouble') && !last.querySelector('.waiting, .caret');
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -34,11 +61,23 @@ class Server:
         return opening_address(self.data, self.port)
 
 
+@contextmanager
+def serving(command: Sequence[str], data: Path, port: int) -> Iterator[Server]:
+    """A server in a process of its own; ended on leaving."""
+    with started(command, data, port):
+        yield Server(port, data)
+
+
+def scripted_command(port: int, data: Path, *options: str) -> list[str]:
+    """The page with a scripted engine."""
+    return [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data), *options]
+
+
 def until(page: Page, holds: Callable[[], bool], seconds: float = 30.0) -> None:
     """Look again until something holds. (Playwright's own way evaluates a string, which the page's policy forbids.)"""
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, f"it never happened: {page.evaluate(_SIGHT)}"
         page.wait_for_timeout(40)
 
 
@@ -61,6 +100,14 @@ def give_text(page: Page, text: str, name: str = "book.txt") -> None:
     page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": text.encode()})
 
 
+def read_text(page: Page, text: str, name: str = "book.txt") -> None:
+    """Hand a text to the page, and wait until this very text lies on the desk and has been read."""
+    give_text(page, text, name)
+    book = hashlib.sha256(text.encode()).hexdigest()
+    page.wait_for_selector(f'#books button.open[data-id="{book}"][aria-current="true"]', state="attached")
+    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=READ_SECONDS)
+
+
 def ask(page: Page, question: str) -> None:
     """Type a question, send it, and wait until the page has taken it or said why not."""
     before = questions(page), page.locator("#chat .trouble").count()
@@ -71,8 +118,12 @@ def ask(page: Page, question: str) -> None:
 
 def answered(page: Page, timeout: int = READ_SECONDS) -> None:
     """Wait until this tab's question has been answered or stopped."""
-    page.wait_for_selector("#send", state="visible", timeout=timeout)
-    page.wait_for_selector('#trifold[data-asking="no"]', timeout=timeout)
+    until(page, lambda: bool(page.evaluate(_ANSWERED)), timeout / 1000)
+
+
+def versions(page: Page) -> list[str]:
+    """What stands between the arrows of questions and answers."""
+    return [" ".join(text.split()) for text in page.locator("#chat .versions").all_inner_texts()]
 
 
 def reload(page: Page) -> None:
@@ -85,21 +136,21 @@ def last_answer(page: Page) -> str:
     return page.locator("#chat .bot .prose").last.inner_text()
 
 
-def short_answers(page: Page, tokens: int = 32) -> None:
+def answer_length(page: Page, tokens: int = 32) -> None:
     """Set the length of answers, through the page's own control."""
-    if not page.locator("#sampling").is_visible():
-        page.click("#how > button")
-    field = page.get_by_label("number input for Length")
-    field.fill(str(tokens))
-    field.press("Tab")
-    page.click("#how > button")
+    _set(page, Length=tokens)
 
 
-def rambling_answers(page: Page) -> None:
-    """Set the temperature so high that an answer hardly ends by itself, through the page's own control."""
+def long_answers(page: Page) -> None:
+    """As long as they get, and of words at random: what repeats itself is written too fast to be stopped."""
+    _set(page, Length=2048, Temperature=2)
+
+
+def _set(page: Page, **fields: int) -> None:
     if not page.locator("#sampling").is_visible():
         page.click("#how > button")
-    field = page.get_by_label("number input for Temperature")
-    field.fill("2")
-    field.press("Tab")
+    for label, value in fields.items():
+        field = page.get_by_label(f"number input for {label}")
+        field.fill(str(value))
+        field.press("Tab")
     page.click("#how > button")

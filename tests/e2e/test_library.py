@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.e2e.servers import ROOT, free_port, is_up
-from tests.e2e.steps import Open, Server, answered, ask, clean_page, give_text, last_answer, questions, until
+from tests.e2e.steps import (
+    Open,
+    Server,
+    answered,
+    ask,
+    clean_page,
+    last_answer,
+    questions,
+    read_text,
+    scripted_command,
+    until,
+    versions,
+)
+from tests.processes import free_port, start
 
 PATIENCE = 60_000  # milliseconds; a busy machine
 
 
 def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.txt") -> None:
-    give_text(page, text, name)
-    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
-    until(page, lambda: page.inner_text("#book-title") in text)
+    read_text(page, text, name)
     clean_page(page)
 
 
 def act(page: Page, name: str) -> None:
     """Press the last button of this kind; it is seen when the pointer is over its message."""
     page.locator(f'#chat button.act[value^="{name}"]').last.dispatch_event("click")
-
-
-def versions(page: Page) -> list[str]:
-    return [" ".join(text.split()) for text in page.locator("#chat .versions").all_inner_texts()]
 
 
 def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) -> None:
@@ -99,7 +101,8 @@ def test_a_killed_program_comes_back_with_the_half_answer(
     """Its own pages, unwatched: what a page says while its server is gone is not the matter here."""
     data, port = tmp_path_factory.mktemp("killed"), free_port()
     words = " ".join(f"w{number}" for number in range(400))
-    process = start(port, data)
+    command = scripted_command(port, data)
+    process = start(command, data, port)
     try:
         page = enter(browser, Server(port, data))
         with_book(page)
@@ -109,7 +112,7 @@ def test_a_killed_program_comes_back_with_the_half_answer(
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
         page.close()
-        process = start(port, data)
+        process = start(command, data, port)
         page = enter(browser, Server(port, data))
         page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
         until(page, lambda: questions(page) == 1)
@@ -138,15 +141,3 @@ def enter(browser: Browser, server: Server) -> Page:
     page.wait_for_selector("#ask-box textarea", state="attached", timeout=PATIENCE)
     page.wait_for_selector('#trifold[data-live="yes"]')
     return page
-
-
-def start(port: int, data: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data)]
-    with (data / "log.txt").open("a", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-    end = time.monotonic() + 90
-    while not is_up(port):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    return process

@@ -20,8 +20,10 @@ from tests.e2e.steps import (
     give_text,
     last_answer,
     questions,
+    read_text,
     reload,
     until,
+    versions,
 )
 
 # Text and surface of the page, of which every pair must be told apart by weak eyes (WCAG AA: 4.5, large text 3).
@@ -77,9 +79,7 @@ def evil() -> Iterator[tuple[str, list[str]]]:
 
 
 def with_book(page: Page, text: str = "A book") -> None:
-    give_text(page, text)
-    page.wait_for_selector('#trifold[data-stage="ready"]')
-    until(page, lambda: page.inner_text("#book-title") != "")
+    read_text(page, text)
     clean_page(page)
 
 
@@ -196,7 +196,7 @@ def test_a_failure_is_a_sentence_with_the_button_that_mends_it(scripted: Server,
     assert page.inner_text("#chat .trouble") == "The memory of this machine ran out. Read fewer pages."
     answered(page)
     page.get_by_role("button", name="Ask again").click()
-    page.wait_for_selector("#stop", state="visible")
+    until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
     answered(page)
     assert page.locator("#chat .user").count() == 1
 

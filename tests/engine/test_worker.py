@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -14,14 +15,15 @@ from engine import Engine, EngineConfig, SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, ModelNotFound
 from engine.events import AnswerDone, AnswerStarted, BookRead, Failed, ReadingProgress, StopReason, TextDelta
+from tests.endless import endless
 
-LONG = SamplingParams(max_tokens=2000)
+LONG = SamplingParams(max_tokens=2000, temperature=1.0)
 
 
 @pytest.fixture
-def engine(tiny: Callable[..., str]) -> Iterator[Engine]:
+def engine(tiny: Callable[..., str], tmp_path: Path) -> Iterator[Engine]:
     config = EngineConfig(
-        model=tiny("llama", spread=0.1),
+        model=str(endless(Path(shutil.copytree(tiny("llama", spread=0.1), tmp_path / "endless")))),
         draft=tiny("llama", seed=1, layers=1, width=32),
         context=4096,
         retrieval_budget=128,

@@ -1,4 +1,4 @@
-"""A tiny pair of models with random weights, a small book, and apps to break: real processes on this machine."""
+"""A tiny pair of random models whose answers have no end, a small book, and apps to break: real processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def make_pair(folder: Path) -> tuple[str, ...]:
-    """Options that name a tiny random pair, made in ``folder``."""
+    """Options that name a tiny random pair whose answers have no end, made in ``folder``."""
+    from tests.endless import endless
     from tests.engine import conftest as tiny
 
     options: list[str] = []
@@ -36,7 +37,7 @@ def make_pair(folder: Path) -> tuple[str, ...]:
         config = place / "config.json"
         shape = json.loads(config.read_text(encoding="utf-8"))
         config.write_text(json.dumps({**shape, "max_position_embeddings": WINDOW}), encoding="utf-8")
-        options += [f"--{role}", str(place)]
+        options += [f"--{role}", str(endless(place))]
     return tuple(options)
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,18 +23,13 @@ from urllib.parse import quote
 
 from app.tickets import opening_address
 from tests.faults.nursery import Nursery
+from tests.processes import free_port
 
 Self = TypeVar("Self", bound="App")
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

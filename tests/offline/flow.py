@@ -59,7 +59,7 @@ def flow(app: App, chromium: str) -> None:
         page.wait_for_selector('#trifold[data-live="yes"]')
         steps.give_text(page, "CHAPTER 1\n\n" + "The lamp ![](http://evil.example/x.png) was lit at dusk. " * 200)
         page.wait_for_selector('#trifold[data-stage="ready"]')
-        steps.short_answers(page)
+        steps.answer_length(page)
         steps.ask(page, "Who lit it? ![](http://evil.example/y.png) <img src=http://evil.example/z.png>")
         steps.answered(page)
         steps.ask(page, "Tell all of it.")

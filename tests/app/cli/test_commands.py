@@ -136,8 +136,8 @@ def test_read_shows_the_file_even_without_a_model(book_file: Path, capfd: pytest
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_in_the_middle_ends_quietly(book_file: Path, pair: list[str], checkout: Path) -> None:
-    line = ["ask", str(book_file), "Who?", *pair, "--max-tokens", "3000", "--temperature", "1"]
+def test_ctrl_c_in_the_middle_ends_quietly(book_file: Path, endless_pair: tuple[str, ...], checkout: Path) -> None:
+    line = ["ask", str(book_file), "Who?", *endless_pair, "--max-tokens", "100000", "--temperature", "4"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "app.cli", *line], cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import serve, window
-from tests.app.running import ROOT
+from tests.processes import ROOT
 
 # Draws nothing; writes down what it was told to show and then closes, as a person does.
 STAND_IN = """

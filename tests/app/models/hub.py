@@ -19,7 +19,8 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 @dataclass
 class Hub:
     """What is served and what goes wrong. ``cut`` maps a file to the bytes after which connections break, ``lies``
-    to sizes that the listing claims; ``damaged`` files arrive with another first byte, that many times."""
+    to sizes that the listing claims; ``damaged`` files arrive with another first byte, that many times; ``stalled``
+    maps a file to the byte at which its first connection breaks; nothing after it comes until ``go_on`` is set."""
 
     models: dict[str, dict[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
@@ -27,6 +28,8 @@ class Hub:
     cut: dict[str, int] = field(default_factory=dict)
     lies: dict[str, int] = field(default_factory=dict)
     damaged: dict[str, int] = field(default_factory=dict)
+    stalled: dict[str, int] = field(default_factory=dict)
+    go_on: threading.Event = field(default_factory=threading.Event)
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, range
     port: int = 0
 
@@ -36,6 +39,10 @@ class Hub:
 
     def add(self, name: str, folder: Path) -> None:
         self.models[name] = {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
+
+    def size(self, name: str, file: str = "model.safetensors") -> int:
+        """Bytes of a file that is served."""
+        return len(self.models[name][file])
 
     def fetched(self, file: str) -> list[str]:
         """The Range headers of the times a file's content was asked for."""
@@ -125,9 +132,11 @@ def start(hub: Hub) -> ThreadingHTTPServer:
             self._head(206 if wanted else 200, head)
             if not with_body:
                 return
-            limit = hub.cut.get(file)
-            if limit is not None and begin + limit < len(content):
-                self.wfile.write(content[begin : begin + limit])
+            stop = hub.stalled.get(file, begin + hub.cut.get(file, len(content)))
+            if begin >= stop:
+                hub.go_on.wait()
+            if stop < len(content):
+                self.wfile.write(content[begin:stop])
                 self.wfile.flush()
                 self.close_connection = True
                 self.connection.shutdown(2)

@@ -27,6 +27,7 @@ def hub() -> Iterator[Hub]:
     made.add(DRAFT, DEMO_DRAFT)
     server = start(made)
     yield made
+    made.go_on.set()
     server.shutdown()
     server.server_close()
 
@@ -41,7 +42,7 @@ def program(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
 @pytest.fixture
 def app(program: Running, hub: Hub) -> Running:
     """The program with the bundled pair, and with nothing downloaded."""
-    hub.cut.clear()
+    hub.stalled.clear()
     hub.gated.clear()
     if settled(program)["model"]["line"] != "Demo model":
         program.post("/models/use", {"model": str(DEMO_MODEL), "draft": str(DEMO_DRAFT)})
@@ -114,9 +115,10 @@ def test_what_cannot_work_leaves_the_present_model_alone(app: Running, hub: Hub,
 
 
 def test_a_download_is_stopped_from_the_page(app: Running, hub: Hub) -> None:
-    hub.cut["model.safetensors"] = 3_000_000
+    hub.asked.clear()
+    hub.stalled["model.safetensors"] = hub.size(TARGET) // 2
     assert app.post("/models/use", {"model": TARGET}).status_code == 200
-    app.until(lambda state: state["setup"]["stage"] == "downloading" and (state["setup"]["part"] or 0) > 0.2, 30)
+    app.until(lambda state: state["setup"]["stage"] == "downloading" and bool(hub.fetched("model.safetensors")))
     assert app.look()["model"]["state"] == "ready", "the present model answers meanwhile"
     assert app.post("/models/stop").status_code == 200
     state = settled(app)
@@ -128,7 +130,7 @@ def test_what_a_name_is_can_be_asked_first(app: Running, hub: Hub) -> None:
     looked = app.post("/models/look", {"model": TARGET}).json()
     assert looked["verdict"] == "whole"
     assert looked["licence"] == "apache-2.0"
-    assert looked["size"] == "11 MB"
+    assert looked["size"] == f"{hub.size(TARGET) / 1e6:.0f} MB"
     here = app.post("/models/look", {"model": str(DEMO_DRAFT)}).json()
     assert here["window"] == "131,072 tokens"
     refused = app.post("/models/look", {"model": "/nowhere/at/all"})

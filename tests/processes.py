@@ -1,0 +1,78 @@
+"""Programs that serve a page, as processes of their own: started, waited for, ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 240  # a busy machine takes its time
+END_SECONDS = 10
+SAID = "said.txt"  # what a program writes to the terminal, in its data folder
+
+Process = subprocess.Popen[bytes]
+
+
+def app_command(port: int, *options: str) -> list[str]:
+    """The product, as a person starts it."""
+    return [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *options]
+
+
+def start(command: Sequence[str], data: Path, port: int, **environ: str) -> Process:
+    """Start a server with its data in a folder of its own, and wait until it answers."""
+    # One thread: the cores are shared with the tests, and threads that wait for each other starve.
+    environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", **environ}
+    with (data / SAID).open("ab") as said:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
+    until = time.monotonic() + START_SECONDS
+    try:
+        while not is_up(port):
+            told = (data / SAID).read_text(encoding="utf-8", errors="replace")
+            assert process.poll() is None, told
+            assert time.monotonic() < until, told
+            time.sleep(0.2)
+    except BaseException:
+        end(process)
+        raise
+    return process
+
+
+def end(process: Process) -> None:
+    """As a person does; and by force, if it does not."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def started(command: Sequence[str], data: Path, port: int, **environ: str) -> Iterator[Process]:
+    """A server that answers; ended on leaving."""
+    process = start(command, data, port, **environ)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def is_up(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
