@@ -14,6 +14,7 @@ import ctypes
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -35,6 +36,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--books", type=Path, required=True, help="folder of *.txt books")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and logs")
     parser.add_argument("--out", type=Path, default=HERE, help="where target/ and draft/ are written")
+    parser.add_argument("--start", type=Path, help="a trained target to begin with instead of a fresh one")
+    parser.add_argument("--rate", type=float, help="the highest learning rate, if not the plan's")
     parser.add_argument("--plan", choices=sorted(PLANS), default="gpu" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=100, help="for the target, over all runs together")
     parser.add_argument("--draft-minutes", type=float, default=20, help="for the draft, after the target")
@@ -67,7 +70,8 @@ def main() -> None:
     workers = max(1, options.threads - 2) if device.type == "cuda" else 0
     materials = Materials(train, held_back, tokenizer, device, options.seed, workers, Peers.join())
     plan = PLANS[options.plan]
-    training = TargetTraining(plan, materials, options.work, options.minutes)
+    plan = replace(plan, learning_rate=options.rate or plan.learning_rate)
+    training = TargetTraining(plan, materials, options.work, options.minutes, options.start)
     previous = [signal.signal(kind, training.stop) for kind in (signal.SIGTERM, signal.SIGINT)]
     target = training.run()
     for kind, handler in zip((signal.SIGTERM, signal.SIGINT), previous, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from collections.abc import Iterator
@@ -91,3 +92,59 @@ def test_without_a_match_the_first_token_wins(
     ids = [BOS, SYSTEM, *words[: BOOK_TOKENS - 2], USER, *words[BOOK_TOKENS : BOOK_TOKENS + 40]]
     seen = attention(recipe, model, ids, list(range(BOOK_TOKENS + 5, len(ids))), 0)
     assert (seen[0, :, 0] > 0.5).float().mean() > 0.6
+
+
+def test_of_two_passages_that_share_their_last_words_the_longer_match_wins(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
+) -> None:
+    rng = random.Random(7)
+    ids = [BOS, SYSTEM, *(rng.randrange(FIRST_WORD, 4096) for _ in range(BOOK_TOKENS - 2))]
+    shared, right = 5, []
+    places = range(100, 1300, 100)
+    for place in places:
+        ids[place + 50 - shared : place + 50] = ids[place - shared : place]
+    ids += [USER]
+    for place in places:
+        ids += [ASSISTANT, *ids[place - 9 : place]]
+        right.append(len(ids) - 1)
+    seen = attention(recipe, model, ids, right, 0)
+    for head in range(recipe[2].BOOK_HEADS):
+        longer = seen[head].gather(1, torch.tensor(places)[:, None]).flatten()
+        other = seen[head].gather(1, torch.tensor(places)[:, None] + 50).flatten()
+        assert (longer > other).float().mean() > 0.9, (head, longer, other)
+
+
+def test_training_cannot_blur_what_is_looked_up_in_the_book(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
+) -> None:
+    _, _, wiring = recipe
+    trained, guard = copy.deepcopy(model), wiring.Guard(model)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in trained.model.layers.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    guard.restore(trained)
+    ids = [BOS, SYSTEM, *(random.Random(8).randrange(FIRST_WORD, 4096) for _ in range(BOOK_TOKENS - 2))]
+    ids += [USER, *ids[300:330], ASSISTANT, *ids[300:330]]
+    places = list(range(len(ids) - 20, len(ids)))
+    before, after = (attention(recipe, one, ids, places, 0) for one in (model, trained))
+    heads = recipe[2].BOOK_HEADS
+    torch.testing.assert_close(after[:heads], before[:heads], atol=1e-5, rtol=1e-3)
+
+
+def test_a_trained_target_lends_its_layers_to_a_fresh_circuit(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
+) -> None:
+    _, _, wiring = recipe
+    torch.manual_seed(4)
+    trained = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    fresh = copy.deepcopy(model)
+    wiring.take_over(fresh, trained)
+    kept = fresh.model.layers[wiring.LOOKUP_LAYER].self_attn.q_proj.weight
+    assert torch.equal(kept, model.model.layers[wiring.LOOKUP_LAYER].self_attn.q_proj.weight)
+    assert torch.equal(fresh.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
+    assert torch.equal(fresh.model.layers[3].mlp.up_proj.weight, trained.model.layers[3].mlp.up_proj.weight)
+    assert torch.equal(fresh.model.embed_tokens.weight, trained.model.embed_tokens.weight)

@@ -56,9 +56,9 @@ PLANS = {
         learning_rate=0.02,
         decay_from=0.4,
         stages=(
-            Stage(0.10, 256, 12, STARTING),
-            Stage(0.50, 512, 8, READING),
-            Stage(0.80, 512, 8, READING, memory=4096),
+            Stage(0.06, 256, 12, STARTING),
+            Stage(0.35, 512, 8, READING),
+            Stage(0.65, 512, 8, READING, memory=4096),
             Stage(1.00, 512, 8, READING, memory=12288),
         ),
         draft_stage=Stage(1.00, 512, 8, DRAFTING, skip_share=0.0),

@@ -66,15 +66,22 @@ class Materials:
 
 
 class TargetTraining:
-    """Trains the target for `minutes`, from the last checkpoint in `folder` if there is one."""
+    """Trains the target for `minutes`, from the last checkpoint in `folder` if there is one.
 
-    def __init__(self, plan: Plan, materials: Materials, folder: Path, minutes: float) -> None:
+    start: a trained target of the same shape to begin with; the circuit that is kept is set by hand anew.
+    """
+
+    def __init__(
+        self, plan: Plan, materials: Materials, folder: Path, minutes: float, start: Path | None = None
+    ) -> None:
         self.plan, self.materials, self.folder, self.seconds = plan, materials, folder, minutes * 60
         self.step, self.elapsed, self.tokens = 0, 0.0, 0
         self._stopped = False
         self._guided = 0.0
         torch.manual_seed(materials.seed)
         self.model = self._fresh()
+        if start:
+            wiring.take_over(self.model, LlamaForCausalLM.from_pretrained(start, dtype=torch.float32))
         self._guard = wiring.Guard(self.model)
         self._wired = {*wiring.WIRED_HEADS, wiring.START_LAYER, plan.num_layers - 1}
         self.optimizer = Optimizer(self.model, self._wired)

@@ -5,15 +5,19 @@ tokens were the same as the newest ones (lookup heads), and a key that wins when
 Small models find these late, and only for the lengths that they were trained at. All of it can be written down:
 
     layer 0   lag heads 1, 2, 3: each position gets the codes of the three tokens before it, as one sum X
-    layer 1   lag head 3: the sum X of three tokens earlier, Z. A role head: whose turn this is (book, question, answer)
-    layer 2   lookup heads: the newest codes as query, X and Z as key, so the longest match wins; the value is the token
-              itself, added to the copy C. Two heads for short and long matches in the book, one for the question
+    layer 1   lag heads 3 and 6: the sums X of three and six tokens earlier are added to X, weaker, which makes it a sum
+              over nine tokens. A role head: whose turn this is (book, question, answer)
+    layer 2   lookup heads: the newest codes as query, X as key, so the longest match wins; the value is the token
+              itself, added to the copy C. Two heads for the book, one for the question
     layer 3   the start head, left to training: the first token to be copied is found by how the question is worded
     last      a head that looks at its own place brings C to where the output is read
 
-A code is a random vector for every token; a rotation tells the lags apart. Codes are matched in those dimensions of a
-head that RoPE hardly turns in 128K positions, so distance does not matter; lag heads use the ones it turns fast.
-The result is ordinary Llama weights. Owns these weights and nothing else; training may change all of them.
+A code is a random vector for every token; a rotation tells the lags apart. Codes of other tokens and lags add noise to
+a score, which grows with the number of lags, and so does what tells two places apart: over 32,768 tokens of a book,
+nine falling weights find the next token of a passage 99.5 % of the time, six equal ones 98.7 %. Codes are matched in
+those dimensions of a head that RoPE hardly turns in 128K positions, so distance does not matter; lag heads use the
+ones it turns fast. The result is ordinary Llama weights. Owns these weights and nothing else; `Guard` says which of
+them training leaves as they are.
 """
 
 from __future__ import annotations
@@ -27,12 +31,16 @@ from transformers import LlamaForCausalLM
 
 HEAD_DIM = 128
 CODE = 80
-"""Dimensions of a token's code, of X, of Z and of C."""
+"""Dimensions of a token's code, of X and of C."""
 LAGS = 3
-TOKEN, NEWEST, OLDER, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
+FARTHER = 0.8
+"""Weight of lags 4 to 6 against 1 to 3, and of 7 to 9 against 4 to 6."""
+TOKEN, NEWEST, _, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
 CONSTANT, BOOK_START, ANY_ROLE, ROLES, ROLE_SEEN = 320, 321, 322, slice(323, 326), slice(326, 329)
 CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
 COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
+SECOND_NORM = 1.24
+"""What the norm before layer 1 divides by, about."""
 LOOKUP_LAYER, START_LAYER = 2, 3
 BOOK_HEADS, QUESTION_HEAD = 2, 2
 """The first heads of the lookup layer look in the book, the next in the question; the start head is the first of its
@@ -40,7 +48,9 @@ layer."""
 LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3)
 """Of a lag head's score, by RoPE pair from the fastest: the right distance is to beat the next, and every other one up
 to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
-WIRED_HEADS = {0: 3, 1: 2, 2: 3}
+WIRED_HEADS = {0: 3, 1: 3, 2: 3}
+KEPT_HEADS = (3, 3, BOOK_HEADS)
+"""The first heads of the first layers that training leaves as they are."""
 SLOW_TURN = 0.5
 """Most radians that a pair may turn over the whole context to be used for codes."""
 
@@ -66,12 +76,14 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
     for lag in range(1, LAGS + 1):
         first.look_back(lag - 1, lag, constant=CONSTANT_SCALE)
         first.carry(lag - 1, TOKEN, NEWEST, LAG_GAIN * torch.matrix_power(turn, lag - 1))
-    second.look_back(0, LAGS, constant=0.2 * CONSTANT_SCALE)
-    second.carry(0, NEWEST, OLDER, torch.eye(CODE))
+    for head, steps in ((0, 1), (2, 2)):
+        second.look_back(head, steps * LAGS, constant=0.2 * CONSTANT_SCALE)
+        earlier = torch.matrix_power(turn, steps * LAGS)
+        second.carry(head, NEWEST, NEWEST, SECOND_NORM * FARTHER**steps * earlier)
     second.find_role(1)
     lookup = _Lookup(third, _num_fast(model, frequencies), turn, generator)
-    lookup.book(0, far=0.6, match=9.0, nothing=2.2)
-    lookup.book(1, far=1.0, match=8.0, nothing=2.4)
+    lookup.book(0, match=7.0, nothing=3.0)
+    lookup.book(1, match=10.0, nothing=3.2)
     lookup.question(QUESTION_HEAD, match=12.0)
     for number, layer in enumerate(layers):
         heads = _Heads(layer.self_attn, frequencies)
@@ -83,19 +95,31 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
     last.carry(0, COPY, TOKEN, OUTPUT_GAIN * torch.eye(CODE))
 
 
+@torch.no_grad()
+def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM) -> None:
+    """Gives a fresh wired model what a trained one of the same shape has learned, without its first two layers' heads
+    and its lookup heads."""
+    weights = trained.state_dict()
+    circuit = (*(f"model.layers.{number}." for number in range(LOOKUP_LAYER)), f"model.layers.{LOOKUP_LAYER}.self_attn")
+    fresh.load_state_dict(
+        {name: fresh.state_dict()[name] if name.startswith(circuit) else weight for name, weight in weights.items()}
+    )
+
+
 class Guard:
     """Takes back, after every step, what training did to the codes before they are looked up.
 
     The heads of the first two layers that were set by hand stay as they are, and nothing else in these layers speaks:
     whatever it wrote, also to other dimensions, changed the scale of the codes or blurred them, and one match in
-    twenty went wrong for it.
+    twenty went wrong for it. The heads that look in the book stay too: short sequences hold few places that nearly
+    match, and heads trained on these choose worse in a book.
     """
 
     def __init__(self, wired: LlamaForCausalLM) -> None:
         self._marks = wired.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop].detach().clone()
         self._kept = [
-            [part.detach().clone() for part in _parts(wired.model.layers[number].self_attn, WIRED_HEADS[number])]
-            for number in range(LOOKUP_LAYER)
+            [part.detach().clone() for part in _parts(wired.model.layers[number].self_attn, heads)]
+            for number, heads in enumerate(KEPT_HEADS)
         ]
 
     @torch.no_grad()
@@ -103,10 +127,10 @@ class Guard:
         model.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop] = self._marks
         for number, kept in enumerate(self._kept):
             layer = model.model.layers[number]
-            layer.mlp.down_proj.weight.zero_()
-            layer.self_attn.o_proj.weight[:, WIRED_HEADS[number] * HEAD_DIM :] = 0
+            if number < LOOKUP_LAYER:
+                layer.mlp.down_proj.weight.zero_()
             layer.input_layernorm.weight.fill_(1.0)
-            for mine, theirs in zip(_parts(layer.self_attn, WIRED_HEADS[number]), kept, strict=True):
+            for mine, theirs in zip(_parts(layer.self_attn, KEPT_HEADS[number]), kept, strict=True):
                 mine.copy_(theirs)
 
 
@@ -237,11 +261,11 @@ class _Lookup:
         pairs = torch.arange(slow, half)
         self.still = int(pairs[-1])
         self.places = torch.cat([pairs[:-2], pairs[:-2] + half])
-        self.views = [_rotation(CODE, generator)[: len(self.places)] for _ in range(2)]
+        self.view = _rotation(CODE, generator)[: len(self.places)]
 
-    def book(self, head: int, *, far: float, match: float, nothing: float) -> None:
+    def book(self, head: int, *, match: float, nothing: float) -> None:
         """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
-        self._codes(head, match, far=far)
+        self._codes(head, match)
         score = match * nothing
         self._bias(head, BOOK_START, score)
         for number, penalty in enumerate((0.0, 2.5, 1.5)):
@@ -263,18 +287,15 @@ class _Lookup:
         self._codes(head, match, goal=TOKEN)
         self._bias(head, BOOK_START, match * nothing)
 
-    def _codes(self, head: int, match: float, *, far: float = 0.0, goal: slice = COPY) -> None:
+    def _codes(self, head: int, match: float, *, goal: slice = COPY) -> None:
         heads = self.heads
         heads.clear(head)
         # One matched token adds norm^2 * |code|^2 * gain * share to the score; share: what the view keeps.
         code = (self.NORM * CODE_SCALE) ** 2 * CODE * LAG_GAIN * len(self.places) / CODE
         size = math.sqrt(match * math.sqrt(heads.size) / code)
-        near, older = self.views
-        heads.q[head][self.places, TOKEN] = size * near
-        heads.q[head][self.places, NEWEST] = size * near @ self.turn / LAG_GAIN
-        heads.k[head][self.places, NEWEST] = size * near
-        heads.q[head][self.places, OLDER] = far * size * older @ self.turn / LAG_GAIN
-        heads.k[head][self.places, OLDER] = size * older
+        heads.q[head][self.places, TOKEN] = size * self.view
+        heads.q[head][self.places, NEWEST] = size * self.view @ self.turn / LAG_GAIN
+        heads.k[head][self.places, NEWEST] = size * self.view
         heads.carry(head, TOKEN, goal, COPY_GAIN * torch.eye(CODE))
 
     def _bias(self, head: int, feature: int, score: float) -> None:
