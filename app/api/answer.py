@@ -24,6 +24,7 @@ RETRY_SECONDS = 2
 _LOOK_SECONDS = 0.1
 _HANDOVER_SECONDS = 10.0  # within which a cancelled request has surely let go of the engine
 _ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
+_BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
 
 
@@ -101,7 +102,7 @@ async def _send(keeper: Keeper, claim: threading.Event, text: str) -> None:
     if not text.strip():
         raise Refused(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if keeper.desk.stage is not Stage.EMPTY:
-        raise Refused(409, "A book is open in Trifold's page, and a text was sent in its place.", "book_open")
+        raise Refused(409, _BOOK_OPEN, "book_open")
     digest = hashlib.sha256(text.encode()).hexdigest()
     title = f"{_SENT_TITLE} {digest[:12]}"
     await asyncio.to_thread(keeper.engine.wait_ready)

@@ -63,7 +63,7 @@ def messages(exchanges: Sequence[Exchange], waiting: str = "", made: Made | None
     for turn, exchange in enumerate(exchanges):
         known = made.get(turn)
         if known is None or known[0] is not exchange or exchange.stopped is None:
-            asked = harmless(_shortened(exchange.question)) + acts.under_question(exchange)
+            asked = _asked(exchange.question) + acts.under_question(exchange)
             answer = _answer(exchange, turn, waiting if exchange is exchanges[-1] else "")
             known = made[turn] = exchange, [{"role": "user", "content": asked}, answer]
         shown += [dict(message) for message in known[1]]
@@ -78,8 +78,11 @@ def refusal(trouble: Trouble, option: str = "") -> Message:
     return message
 
 
-def _shortened(question: str) -> str:
-    return question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
+def _asked(question: str) -> str:
+    """A question as it was typed: its asterisks and signs are no Markdown, and its lines stay lines."""
+    shown = question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
+    lines = html.escape(shown, quote=False).splitlines()
+    return f'<div class="asked">{"<br>".join(lines)}</div>'
 
 
 def _answer(exchange: Exchange, turn: int, waiting: str) -> Message:

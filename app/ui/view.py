@@ -52,7 +52,8 @@ def model_view(status: Any) -> View:
     model = status.model
     demo = is_same_folder(model.path, DEMO_MODEL)  # its folder's name says nothing to a person
     name = DEMO_NAME if demo else model.name
-    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model)}
+    here = model.parameters > 0  # of another machine's model only the pace is known
+    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here}
 
 
 def book_view(desk: Desk) -> View:
@@ -93,7 +94,7 @@ def _reading(desk: Desk) -> View | None:
     if desk.paused and desk.read is not None:
         return presentation.paused_view(desk.read, _unit(desk))
     if desk.progress is None:
-        return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": ""}
+        return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": getattr(desk.fit, "estimate", "")}
     return presentation.reading_view(desk.progress, _unit(desk))
 
 

@@ -42,10 +42,21 @@ def test_broken_marks_do_not_break_it(text: str) -> None:
     assert "<" not in harmless(text)
 
 
-def test_questions_are_made_harmless_too() -> None:
-    shown = messages.messages([Exchange("<b>Who?</b>", "Maren.", StopReason.END)])
-    assert shown[0] == {"role": "user", "content": "&lt;b>Who?&lt;/b>"}
-    assert shown[1]["content"] == "Maren."
+@pytest.mark.parametrize(
+    ("question", "shown"),
+    [
+        ("<b>Who?</b> & why &lt;?", "&lt;b&gt;Who?&lt;/b&gt; &amp; why &amp;lt;?"),
+        (
+            "# 1. *Who*\n\n> said ![x](http://evil.example/x.png)",
+            "# 1. *Who*<br><br>&gt; said ![x](http://evil.example/x.png)",
+        ),
+    ],
+)
+def test_a_question_is_shown_as_it_was_typed(question: str, shown: str) -> None:
+    """No line of it is empty, so that Markdown takes all of it for one piece of HTML."""
+    asked, answer = messages.messages([Exchange(question, "Maren.", StopReason.END)])
+    assert asked == {"role": "user", "content": f'<div class="asked">{shown}</div>'}
+    assert answer["content"] == "Maren."
 
 
 def test_an_answer_being_written_has_a_caret_and_no_open_marks() -> None:
@@ -82,7 +93,7 @@ def test_no_text_takes_long(mark: str) -> None:
 
 def test_a_huge_question_is_shown_in_part() -> None:
     shown = messages.messages([Exchange("x" * 5_000_000, "No.", StopReason.END)])
-    assert len(shown[0]["content"]) == messages.LONGEST_QUESTION + 2
+    assert shown[0]["content"].count("x") == messages.LONGEST_QUESTION
 
 
 def test_what_has_ended_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

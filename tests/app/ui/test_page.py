@@ -19,7 +19,7 @@ from app.ui.live import changes
 from app.ui.view import map_view, page_view
 from engine.errors import EngineError
 from tests.app.ui.entering import enter
-from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, figures, wait_for
+from tests.app.ui.scripted import ScriptedEngine, ScriptedModel, ScriptedStatus, book, figures, wait_for
 
 PORT = 7862
 
@@ -158,6 +158,12 @@ def test_an_empty_desk() -> None:
     assert view["figures"] is None
     assert view["model"]["line"] == "Storyteller 27M"
     assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
+
+
+def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
+    elsewhere = dataclasses.replace(ScriptedModel(), parameters=0)
+    assert view_of(Desk())["model"]["here"]
+    assert not view_of(Desk(), ScriptedStatus(model=elsewhere))["model"]["here"]
 
 
 def test_a_model_on_its_way_and_one_that_failed() -> None:

@@ -1,0 +1,67 @@
+"""The smallest phones: nothing is cut off, and what was typed is shown as it was typed."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page
+
+from tests.e2e.gallery import SAMPLE
+from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, until
+
+PHONE = (390, 844)
+SMALL_PHONE = (360, 740)
+SETTLE_MS = 600
+
+
+def bottom(page: Page, selector: str) -> float:
+    box = page.locator(selector).last.bounding_box()
+    assert box is not None
+    return box["y"] + box["height"]
+
+
+def top(page: Page, selector: str) -> float:
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None
+    return box["y"]
+
+
+def test_a_narrow_screen_cuts_nothing_off(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, PHONE, "light")
+    give(page, SAMPLE)
+    until(page, lambda: "76 pages" in page.inner_text("#book-line"))
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    clean_page(page)
+    page.wait_for_selector("#suggestions button")
+    until(
+        page,
+        lambda: page.evaluate(
+            "document.querySelector('#card').scrollHeight <= document.querySelector('#card').clientHeight"
+        ),
+    )
+    assert bottom(page, "#suggestions li") <= top(page, "#ask-row")
+    page.click("#how > button")
+    page.wait_for_timeout(SETTLE_MS)
+    page.locator("#sampling input[type='range']").last.scroll_into_view_if_needed()
+    assert bottom(page, "#how") <= PHONE[1]
+    assert bottom(page, "#sampling input[type='range']") <= PHONE[1], "the last of the sliders can be reached"
+    page.click("#how > button")
+    page.set_viewport_size({"width": SMALL_PHONE[0], "height": SMALL_PHONE[1]})
+    tools = [box["y"] for tool in page.locator("#top .tf-tool:visible").all() if (box := tool.bounding_box())]
+    assert len(tools) == 5
+    assert max(tools) - min(tools) <= 1, "the tools stand in one row"
+    typed = "1. *Who* kept it?\n\n# And <b>why</b>?"
+    ask(page, typed)
+    answered(page)
+    assert page.locator("#chat .user .asked").inner_text() == typed
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_of_a_server_elsewhere_only_what_is_known_is_shown(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    until(page, lambda: page.get_attribute("#trifold", "data-here") == "yes")
+    page.evaluate("document.querySelector('#figures-all').hidden = false")
+    page.wait_for_selector("#split", state="attached")
+    page.evaluate("document.querySelector('#trifold').dataset.here = 'no'")
+    told = page.inner_text("#figures")
+    assert "per token" in told
+    assert "Guesses kept" not in told
+    assert "Memory of the book" not in told
