@@ -1,11 +1,12 @@
 """Models that are worth a try for whole books: pairs of a target and a draft, with what is known before a download.
 
-Pure data. Where the numbers come from: layers, KV heads, head size and window are those of each model's published
-config.json, and sizes and licences those of its model card, WRITTEN DOWN FROM MEMORY in November 2026 without a look
-at the hub. The KV bytes per token that follow from them agree with the table in the project's research (Llama-2-7B
-512, Llama-3.1-8B 128, Qwen3-8B and 4B 144, Qwen2.5-7B 56 KiB at two bytes a value). Nothing is decided by them but
-what is shown beforehand: before weights are fetched, the hub's own list of files and the model's real settings take
-their place.
+Pure data. The parameters follow, to the last one, from layers, widths, heads and vocabulary of each model's published
+config.json (a test counts them), and so do the KV bytes. These values were compared with copies of the settings in
+public repositories for Llama 3.1 8B, Qwen 3 4B and Phi-3 mini, and the window of Qwen 2.5 1M and the licence of Yarn
+Llama 2 with their makers' own words; sizes of files and the other licences are written down from memory (November
+2026), and whether LWM, Yarn Llama 2 and Llama-68M offer safetensors at all could not be looked up. Nothing is decided
+by them but what is shown beforehand: before weights are fetched, the hub's own list of files and the model's real
+settings take their place, and a model without safetensors is refused with that reason.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -22,6 +23,8 @@ _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
 _APACHE = "Apache 2.0"
+_TRAINED_1M = 262_144
+"""Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +94,15 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "qwen2.5-7b-1m",
         "Qwen 2.5 7B Instruct 1M",
-        Model("Qwen/Qwen2.5-7B-Instruct-1M", Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, 1_010_000), _APACHE),
+        Model("Qwen/Qwen2.5-7B-Instruct-1M", Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, _TRAINED_1M), _APACHE),
         _QWEN_25_05B,
-        "The smallest cache per token of its size: the longest books on a given machine.",
+        "The smallest cache per token of its size: the longest books on a given machine, up to the length that its "
+        "makers trained it on.",
     ),
     Pair(
         "qwen2.5-14b-1m",
         "Qwen 2.5 14B Instruct 1M",
-        Model("Qwen/Qwen2.5-14B-Instruct-1M", Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, 1_010_000), _APACHE),
+        Model("Qwen/Qwen2.5-14B-Instruct-1M", Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, _TRAINED_1M), _APACHE),
         _QWEN_25_05B,
         "Better answers than 7B for twice the memory.",
     ),

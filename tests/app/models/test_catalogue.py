@@ -45,6 +45,46 @@ def test_cache_per_token_follows_from_the_shapes(id: str, kib: int) -> None:
     assert shape.kv_bytes_per_token() == kib * KIB
 
 
+# hub id: hidden_size, num_attention_heads, intermediate_size, vocab_size, tied embeddings, biases of q, k and v,
+# norms of q and k; as in the models' config.json. Layers, KV heads and head size stand in the catalogue itself.
+SETTINGS = {
+    "meta-llama/Llama-3.1-8B-Instruct": (4096, 32, 14_336, 128_256, False, False, False),
+    "meta-llama/Llama-3.2-1B-Instruct": (2048, 32, 8192, 128_256, True, False, False),
+    "Qwen/Qwen2.5-0.5B-Instruct": (896, 14, 4864, 151_936, True, True, False),
+    "Qwen/Qwen2.5-7B-Instruct-1M": (3584, 28, 18_944, 152_064, False, True, False),
+    "Qwen/Qwen2.5-14B-Instruct-1M": (5120, 40, 13_824, 152_064, False, True, False),
+    "Qwen/Qwen3-0.6B": (1024, 16, 3072, 151_936, True, False, True),
+    "Qwen/Qwen3-4B-Instruct-2507": (2560, 32, 9728, 151_936, True, False, True),
+    "Qwen/Qwen3-8B": (4096, 32, 12_288, 151_936, False, False, True),
+    "microsoft/Phi-3-mini-128k-instruct": (3072, 32, 8192, 32_064, False, False, False),
+    "LargeWorldModel/LWM-Text-Chat-128K": (4096, 32, 11_008, 32_000, False, False, False),
+    "NousResearch/Yarn-Llama-2-7b-128k": (4096, 32, 11_008, 32_000, False, False, False),
+    "NousResearch/Yarn-Llama-2-13b-128k": (5120, 40, 13_824, 32_000, False, False, False),
+    "JackFram/llama-68m": (768, 12, 3072, 32_000, False, False, False),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_parameters_follow_from_the_settings(name: str) -> None:
+    """Counted one matrix at a time: a wrong layer, KV head or head size would not give the published number."""
+    model = catalogue.known(name)
+    assert model is not None
+    assert model.shape is not None
+    shape = model.shape
+    width, heads, inner, vocabulary, tied, biased, normed = SETTINGS[name]
+    queries, keys = heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    attention = 2 * width * queries + 2 * width * keys
+    attention += (queries + 2 * keys) * biased + 2 * shape.head_dim * normed
+    layer = attention + 3 * width * inner + 2 * width
+    embeddings = vocabulary * width * (1 if tied else 2)
+    assert shape.parameters == shape.layers * layer + embeddings + width
+
+
+def test_every_model_that_is_offered_is_counted() -> None:
+    models = [model for pair in catalogue.PAIRS for model in (pair.target, pair.draft) if model]
+    assert {model.name for model in models if model.shape} == set(SETTINGS)
+
+
 def test_the_catalogue_holds_what_was_promised() -> None:
     ids = [pair.id for pair in catalogue.PAIRS]
     assert len(set(ids)) == len(ids)
