@@ -13,7 +13,6 @@ Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Protocol
 
 import torch
@@ -93,26 +92,15 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 or past == 0:
         return (attend if n == 1 else attend_causal)(q, k, v, scaling)[0]
-    whole = kernels.cpu_splits(k.shape[1], past, torch.get_num_threads()) == 1
-    if q.device.type == "cpu" and n <= _MASKED_QUERIES and whole:
+    if q.device.type == "cpu" and n <= _MASKED_QUERIES:
         group = q.shape[1] // k.shape[1]
         packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        mask = _newest_mask(n, past, group, q.dtype)
-        return kernel(packed, k, v, 0.0, False, attn_mask=mask, scale=scaling)[0].reshape(q.shape)
+        return kernels.cpu_newest(packed, k, v, scaling, n).reshape(q.shape)
     parts = [
         attend(q, k[:, :, :past], v[:, :, :past], scaling),
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
     ]
     return merge(parts)
-
-
-@functools.lru_cache(maxsize=4)
-def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Additive mask (1, 1, group * n, past + n). The layers of a pass share it, so the last few are kept."""
-    mask = torch.zeros(n, past + n, dtype=dtype)
-    mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
-    return mask.repeat(group, 1)[None, None]
 
 
 def attend_causal(

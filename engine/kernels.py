@@ -24,6 +24,8 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch
 
 # Keys are cut into at most so many pieces; shorter ones cost more in the merge than they gain.
 _CPU_SPLITS, _CPU_PIECE = 16, 2048
+# Time that may be lost to workers that wait for the last one, as a factor, before keys are cut further.
+_LEAST_WAIT = 1.1
 _CUDA_SPLITS, _CUDA_PIECE = 128, 512
 # Query rows that one block of torch's flash kernel takes, and how many blocks each processor of a GPU should have.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
@@ -57,20 +59,49 @@ def plain(
 
 def cpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's fused CPU kernel; it also returns the log-sum-exp."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     pieces = cpu_splits(q.shape[1], k.shape[2], torch.get_num_threads())
     if pieces == 1:
-        out, lse = kernel(q, k, v, 0.0, False, scale=scaling)
-        return out, lse
-    return split_attend(q, k, v, pieces, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=scaling))
+        return _cpu(q, k, v, scaling)
+    return split_attend(q, k, v, pieces, functools.partial(_cpu, scaling=scaling))
+
+
+def cpu_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int) -> torch.Tensor:
+    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own. Returns out."""
+    past = k.shape[2] - new
+    pieces = cpu_splits(k.shape[1], past, torch.get_num_threads())
+    even = past // pieces * pieces if pieces > 1 else 0
+    mask = _newest_mask(new, past - even, q.shape[2] // new, q.dtype)
+    tail = _cpu(q, k[:, :, even:], v[:, :, even:], scaling, mask)
+    if even == 0:
+        return tail[0]
+    kernel = functools.partial(_cpu, scaling=scaling)
+    return merge([*attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail])
+
+
+@functools.lru_cache(maxsize=4)
+def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive mask (1, 1, group * n, past + n). The layers of a pass share it, so the last few are kept."""
+    mask = torch.zeros(n, past + n, dtype=dtype)
+    mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
+    return mask.repeat(group, 1)[None, None]
+
+
+def _cpu(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = kernel(q, k, v, 0.0, False, attn_mask=mask, scale=scaling)
+    return out, lse
 
 
 def cpu_splits(heads: int, seq: int, workers: int) -> int:
-    """Pieces to cut ``seq`` keys into, so that heads times pieces keeps all workers busy."""
-    splits = 1
-    while heads * splits < workers and splits < _CPU_SPLITS and seq // (2 * splits) >= _CPU_PIECE:
-        splits *= 2
-    return splits
+    """Pieces to cut ``seq`` keys into, so that heads times pieces keeps all workers busy, and about equally.
+
+    Three heads on two workers would take as long as four.
+    """
+    most = max(1, min(_CPU_SPLITS, seq // _CPU_PIECE))
+    waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, most + 1)]
+    return next(n for n, wait in enumerate(waits, 1) if wait <= max(_LEAST_WAIT, min(waits)))
 
 
 def cuda_splits(heads: int, rows: int, seq: int, processors: int) -> int:
@@ -85,19 +116,24 @@ def split_attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run ``kernel`` on equal pieces of the keys as one batch, and join them. The views copy nothing."""
     even = k.shape[2] // splits * splits
-    heads, piece, dim = k.shape[1], even // splits, k.shape[3]
+    parts = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)
+    if even < k.shape[2]:
+        parts.append(kernel(q, k[:, :, even:], v[:, :, even:]))
+    joined = torch.logsumexp(torch.stack([lse for _, lse in parts]), dim=0)
+    return merge(parts), joined
+
+
+def attend_each(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What ``kernel`` says of each of ``splits`` equal pieces of the keys, which it takes as one batch."""
+    heads, piece, dim = k.shape[1], k.shape[2] // splits, k.shape[3]
 
     def cut(x: torch.Tensor) -> torch.Tensor:
-        return x[0, :, :even].unflatten(1, (splits, piece)).transpose(0, 1)
+        return x[0].unflatten(1, (splits, piece)).transpose(0, 1)
 
     out, lse = kernel(q.expand(splits, heads, q.shape[2], dim), cut(k), cut(v))
-    outs, lses = list(out.unsqueeze(1)), list(lse.unsqueeze(1))
-    if even < k.shape[2]:
-        rest, rest_lse = kernel(q, k[:, :, even:], v[:, :, even:])
-        outs.append(rest)
-        lses.append(rest_lse)
-    joined = torch.logsumexp(torch.stack(lses), dim=0)
-    return merge(list(zip(outs, lses, strict=True))), joined
+    return list(zip(out.unsqueeze(1), lse.unsqueeze(1), strict=True))
 
 
 def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -60,6 +60,24 @@ def test_split_count_keeps_workers_busy() -> None:
     assert kernels.cpu_splits(heads=1, seq=3_000, workers=132) == 1
 
 
+def test_split_count_leaves_no_worker_waiting_for_the_last_head() -> None:
+    assert kernels.cpu_splits(heads=3, seq=32_768, workers=2) == 2
+    assert kernels.cpu_splits(heads=8, seq=32_768, workers=6) == 3
+    assert kernels.cpu_splits(heads=3, seq=1_024, workers=2) == 1, "short keys are not worth a merge"
+
+
+@pytest.mark.parametrize("n", [1, 2, 13, 64])
+@pytest.mark.parametrize("past", [8_190, 8_191, 12_288])
+def test_new_tokens_behind_keys_in_pieces_see_what_they_should(
+    n: int, past: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
+    expected, _ = definition(q, k, v, 0.2, causal=True)
+    assert kernels.cpu_splits(3, past, 2) > 1
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])
 @pytest.mark.parametrize("n", [1, 2, 33])
 @pytest.mark.parametrize("past", [0, 1, 300])
