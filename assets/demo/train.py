@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--books", type=Path, required=True, help="folder of *.txt books")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and logs")
     parser.add_argument("--out", type=Path, default=HERE, help="where target/ and draft/ are written")
-    parser.add_argument("--start", type=Path, help="a trained target to begin with instead of a fresh one")
+    parser.add_argument("--start", type=Path, help="folder of a trained target/ and draft/ to begin with")
     parser.add_argument("--rate", type=float, help="the highest learning rate, if not the plan's")
     parser.add_argument("--plan", choices=sorted(PLANS), default="gpu" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=100, help="for the target, over all runs together")
@@ -71,7 +71,9 @@ def main() -> None:
     materials = Materials(train, held_back, tokenizer, device, options.seed, workers, Peers.join())
     plan = PLANS[options.plan]
     plan = replace(plan, learning_rate=options.rate or plan.learning_rate)
-    training = TargetTraining(plan, materials, options.work, options.minutes, options.start)
+    training = TargetTraining(
+        plan, materials, options.work, options.minutes, options.start and options.start / "target"
+    )
     previous = [signal.signal(kind, training.stop) for kind in (signal.SIGTERM, signal.SIGINT)]
     target = training.run()
     for kind, handler in zip((signal.SIGTERM, signal.SIGINT), previous, strict=True):
@@ -79,7 +81,9 @@ def main() -> None:
     if not materials.peers.leads:
         return
     export(target, tokenizer, options.out / "target")
-    draft = distill(target, plan, materials, options.work, options.draft_minutes)
+    draft = distill(
+        target, plan, materials, options.work, options.draft_minutes, options.start and options.start / "draft"
+    )
     export(draft, tokenizer, options.out / "draft")
 
 

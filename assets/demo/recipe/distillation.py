@@ -58,10 +58,20 @@ def divergence(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
 
 
 def distill(
-    target: LlamaForCausalLM, plan: Plan, materials: Materials, folder: Path, minutes: float
+    target: LlamaForCausalLM,
+    plan: Plan,
+    materials: Materials,
+    folder: Path,
+    minutes: float,
+    start: Path | None = None,
 ) -> LlamaForCausalLM:
-    """Trains the draft until it has had `minutes`, over all runs that ended in `folder`."""
+    """Trains the draft until it has had `minutes`, over all runs that ended in `folder`.
+
+    start: a trained draft to begin with, of an earlier target.
+    """
     draft, checkpoint, spent = started_from(target, plan), folder / "draft.pt", 0.0
+    if start:
+        draft.load_state_dict(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
     if checkpoint.exists():
         state = torch.load(checkpoint, map_location=target.device, weights_only=True)
         draft.load_state_dict(state["model"])
