@@ -73,9 +73,12 @@ class Keeper:
 
     # The book ------------------------------------------------------------------------------------------------
 
-    def open(self, book: Book, password: str | None = None) -> None:
-        """Put another book on the desk and read it."""
-        job = self._take_over(stage=Stage.OPENING, book=book)
+    def open(self, book: Book, password: str | None = None, chat: str = "") -> None:
+        """Put another book on the desk and read it; with it a chat about it, or the last one."""
+        with self._lock:
+            if chat:
+                self._desk = replace(self._desk, chat=chat)
+            job = self._take_over(stage=Stage.OPENING, book=book)
         opening.start(self, job, lambda: opening.open_book(self, job, book, password))
 
     def choose(self, first: int, last: int) -> None:
@@ -108,9 +111,7 @@ class Keeper:
             book = self.books.get(mark.book)
         except DocumentError:
             return
-        with self._lock:
-            self._desk = replace(self._desk, chat=mark.chat)
-        self.open(book)
+        self.open(book, chat=mark.chat)
 
     def close_book(self) -> None:
         """Clear the desk."""
@@ -154,16 +155,30 @@ class Keeper:
     # Its chats -----------------------------------------------------------------------------------------------
 
     def begin_chat(self) -> None:
-        """A clean page about the same book."""
-        if self._desk.book is not None:
-            self.show_chat(self.chats.begin(self._desk.book.sha256).id)
+        """A clean page about the same book.
+
+        Raises:
+            Busy: an answer is being written.
+        """
+        with self._lock:
+            if self._desk.book is not None:
+                self._check_silence()
+                self.show_chat(self.chats.begin(self._desk.book.sha256).id)
 
     def show_chat(self, chat_id: str) -> None:
-        """Lay another chat about this book on the desk."""
+        """Lay another chat about this book on the desk.
+
+        Raises:
+            Busy: an answer is being written.
+        """
         with self._lock:
-            if not self._desk.asking:
-                self._desk = replace(self._desk, chat=chat_id)
-                self._mark()
+            self._check_silence()
+            self._desk = replace(self._desk, chat=chat_id)
+            self._mark()
+
+    def _check_silence(self) -> None:
+        if self._desk.asking:
+            raise Busy("An answer is being written.", "Stop it, or wait for its end.")
 
     def show_version(self, message: int) -> None:
         """Show another version of a question or an answer of the chat on the desk.
@@ -172,8 +187,7 @@ class Keeper:
             Busy: an answer is being written into this chat.
         """
         with self._lock:
-            if self._desk.asking:
-                raise Busy("An answer is being written.", "Stop it, or wait for its end.")
+            self._check_silence()
             self.chats.show(self._desk.chat, message)
 
     def delete_chat(self, chat_id: str) -> None:

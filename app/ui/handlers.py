@@ -7,6 +7,7 @@ whole chat as messages plus the state of the input. Knows no layout and no engin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import gradio as gr
@@ -41,8 +42,12 @@ class Handlers:
         return self._shown("")
 
     def begin_chat(self) -> list[Message]:
-        """A new chat; what stands in the question box stays: a quick person may be typing already."""
-        self._keeper.begin_chat()
+        """A new chat; what stands in the question box stays: a quick person may be typing already.
+
+        While an answer is being written there is none; the page has said so before it asks.
+        """
+        with suppress(Busy):
+            self._keeper.begin_chat()
         return self.show()
 
     def stop(self) -> None:

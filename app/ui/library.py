@@ -149,11 +149,12 @@ class Library:
         asked = await body(request)
         chat, message = self._chat(asked), asked.get("message")
         keeper, desk = self._keeper, self._keeper.desk
+        if desk.book is None or desk.book.sha256 != chat.book:
+            keeper.open(keeper.books.get(chat.book), chat=chat.id)
+        else:
+            keeper.show_chat(chat.id)
         if isinstance(message, int):
             keeper.chats.show(chat.id, message)
-        if desk.book is None or desk.book.sha256 != chat.book:
-            keeper.open(keeper.books.get(chat.book))
-        keeper.show_chat(chat.id)
         shown = keeper.chats.get(chat.id)
         at = shown.position_of(message) if shown and isinstance(message, int) else None
         return JSONResponse({"position": at})

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SAMPLE = ROOT / "assets" / "sample"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-BOOK_CHARACTERS = 30_000
+BOOK_CHARACTERS = 12_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -243,6 +243,21 @@ def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open
     assert "stopped" in page.locator("#chat .under").last.inner_text()
 
 
+def test_a_new_chat_waits_for_the_end_of_the_answer(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "A long question")
+    page.wait_for_selector('#trifold[data-asking="yes"]')
+    page.click("#begin-chat")
+    page.wait_for_selector("#toast", state="visible")
+    assert page.inner_text("#toast") == "An answer is being written. Stop it, or wait for its end."
+    assert questions(page) == 1
+    page.keyboard.press("Escape")
+    answered(page)
+    page.click("#begin-chat")
+    until(page, lambda: questions(page) == 0)
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[int, int], scheme: str) -> None:

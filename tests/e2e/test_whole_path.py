@@ -82,7 +82,7 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     ask(page, "And what did she write down?")
     answered(page)
     prefilled = number(page.inner_text('[data-figure="reused"]'))
-    assert prefilled < book_tokens * 0.01, f"{prefilled} of {book_tokens} tokens were read again"
+    assert prefilled < book_tokens * 0.03, f"{prefilled} of {book_tokens} tokens were read again"
     assert page.locator("#chat .trouble").count() == 0
 
 

@@ -1,6 +1,7 @@
 // Between our frame and Gradio's chat: which chat is shown, whether somebody is asking, and a few keys.
 import { write } from "./acts.js";
 import { post } from "./frame.js";
+import { tell } from "./library.js";
 
 const byId = (id) => document.getElementById(id);
 const press = (id) => byId(id)?.click();
@@ -73,9 +74,14 @@ function ask(question) {
   setTimeout(() => press("send"), 60); // Gradio takes the words over in its own time
 }
 
+function beginChat() {
+  if (asking) tell({ cause: "An answer is being written.", remedy: "Stop it, or wait for its end." });
+  else press("fresh");
+}
+
 export function bindChat() {
   setInterval(reconcile, 700);
-  byId("begin-chat").addEventListener("click", () => press("fresh"));
+  byId("begin-chat").addEventListener("click", beginChat);
   byId("stop-reading").addEventListener("click", () => post("/reading/stop"));
   byId("read-rest").addEventListener("click", () => post("/reading/again"));
   document.addEventListener("keydown", (event) => {

@@ -20,6 +20,7 @@ from app.ui.library import Library
 from app.ui.sample import Sample
 from engine.config import SamplingParams
 from engine.document import Document
+from engine.errors import Busy
 from engine.events import StopReason
 from tests.app.ui.entering import enter
 from tests.app.ui.scripted import ScriptedEngine, book, wait_for
@@ -183,6 +184,40 @@ def test_what_is_found_opens_its_book_its_chat_and_its_version(client: TestClien
     wait_for(lambda: keeper.desk.stage is Stage.READY and keeper.desk.book.sha256 == first)
     assert keeper.desk.chat == chat
     assert keeper.chat.exchanges[0].answer == "Maren **Holt**."
+
+
+def test_another_chat_waits_for_the_end_of_an_answer(client: TestClient, keeper: Keeper) -> None:
+    open_book(keeper)
+    say(keeper, "Who?", "Maren.")
+    first = keeper.desk.chat
+    keeper.begin_chat()
+    second = keeper.desk.chat
+    claim = keeper.claim()
+    refused = client.post("/chats/open", json={"id": first})
+    assert refused.json()["cause"] == "An answer is being written."
+    with pytest.raises(Busy):
+        keeper.begin_chat()
+    assert keeper.desk.chat == second
+    keeper.release(claim)
+    assert client.post("/chats/open", json={"id": first}).status_code == 200
+    assert keeper.desk.chat == first
+
+
+def test_a_chat_about_another_book_ends_the_answer_and_is_the_one_on_the_desk(
+    client: TestClient, keeper: Keeper
+) -> None:
+    open_book(keeper, "One")
+    say(keeper, "Older?", "Yes.")
+    older = keeper.desk.chat
+    keeper.begin_chat()
+    say(keeper, "Newer?", "Yes.")
+    open_book(keeper, "Two")
+    claim = keeper.claim()
+    assert client.post("/chats/open", json={"id": older}).status_code == 200
+    assert claim.is_set()
+    keeper.release(claim)
+    wait_for(lambda: keeper.desk.stage is Stage.READY)
+    assert keeper.desk.chat == older
 
 
 def test_versions_and_words_of_a_message(client: TestClient, keeper: Keeper) -> None:
