@@ -46,6 +46,7 @@ def show(address: str, data: Path) -> int:
 def main(address: str, folder: str) -> int:
     """The process of the window."""
     webview = importlib.import_module(PACKAGE)
+    webview.settings["ALLOW_DOWNLOADS"] = True  # else saving a chat does nothing, without a word
     width, height = _SIZE
     webview.create_window("Trifold", address, width=width, height=height, min_size=_SMALLEST, text_select=True)
     webview.start(private_mode=False, storage_path=folder)

@@ -23,6 +23,7 @@ _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
 _APACHE = "Apache 2.0"
+_OLD = " Uploads of its age may lack safetensors: the hub's list is looked at first, and says so."
 _TRAINED_1M = 262_144
 """Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 
@@ -129,7 +130,7 @@ PAIRS: tuple[Pair, ...] = (
             _LLAMA_2,
         ),
         _LLAMA_68M,
-        "A model of the paper that Trifold builds on; an older one with a very large cache.",
+        "A model of the paper that Trifold builds on, with a very large cache." + _OLD,
     ),
     Pair(
         "yarn-7b",
@@ -138,7 +139,7 @@ PAIRS: tuple[Pair, ...] = (
             "NousResearch/Yarn-Llama-2-7b-128k", Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072), _LLAMA_2
         ),
         _LLAMA_68M,
-        "The paper's main model: it continues texts and was not taught to chat.",
+        "The paper's main model: it continues texts and was not taught to chat." + _OLD,
     ),
     Pair(
         "yarn-13b",
@@ -147,7 +148,7 @@ PAIRS: tuple[Pair, ...] = (
             "NousResearch/Yarn-Llama-2-13b-128k", Shape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072), _LLAMA_2
         ),
         _LLAMA_68M,
-        "The paper's large model: it continues texts and was not taught to chat.",
+        "The paper's large model: it continues texts and was not taught to chat." + _OLD,
     ),
 )
 

@@ -117,8 +117,61 @@ def page_of_text(page: Page) -> None:
     page.wait_for_selector("#page-text mark")
 
 
-def error(page: Page) -> None:
+def searching(page: Page) -> None:
     page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("north light")
+    page.wait_for_selector("#search-found mark")
+
+
+def models(page: Page) -> None:
+    page.keyboard.press("Escape")
+    press(page, "#open-preferences")
+    page.wait_for_selector("#offers > li")
+
+
+def other_programs(page: Page) -> None:
+    page.click('[data-tab="api"]')
+
+
+def another_server(page: Page) -> None:
+    page.click('[data-tab="remote"]')
+    page.fill("#remote-address", "http://cluster.example:8000/v1")
+    page.wait_for_selector("#remote-agree", state="visible")
+
+
+def help_tab(page: Page) -> None:
+    page.click('[data-tab="help"]')
+    page.click("#report-make")
+    page.wait_for_selector("#report", state="visible")
+
+
+def shelf(page: Page) -> None:
+    """A drawer on a phone; always there on a wide screen."""
+    page.keyboard.press("Escape")
+    if page.locator("#open-shelf").is_visible():
+        page.click("#open-shelf")
+
+
+def figures(page: Page) -> None:
+    page.keyboard.press("Escape")
+    if page.locator("#open-figures").is_visible():
+        page.click("#open-figures")
+
+
+def how(page: Page) -> None:
+    page.keyboard.press("Escape")
+    page.click("#how > button")
+
+
+def library(page: Page) -> None:
+    page.click("#how > button")
+    page.locator("#books button.more").first.dispatch_event("click")
+    page.get_by_role("menuitem", name="Close this book").click()
+    page.wait_for_selector('#trifold[data-stage="empty"] #library li')
+
+
+def error(page: Page) -> None:
     give_text(page, "BROKEN book", "broken.txt")
     page.wait_for_selector("#trouble-cause", state="visible")
 
@@ -136,6 +189,15 @@ STATES: tuple[Callable[[Page], None], ...] = (
     race_replay,
     race_over,
     page_of_text,
+    searching,
+    models,
+    other_programs,
+    another_server,
+    help_tab,
+    shelf,
+    figures,
+    how,
+    library,
     error,
 )
 

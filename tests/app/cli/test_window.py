@@ -17,9 +17,10 @@ from tests.processes import ROOT
 STAND_IN = """
 import json, os
 said = {}
+settings = {"ALLOW_DOWNLOADS": False}
 def create_window(title, url, **more): said.update(title=title, url=url, **more)
 def start(**more):
-    said.update(more)
+    said.update(more, downloads=settings["ALLOW_DOWNLOADS"])
     open(os.environ["SHOWN"], "w").write(json.dumps(said))
 """
 
@@ -37,6 +38,7 @@ def test_closing_the_window_ends_the_program(stand_in: dict[str, str], data_fold
     shown = Path(stand_in["SHOWN"]).read_text(encoding="utf-8")
     assert "/?token=" in shown
     assert '"title": "Trifold"' in shown
+    assert '"downloads": true' in shown, "chats can be saved from it"
     assert not (data_folder / "instance.json").exists(), "the next start begins anew"
 
 
