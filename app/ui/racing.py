@@ -28,10 +28,7 @@ NAMES = {"plain": "Plain", "hierarchical": "Hierarchical"}
 _NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
-_REPLAY_OF_SEVERAL = (
-    "A replay of two runs, one after the other on this book, on one clock without the time to read the questions. "
-    "The first answer was short: {more} followed."
-)
+_REPLAY_OF_SEVERAL = REPLAY.replace("the first token", "each first token")
 
 
 class Racing:
@@ -142,7 +139,7 @@ def recording(result: Result, lookup: bool = False) -> View:
         "identical": result.identical,
         "verdict": verdict(result),
         "detail": detail(result),
-        "replay": _REPLAY_OF_SEVERAL.format(more=wording.counted(more, "more question")) if more else REPLAY,
+        "replay": _REPLAY_OF_SEVERAL if more else REPLAY,
     }
 
 

@@ -26,7 +26,6 @@ SHOWN = 2
 SETTLE_MS = 800
 # Citations that lead to a page, the surest first.
 BEST = ("#chat .cite.quoted", "#chat .cite.verbatim", "#chat .cite.nearly", "#chat .cite.drew")
-RACE = "Continue the story."
 
 
 def main(chromium: str) -> None:
@@ -63,7 +62,7 @@ def take(page: Page) -> None:
         page.wait_for_timeout(1500)  # the marks come by themselves
         save(page, "page")
         page.keyboard.press("Escape")
-    page.fill("#ask-box textarea", RACE)
+    fresh(page)  # the race takes the book's own questions then, one after the other until there is enough to see
     page.click("#race-start")
     page.wait_for_selector('#race-end[data-state="over"]', timeout=MINUTES * 60_000)
     save(page, "race")

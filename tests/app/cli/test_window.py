@@ -33,7 +33,7 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
 
 def test_closing_the_window_ends_the_program(stand_in: dict[str, str], data_folder: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "--window", "--port", str(free_port())]
-    done = subprocess.run(command, cwd=ROOT, env=stand_in, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=stand_in, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     shown = Path(stand_in["SHOWN"]).read_text(encoding="utf-8")
     assert "/?token=" in shown

@@ -134,7 +134,8 @@ def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> N
     assert found.times == pytest.approx((2 * 40.0 + 3 * 15.0) / (5 * 10.0))
     told = racing.recording(found)
     assert told["question"] == "Who? … and 1 more"
-    assert "1 more question followed" in told["replay"]
+    assert "replay of two runs" in told["replay"]
+    assert "from each first token on" in told["replay"]
     plain = told["lanes"][0]
     assert [(part["question"], part["begins"]) for part in plain["heats"]] == [("Who?", 0.0), ("Where?", 80.0)]
     assert plain["heats"][1]["steps"] == [[95.0, "a"]]
