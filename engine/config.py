@@ -49,22 +49,26 @@ class EngineConfig:
         context: window to reserve; None takes the model's own.
         device: "auto", "cpu", "cuda" or "cuda:1".
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
+        weights: of the target: "stored", or "8bit" or "4bit" to round them for less memory; answers are then exact with
+            respect to the rounded weights.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1). None: it and
             ``num_pending_tokens`` are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
-        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head.
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; None takes what
+            a pass hardly notices on this machine, 1,024 where nothing has been measured.
         chunk_size: neighbouring tokens that are selected together.
         refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
             drops) or "never".
         refresh_every: verifications between two rebuilds, for "every".
         num_sink_tokens, window_size: the draft's streaming cache.
-        prefill_block: tokens in one forward step of one layer; None takes what suits the device.
+        prefill_block: tokens in one forward step of one layer; None takes what is fast on this machine.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on the GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
+        speeds_file: where short probes of this machine are kept; none probes nothing.
         snapshot_folder: where read books are kept; none keeps nothing.
         snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
     """
@@ -74,10 +78,11 @@ class EngineConfig:
     context: int | None = None
     device: str = "auto"
     dtype: str = "auto"
+    weights: str = "stored"
     num_draft_tokens: int | None = None
     num_lookup_tokens: int = 32
     num_pending_tokens: int | None = None
-    retrieval_budget: int = 1024
+    retrieval_budget: int | None = None
     chunk_size: int = 8
     refresh: str = "every"
     refresh_every: int = 4
@@ -88,6 +93,7 @@ class EngineConfig:
     host_memory: str = "auto"
     device_memory: str = "auto"
     spill_folder: str = "auto"
+    speeds_file: str = ""
     snapshot_folder: str = ""
     snapshot_cap: str = "auto"
 
@@ -95,13 +101,14 @@ class EngineConfig:
         _check(bool(self.model), "model", self.model, "a folder or a hub id")
         _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
+        _check(self.weights in WEIGHTS, "weights", self.weights, "one of " + ", ".join(WEIGHTS))
         _check(0 <= (self.num_draft_tokens or 0) <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
         _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
         pending = self.num_pending_tokens
         _check(pending is None or 1 <= pending <= 256, "num_pending_tokens", pending, "1 to 256")
         _check(1 <= self.chunk_size <= 256, "chunk_size", self.chunk_size, "1 to 256")
         _check(
-            self.retrieval_budget >= self.chunk_size,
+            self.retrieval_budget is None or self.retrieval_budget >= self.chunk_size,
             "retrieval_budget",
             self.retrieval_budget,
             f"at least one chunk ({self.chunk_size})",
@@ -128,6 +135,7 @@ def bytes_of(size: str) -> int | None:
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+WEIGHTS = ("stored", "8bit", "4bit")
 REFRESHES = ("every", "drop", "never")
 
 _Config = TypeVar("_Config", SamplingParams, EngineConfig)

@@ -10,14 +10,17 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
+    from engine.planner import Plan
+    from engine.speeds import Speeds
 
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
 _PROBE_REPEATS = 5
+_USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the window that long-context models have
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,22 @@ class TorchFacts:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What reading a book of ``tokens`` tokens and a plain step behind it will take, by probes and arithmetic."""
+
+    tokens: int
+    reading_s: float
+    step_ms: float
+    kv: str
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds.
 
     ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
+    ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
+    books of several lengths; ``prefill_block`` (0: the usual one) and ``retrieval_budget`` are what the planner takes.
     """
 
     name: str
@@ -63,6 +78,10 @@ class ModelFacts:
     context_in_memory: int
     context_in_all: int
     window_kv: str
+    prefill_block: int = 0
+    retrieval_budget: int = 0
+    expected: tuple[Expected, ...] = ()
+    speeds: Speeds | None = None
 
 
 def probe_torch() -> TorchFacts:
@@ -87,19 +106,21 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    from engine import architecture, planner
+    from engine import architecture, planner, probing
 
     model = architecture.load_config(name)
     device = planner.pick_device(config.device)
     shape = architecture.kv_shape_of(model, architecture.pick_dtype(model, config.dtype, device), device)
     limit = int(model.max_position_embeddings)
-    weights = architecture.estimate_parameters(model) * shape.dtype.itemsize
+    weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
     free = planner.free_resources(device, config)
     # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
     limited = config.host_memory if device.type == "cpu" else config.device_memory
     room = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
     most = planner.most_tokens(shape, limit, room)
     plan = planner.plan(shape, most, room)
+    speeds = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights)
+    chosen = planner.completed(config, speeds, config.context or limit)
     return ModelFacts(
         name=architecture.display_name(name),
         architecture=model.model_type,
@@ -111,7 +132,33 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         context_in_memory=min(limit, room.device // shape.bytes_per_token),
         context_in_all=most,
         window_kv=planner.where(plan.kv) if plan else "",
+        prefill_block=chosen.prefill_block or 0,
+        retrieval_budget=chosen.retrieval_budget or 0,
+        expected=tuple(_expected(planner.plan_for_book(shape, n, most, room), n, speeds) for n in _lengths(most)),
+        speeds=speeds,
     )
+
+
+def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
+    """Memory that the weights take: those of the decoder blocks may be rounded."""
+    from engine import architecture, quantized
+
+    embedding = model.vocab_size * model.hidden_size
+    blocks = architecture.estimate_parameters(model) - embedding
+    return int(embedding * itemsize + blocks * quantized.bytes_per_weight(weights, itemsize))
+
+
+def _lengths(most: int) -> list[int]:
+    """Lengths of books that are spoken of: some usual ones, and the longest that has a place."""
+    usual = [tokens for tokens in _USUAL_LENGTHS if tokens < most]
+    return [*usual, most] if most > 0 else []
+
+
+def _expected(plan: Plan, tokens: int, speeds: Speeds) -> Expected:
+    from engine import planner
+
+    kv = plan.kv
+    return Expected(tokens, speeds.reading_s(tokens, kv), speeds.step_ms(tokens, kv), planner.where(kv))
 
 
 def _probe_gpu(index: int) -> DeviceFacts:

@@ -26,6 +26,7 @@ from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.refresh import policy_of
 from engine.sampling import make_generator
+from engine.speeds import LEAST_BUDGET
 
 # Bounds where the controller chooses the lengths, and lengths where they are fixed and not given.
 MOST_DRAFT, MOST_PASSES = 8, 12
@@ -58,7 +59,7 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.choice.draft, self.fixed.choice.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.longest
-        self.retrieval = RetrievalCache(full, config.retrieval_budget, config.chunk_size, tail)
+        self.retrieval = RetrievalCache(full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, tail)
         self.drafter = self._make_drafter(target, draft)
         self._controllers: dict[SamplingParams, Controller] = {}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from engine import attention, weights
+from engine import attention, quantized, weights
 from engine.architecture import (
     check_architecture,
     display_name,
@@ -64,7 +64,7 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return quantized.count_parameters(self.model)
 
     @property
     def vocabulary(self) -> int:
@@ -149,11 +149,14 @@ class Decoder:
         return torch.tensor(tokens, dtype=torch.long, device=self.device)
 
 
-def load(name: str, *, window: int | None, device: torch.device, dtype: str = "auto") -> Decoder:
+def load(
+    name: str, *, window: int | None, device: torch.device, dtype: str = "auto", weights: str = "stored"
+) -> Decoder:
     """Load a model from a folder or, if it is not one, a hub id.
 
     Args:
         window: tokens that it will be used with; None takes the model's own limit.
+        weights: "stored", or "8bit" or "4bit" to round them; the decoder's name says so.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -173,7 +176,11 @@ def load(name: str, *, window: int | None, device: torch.device, dtype: str = "a
     attention.register()
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
-    return Decoder(model.to(device).eval(), display_name(name), window)
+    title = display_name(name)
+    if weights in quantized.BITS:
+        quantized.quantize(model, weights, title)
+        title = f"{title} ({quantized.BITS[weights]}-bit weights)"
+    return Decoder(model.to(device).eval(), title, window)
 
 
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:

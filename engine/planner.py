@@ -1,14 +1,15 @@
 """What fits and what lives where: model, book and window against this machine, as numbers and a sentence.
 
 Residency first: every layer whose KV fits where the model computes stays there, since each spilled gigabyte has to be
-moved for every verification; what is left goes to host memory, then to disk. Pure except for the probes; moves nothing.
+moved for every verification; what is left goes to host memory, then to disk. Looks at what is free and moves nothing.
+Speeds come from short probes (``probing``); a plan without them says nothing about time.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from engine.config import EngineConfig, bytes_of
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
+from engine.speeds import LEAST_BUDGET, Speeds, sentence
 from engine.tokenizer import BookTokens
 
 MIN_CHAT_TOKENS = 256
@@ -59,7 +61,8 @@ class Plan:
 class Fit:
     """Whether a book fits. ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` that reading it will take.
 
-    ``kv`` says where they will lie.
+    ``kv`` says where they will lie; ``reading_s`` and ``step_ms`` what is to be expected, None where nothing has been
+    measured; ``estimate`` says it in words.
     """
 
     tokens: int
@@ -69,6 +72,9 @@ class Fit:
     kv_bytes: int
     sentence: str
     kv: KvBytes = field(default_factory=KvBytes)
+    reading_s: float | None = None
+    step_ms: float | None = None
+    estimate: str = ""
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -119,6 +125,13 @@ def free_resources(device: torch.device, config: EngineConfig, kept: KvBytes | N
     return Resources(free if device_limit is None else device_limit, host, disk)
 
 
+def completed(config: EngineConfig, speeds: Speeds | None, window: int) -> EngineConfig:
+    """The configuration with what it leaves open, chosen by what was measured."""
+    block = config.prefill_block or (speeds.prefill_block if speeds else 0) or None
+    budget = config.retrieval_budget or (speeds.retrieval_budget(window) if speeds else LEAST_BUDGET)
+    return replace(config, prefill_block=block, retrieval_budget=max(budget, config.chunk_size))
+
+
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
     layers, per_layer = shape.layers, max(1, tokens * shape.bytes_per_token // shape.layers)
@@ -151,16 +164,23 @@ def most_tokens(shape: KvShape, limit: int, resources: Resources) -> int:
     return low
 
 
-def fit_of(document: Document, book: BookTokens, limit: int, shape: KvShape, resources: Resources) -> Fit:
-    """Compare a book with the window and with what is free."""
+def fit_of(
+    document: Document, book: BookTokens, limit: int, shape: KvShape, resources: Resources, speeds: Speeds | None = None
+) -> Fit:
+    """Compare a book with the window and with what is free, and say how long it will take."""
     tokens = len(book.ids)
     room = most_tokens(shape, limit, resources) - MIN_CHAT_TOKENS
     pages = book.pages_within(max(0, room))
     kept = min(tokens, max(0, room))
     found = plan_for_book(shape, kept, limit, resources)
     kv = found.placement.bytes(shape, kept)
-    sentence = _sentence(document, tokens, limit, room, pages, kv)
-    return Fit(tokens, limit, tokens <= room, pages, kv.total, sentence, kv)
+    words = _sentence(document, tokens, limit, room, pages, kv)
+    fit = Fit(tokens, limit, tokens <= room, pages, kv.total, words, kv)
+    if speeds is None:
+        return fit
+    estimate = sentence(speeds, kept, kv)
+    seconds, ms = speeds.reading_s(kept, kv), speeds.step_ms(kept, kv)
+    return replace(fit, reading_s=seconds, step_ms=ms, estimate=estimate, sentence=f"{words} Expect {estimate}.")
 
 
 def where(kv: KvBytes) -> str:

@@ -20,10 +20,11 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 
 import torch
 
-from engine import models, prefill, reading
+from engine import models, planner, prefill, probing, reading
 from engine.answer import Answer
 from engine.answering import Answering
 from engine.cache.full import FullCache
@@ -32,19 +33,12 @@ from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
-from engine.events import (
-    AnswerStarted,
-    BookRead,
-    Event,
-    Loading,
-    StopReason,
-    TextDelta,
-)
+from engine.events import AnswerStarted, BookRead, Event, Loading, StopReason, TextDelta
 from engine.hierarchy import Hierarchy
 from engine.keeping import Keeping, Restored
 from engine.metrics import Meter
 from engine.pages import PageScores
-from engine.planner import Fit, Resources, fit_of, free_resources, pick_device, plan_for_book, spill_folder
+from engine.speeds import Speeds
 from engine.tokenizer import BookTokenizer
 
 # How long closing waits for a book to be kept on disk.
@@ -62,16 +56,23 @@ class Session:
         config: lengths and budgets.
         tokenizer: of the target.
         target, draft: loaded models; without a draft the retrieval level proposes one token at a time.
+        speeds: of this machine, for what the configuration leaves open.
     """
 
     def __init__(
-        self, config: EngineConfig, tokenizer: BookTokenizer, target: models.Decoder, draft: models.Decoder | None
+        self,
+        config: EngineConfig,
+        tokenizer: BookTokenizer,
+        target: models.Decoder,
+        draft: models.Decoder | None,
+        speeds: Speeds | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = planner.completed(config, speeds, target.window)
+        self.speeds = speeds
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
-        self.full = FullCache(target.kv_shape, target.window, spill_folder=spill_folder(config))
+        self.full = FullCache(target.kv_shape, target.window, spill_folder=planner.spill_folder(config))
         self.keeping = Keeping(config, target, tokenizer, self.full)
         self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
@@ -86,21 +87,22 @@ class Session:
             ModelError: a model is missing, damaged, of an unsupported kind, or the two do not fit together.
             OptionError: the device or the window is not to be had.
         """
-        device = pick_device(config.device)
-        target = models.load(config.model, window=config.context, device=device, dtype=config.dtype)
+        device = planner.pick_device(config.device)
+        load = partial(models.load, device=device, dtype=config.dtype)
+        target = load(config.model, window=config.context, weights=config.weights)
         tokenizer = BookTokenizer(config.model)
         draft = None
         if config.draft is not None:
             models.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
-            draft = models.load(config.draft, window=None, device=device, dtype=config.dtype)
-        return cls(config, tokenizer, target, draft)
+            draft = load(config.draft, window=None)
+        return cls(config, tokenizer, target, draft, probing.of_engine(target, config))
 
     # The book ------------------------------------------------------------------------------------------------
 
-    def measure(self, document: Document) -> Fit:
+    def measure(self, document: Document) -> planner.Fit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.title))
-        return fit_of(document, book, self.target.window, self.full.shape, self._free())
+        return planner.fit_of(document, book, self.target.window, self.full.shape, self._free(), self.speeds)
 
     def read(self, document: Document, *, fit: bool = False, resume: bool = False) -> Iterator[Event]:
         """Prefill a book; it replaces the one that was open.
@@ -178,14 +180,14 @@ class Session:
         window, shape = self.target.window, self.full.shape
         document, book = reading.fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         self.close_book()
-        plan = plan_for_book(shape, len(book.ids), window, free)
+        plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
         self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids)
         return self.conversation
 
-    def _free(self) -> Resources:
+    def _free(self) -> planner.Resources:
         """What KV may take; what the open book takes is given back before a new one is read."""
-        return free_resources(self.target.device, self.config, self.full.kv_bytes())
+        return planner.free_resources(self.target.device, self.config, self.full.kv_bytes())
 
     def _prefill(self, ids: torch.Tensor, observer: QueryTap | None) -> Iterator[prefill.Step]:
         config = self.config

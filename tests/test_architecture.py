@@ -11,12 +11,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the ground up. A module imports only from layers before its own, or within its layer where that is listed.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("engine.errors", "engine.events", "engine.lookup", "engine.hardware", "engine.threads"),
+    ("engine.errors", "engine.events", "engine.lookup", "engine.hardware", "engine.threads", "engine.rates"),
     (
         "engine.config",
         "engine.weights",
         "engine.status",
+        "engine.quantized",
         "engine.snapshot_header",
+        "engine.speeds",
         "engine.beliefs",
         "engine.costs",
         "engine.refresh",
@@ -38,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.cache.staging",),
     ("engine.cache.full", "engine.cache.streaming", "engine.cache.retrieval"),
     ("engine.models", "engine.planner", "engine.relief", "engine.conversation"),
-    ("engine.cache.snapshot",),
+    ("engine.cache.snapshot", "engine.probing"),
     ("engine.prefill", "engine.context", "engine.drafters", "engine.answer", "engine.fingerprint", "engine.standin"),
     ("engine.proposing",),
     ("engine.decoding", "engine.reading", "engine.request", "engine.keeping"),
@@ -52,7 +54,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "engine.bench.plot",
         "engine.bench.workloads",
         "engine.bench.standins",
-        "engine.bench.rates",
     ),
     ("engine.bench.record",),
     ("engine.bench.peers",),

@@ -25,6 +25,7 @@ _LITTLE_MEMORY = 4_000_000_000
 EXIT_FAILED = 1
 _REPAIR = "To install torch afresh: python launch.py --repair"
 _LITTLE_DISK = 2_000_000_000
+_SECONDS_UP_TO = 100  # longer than this is said in minutes
 
 _Facts = TypeVar("_Facts")
 
@@ -111,6 +112,7 @@ def lines_of(found: Findings) -> list[str]:
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
         lines.append(f"Fits       {_fit_line(found.target)}")
+        lines += _expected_lines(found.target)
     lines.append("Attention  " + _attention_line(found.packages))
     return lines
 
@@ -165,6 +167,30 @@ def _fit_line(model: ModelFacts) -> str:
     whole = model.context_in_all >= model.context_limit
     what = "the model's whole window" if whole else "what memory and disk hold"
     return f"books of up to {model.context_in_all:,} tokens, {what} (cache of the longest: {model.window_kv})"
+
+
+def _expected_lines(model: ModelFacts) -> list[str]:
+    """What the planner would take and what is to be expected; where each number comes from is said."""
+    if model.speeds is None:
+        return []
+    speeds = model.speeds
+    rates = [f"memory {size(int(speeds.memory))}/s", f"disk {size(int(speeds.disk))}/s"]
+    rates += [f"bus {size(int(speeds.bus))}/s"] if speeds.bus else []
+    block = f"blocks of {model.prefill_block:,} tokens" if model.prefill_block else "the device's usual blocks"
+    lines = [
+        f"Probed     {', '.join(rates)}; one layer {1000 * speeds.step.base:.2f} ms for one token",
+        f"Plan       prefill in {block}, retrieval budget {model.retrieval_budget:,} tokens (by the probes, unless the "
+        "configuration names them)",
+    ]
+    for one in model.expected:
+        expected = f"about {_duration(one.reading_s)} to read, {one.step_ms:,.0f} ms a token before speculation"
+        lines.append(f"           {one.tokens:,} tokens: {expected}, cache {one.kv}")
+    lines.append(f"           (by the probes of one layer and the {speeds.layers} layers of the configuration)")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _SECONDS_UP_TO else f"{seconds / 60:,.0f} min"
 
 
 def _attention_line(packages: dict[str, str | None]) -> str:

@@ -27,7 +27,6 @@ import torch
 
 from engine import kernels, prefill
 from engine.bench.peers import generate
-from engine.bench.rates import bus_rate, copy_rate, matrix_rate
 from engine.bench.record import Figure, add, collect, table
 from engine.bench.report import Result
 from engine.bench.rows import Bench
@@ -36,6 +35,7 @@ from engine.cache.placement import Placement
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
+from engine.rates import bus_rate, copy_rate, matrix_rate
 from engine.session import Session
 from engine.standin import NOTE
 

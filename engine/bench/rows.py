@@ -41,6 +41,7 @@ from engine.events import Round
 from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
+from engine.speeds import LEAST_BUDGET
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,9 @@ class Bench:
 
     def _recent(self, levels: Hierarchy) -> RetrievalCache:
         config, own = levels.config, levels.retrieval
-        return RecentChunks(self.session.full, config.retrieval_budget, config.chunk_size, own.tail_capacity)
+        return RecentChunks(
+            self.session.full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, own.tail_capacity
+        )
 
     def _drafter(self, kind: Row) -> Drafter:
         drafter = self.session.hierarchy.drafter

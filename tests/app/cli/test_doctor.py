@@ -15,7 +15,8 @@ from app.launcher.torch_build import Gpu
 from app.machine import ChildProcess, Machine, ProbeFailed
 from engine.config import EngineConfig
 from engine.errors import ModelNotFound
-from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model
+from engine.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
+from engine.speeds import PassSpeed, Speeds
 
 GB = 10**9
 HERE = Machine("System", "3.11", "/python", "Processor", 2, 2, 16 * GB, 9 * GB, 90 * GB, "/data", (), "/chromium")
@@ -31,6 +32,19 @@ def test_nothing_to_mend_when_all_is_well() -> None:
     assert "float32 150 GFLOP/s" in text
     assert "books of up to 131,072 tokens, the model's whole window" in text
     assert "flash-attn is optional" in text
+
+
+def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
+    probed = Speeds(4e9, 0.0, 1e9, 8, 2.0, PassSpeed(2e-3, 0.0), PassSpeed(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    expected = (Expected(32_768, 51.2, 20.0, "0.9 GB of memory"), Expected(131_072, 600.0, 20.0, "3 GB of memory"))
+    told = dataclasses.replace(MODEL, speeds=probed, expected=expected, prefill_block=512, retrieval_budget=1024)
+    text = "\n".join(lines_of(dataclasses.replace(WELL, target=told)))
+    assert "memory 4.0 GB/s, disk 1.0 GB/s; one layer 2.00 ms for one token" in text
+    assert "blocks of 512 tokens, retrieval budget 1,024 tokens (by the probes" in text
+    assert "32,768 tokens: about 51 s to read, 20 ms a token before speculation, cache 0.9 GB of memory" in text
+    assert "131,072 tokens: about 10 min to read" in text
+    assert "by the probes of one layer and the 8 layers of the configuration" in text
+    assert "about" not in "\n".join(lines_of(WELL))  # nothing was measured, and nothing is said
 
 
 def with_machine(**changes: object) -> Findings:

@@ -36,11 +36,11 @@ def copy_rate(device: torch.device) -> float:
     return 2 * COPY_BYTES / _seconds(device, lambda: target.copy_(source))
 
 
-def bus_rate(device: torch.device) -> float:
-    """Bytes per second from pinned host memory to the device."""
-    source = torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True)
-    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
-    return COPY_BYTES / _seconds(device, lambda: target.copy_(source, non_blocking=True))
+def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
+    """Bytes per second from pinned host memory to the device, in copies of ``size`` bytes."""
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

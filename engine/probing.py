@@ -1,0 +1,212 @@
+"""Short probes of this machine: what copying, reading from disk and the passes of one layer of a model take here.
+
+One layer of the model's own shape is built with weights that mean nothing and run over a few lengths; nothing is
+loaded or downloaded for it. All probes together stay within ``LIMIT_S`` seconds: what would take longer is tried on
+fewer tokens. What follows from the numbers is in ``speeds``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine import attention, quantized, rates, speeds
+from engine.architecture import estimate_parameters, kv_shape_of
+from engine.cache.full import FullCache
+from engine.config import EngineConfig
+from engine.models import Decoder
+from engine.planner import spill_folder
+from engine.speeds import PassSpeed, Speeds
+
+LIMIT_S = 2.0
+"""Seconds that all probes may take together, building the layer apart."""
+
+Clock = Callable[[], float]
+
+# Share of the time that one probe may take before it is repeated no more.
+_PROBE_SHARE = 0.1
+_REPEATS = 3
+# Tokens of context behind which passes are timed again.
+_CONTEXT = 4096
+_MIDDLE_TOKENS = 8
+_FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
+_COPY_BYTES, _FILE_BYTES, _PIECE = 1 << 26, 1 << 25, 1 << 20
+# Any value but zero: processors may be quicker with that.
+_FILLING = 0.01
+
+
+def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
+    """What the file of speeds says of this machine and a loaded model, or what is measured now and written down there.
+
+    None where the configuration names no such file.
+    """
+    if not config.speeds_file:
+        return None
+    file, key = Path(config.speeds_file), key_of(decoder.config, decoder.dtype, decoder.device, config.weights)
+    known = speeds.load(file, key, time.time())
+    if known is None:
+        known = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights)
+        speeds.keep(file, key, known, time.time())
+    return known
+
+
+def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> str:
+    """What the speeds depend on: this machine, this torch, and the shape of the model."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
+    shape = dataclasses.astuple(kv_shape_of(config, dtype, device))
+    model = [config.model_type, config.hidden_size, config.intermediate_size, config.vocab_size, *map(str, shape)]
+    return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
+
+
+def measure(
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    folder: Path | None = None,
+    weights: str = "stored",
+    clock: Clock = time.perf_counter,
+    limit_s: float = LIMIT_S,
+) -> Speeds:
+    """Measure.
+
+    Args:
+        config: the model's.
+        dtype, device: of weights and KV.
+        folder: for spilled KV, whose disk is read; None is the system's own place.
+        weights: "stored", or the bits to which they are rounded.
+        clock: seconds.
+    """
+    probe = _Probe(_one_layer(config, dtype, device, weights), clock, limit_s)
+    with torch.inference_mode():
+        memory = 2 * _COPY_BYTES / probe.copy_seconds()
+        disk = _FILE_BYTES / _file_seconds(folder, clock)
+        step, middle = probe.pass_speed(1), probe.pass_speed(_MIDDLE_TOKENS)
+        blocks = probe.blocks()
+        tokens, alone = blocks[-1]
+        behind = probe.seconds(tokens, probe.context)
+    layers = config.num_hidden_layers
+    embedding = config.vocab_size * config.hidden_size
+    return Speeds(
+        memory=memory,
+        bus=rates.bus_rate(device, _COPY_BYTES) if device.type == "cuda" else 0.0,
+        disk=disk,
+        layers=layers,
+        head=embedding / max(1, (estimate_parameters(config) - embedding) // layers),
+        step=step,
+        middle=middle,
+        middle_tokens=_MIDDLE_TOKENS,
+        blocks=tuple(blocks),
+        block_per_token=max(0.0, behind - alone) / (tokens * probe.context),
+    )
+
+
+class _Probe:
+    """One layer and a cache behind which it can be timed."""
+
+    def __init__(self, layer: Decoder, clock: Clock, limit_s: float) -> None:
+        self._layer, self._clock, self._device = layer, clock, layer.device
+        config, device = layer.config, layer.device
+        self._most = _CPU_BLOCK if device.type == "cpu" else _CUDA_BLOCK
+        window = max(64, min(config.max_position_embeddings, _CONTEXT + self._most))
+        self._most = min(self._most, window // 2)
+        self.context = min(_CONTEXT, window - self._most)
+        self._cache = FullCache(layer.kv_shape, window)
+        self._cache.reserve(window)
+        self._cache.keys(0, 0, window).fill_(_FILLING)
+        self._cache.values(0, 0, window).fill_(_FILLING)
+        self._end = clock() + limit_s
+        self._share = _PROBE_SHARE * limit_s
+
+    def copy_seconds(self) -> float:
+        source = torch.full((_COPY_BYTES,), 1, dtype=torch.uint8, device=self._device)
+        target = torch.zeros_like(source)
+        return self._best(lambda: target.copy_(source))
+
+    def pass_speed(self, tokens: int) -> PassSpeed:
+        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context)
+        return PassSpeed(alone, max(0.0, behind - alone) / self.context)
+
+    def blocks(self) -> list[tuple[int, float]]:
+        """Blocks of prefill, each twice the one before, as long as there is time for the next."""
+        found, tokens = [], min(_FIRST_BLOCK, self._most)
+        while tokens <= self._most:
+            seconds = self.seconds(tokens, 0)
+            found.append((tokens, seconds))
+            if 2 * seconds > self._share or self._clock() > self._end:
+                break
+            tokens *= 2
+        return found
+
+    def seconds(self, tokens: int, context: int) -> float:
+        """Seconds of a pass over ``tokens`` tokens through the layer, behind a context."""
+        layer, cache = self._layer, self._cache
+        hidden = torch.full((1, tokens, layer.config.hidden_size), _FILLING, dtype=layer.dtype, device=self._device)
+        rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
+        return self._best(lambda: layer.layer(0, hidden, rope, cache.extend(context)))
+
+    def _best(self, work: Callable[[], Any]) -> float:
+        """The best of a few, fewer where they are slow; the first one pays for memory that is touched first."""
+        best, spent = float("inf"), 0.0
+        for _ in range(1 + _REPEATS):
+            began = self._clock()
+            work()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            seconds = self._clock() - began
+            best, spent = min(best, seconds), spent + seconds
+            if spent > self._share or self._clock() > self._end:
+                break
+        return max(best, 1e-9)
+
+
+def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
+    """A decoder of the model's shape of which the first layer alone has weights."""
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    one = copy.deepcopy(config)
+    if getattr(one, "layer_types", None):
+        one.layer_types = one.layer_types[:1]
+    one.num_hidden_layers = 1
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
+    model.requires_grad_(False).eval()
+    model.model.layers[0].to_empty(device="cpu")
+    for weight in model.model.layers[0].parameters():
+        weight.fill_(_FILLING)
+    if weights in quantized.BITS:
+        quantized.quantize(model, weights, config.model_type)
+    model.model.layers[0].to(device)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
+    decoder = Decoder(model, "probe", int(config.max_position_embeddings))
+    decoder.device, decoder.dtype = device, dtype
+    return decoder
+
+
+def _file_seconds(folder: Path | None, clock: Clock) -> float:
+    """Seconds to read a file that the system does not hold in memory, as far as it can be told to let go of it."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder, prefix="probe-", buffering=0) as file:
+        file.write(os.urandom(_PIECE) * (_FILE_BYTES // _PIECE))
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        buffer = bytearray(_PIECE)
+        began = clock()
+        while file.readinto(buffer):
+            pass
+        return max(clock() - began, 1e-9)

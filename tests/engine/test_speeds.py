@@ -1,0 +1,193 @@
+"""Probes of this machine and what the planner makes of them: bounded, kept, injectable, and only ever a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import architecture, planner, probing, speeds
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document
+from engine.events import AnswerDone, KvBytes
+from engine.session import Session
+from engine.speeds import PassSpeed, Speeds
+
+CPU = torch.device("cpu")
+NONE = KvBytes()
+# A made-up machine: ten layers, 1 ms a layer for a token, 2 ms for eight, and 1 us more per 1,000 tokens of context.
+MADE = Speeds(
+    memory=1e10,
+    bus=0.0,
+    disk=1e9,
+    layers=10,
+    head=2.0,
+    step=PassSpeed(1e-3, 1e-9),
+    middle=PassSpeed(2e-3, 1e-7),
+    middle_tokens=8,
+    blocks=((64, 0.02), (128, 0.03), (256, 0.05), (512, 0.1), (1024, 0.3)),
+    block_per_token=1e-8,
+)
+
+
+def test_a_step_is_its_layers_its_head_and_its_context() -> None:
+    assert MADE.step_ms(0, NONE) == pytest.approx(12.0)
+    assert MADE.step_ms(100_000, NONE) == pytest.approx(12.0 + 1.0)
+    # Spilled KV comes in while the model computes, so the slower of the two counts.
+    assert MADE.step_ms(100_000, KvBytes(host=10**9, disk=10**6)) == pytest.approx(13.0)
+    assert MADE.step_ms(100_000, KvBytes(disk=10**9)) == pytest.approx(1000.0)
+    assert replace(MADE, bus=1e10).step_ms(100_000, KvBytes(device=1, host=10**9)) == pytest.approx(100.0)
+
+
+def test_reading_grows_with_the_square_of_the_length() -> None:
+    best = 10 * 0.05 / 256  # seconds per token over all layers, without context
+    assert MADE.reading_s(1000, NONE) == pytest.approx(1000 * best + 10 * 1e-8 * 1000**2 / 2)
+    assert MADE.reading_s(100_000, NONE) == pytest.approx(100_000 * best + 10 * 1e-8 * 100_000**2 / 2)
+    assert MADE.reading_s(1000, KvBytes(disk=10**11)) == pytest.approx(100.0)
+
+
+def test_the_block_is_large_fast_and_soon_done() -> None:
+    assert MADE.prefill_block == 512  # 1,024 takes too long, and 512 is as fast as 256
+    assert replace(MADE, blocks=((128, 0.01), (256, 0.1))).prefill_block == 128
+    assert replace(MADE, blocks=((16, 0.01), (32, 0.011))).prefill_block == 0  # the probe ran out of time
+    assert replace(MADE, blocks=((128, 5.0),)).prefill_block == 0
+
+
+def test_the_budget_is_what_a_pass_hardly_notices() -> None:
+    assert MADE.retrieval_budget(131_072) == 4096  # 5,000 tokens cost a quarter of the pass
+    assert MADE.retrieval_budget(32_768) == 2048  # no more than a sixteenth of the window
+    assert replace(MADE, middle=PassSpeed(2e-3, 1e-4)).retrieval_budget(131_072) == speeds.LEAST_BUDGET
+    assert replace(MADE, middle=PassSpeed(2e-3, 0.0)).retrieval_budget(10**6) == speeds.MOST_BUDGET
+
+
+def test_what_the_configuration_says_wins() -> None:
+    chosen = planner.completed(EngineConfig(model="m"), MADE, 131_072)
+    assert (chosen.prefill_block, chosen.retrieval_budget) == (512, 4096)
+    given = EngineConfig(model="m", prefill_block=33, retrieval_budget=96)
+    assert planner.completed(given, MADE, 131_072) == given
+    blind = planner.completed(EngineConfig(model="m"), None, 131_072)
+    assert (blind.prefill_block, blind.retrieval_budget) == (None, speeds.LEAST_BUDGET)
+
+
+def test_what_is_kept_comes_back_until_it_is_old(tmp_path: Path) -> None:
+    file = tmp_path / "not" / "there" / "speeds.json"
+    assert speeds.load(file, "here", 1e9) is None
+    speeds.keep(file, "here", MADE, 1e9)
+    other = replace(MADE, layers=3)
+    speeds.keep(file, "there", other, 1e9)
+    assert speeds.load(file, "here", 1e9 + 5) == MADE
+    assert speeds.load(file, "there", 1e9 + 5) == other
+    assert speeds.load(file, "here", 1e9 + 8 * 24 * 3600) is None
+    assert speeds.load(file, "here", 1e9 - 5) is None  # a clock that was set back
+    assert [entry.name for entry in file.parent.iterdir()] == ["speeds.json"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: entry["speeds"].update(disk=0),
+        lambda entry: entry["speeds"].update(memory=float("nan")),
+        lambda entry: entry["speeds"].update(layers="10"),
+        lambda entry: entry["speeds"].update(blocks=[]),
+        lambda entry: entry["speeds"].update(blocks=[[0, 1.0]]),
+        lambda entry: entry["speeds"].update(extra=1),
+        lambda entry: entry["speeds"].pop("step"),
+        lambda entry: entry["speeds"].update(step={"base": -1.0, "per_token": 0.0}),
+        lambda entry: entry.update(measured=None),
+        lambda entry: entry.clear(),
+    ],
+)
+def test_what_was_tampered_with_is_measured_again(damage: Callable[[dict[str, object]], None], tmp_path: Path) -> None:
+    file = tmp_path / "speeds.json"
+    speeds.keep(file, "here", MADE, 1e9)
+    kept = json.loads(file.read_text())
+    damage(kept["here"])
+    file.write_text(json.dumps(kept))
+    assert speeds.load(file, "here", 1e9) is None
+    file.write_text("[" * 100_000)
+    assert speeds.load(file, "here", 1e9) is None
+    speeds.keep(file, "here", MADE, 1e9)
+    assert speeds.load(file, "here", 1e9) == MADE
+
+
+class Clock:
+    """Every look takes so many seconds."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step, self.looks = 0.0, step, 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "phi3"])
+def test_one_layer_of_any_family_is_timed(kind: str, tiny: Callable[..., str], tmp_path: Path) -> None:
+    config = architecture.load_config(tiny(kind))
+    clock = Clock(0.001)
+    found = probing.measure(config, torch.float32, CPU, tmp_path, clock=clock, limit_s=10.0)
+    assert found.layers == 3
+    assert found.step == PassSpeed(pytest.approx(0.001), pytest.approx(0.0))
+    assert [tokens for tokens, _ in found.blocks] == [16, 32, 64, 128, 256, 512]
+    assert found.prefill_block == 512
+    assert found.disk == pytest.approx(probing._FILE_BYTES / 0.001)
+    assert found.bus == 0.0
+    assert list(tmp_path.iterdir()) == []  # the file that was read is gone
+    assert config.num_hidden_layers == 3  # and the model's own configuration is as it was
+
+
+def test_a_slow_machine_is_asked_less(tiny: Callable[..., str], tmp_path: Path) -> None:
+    config = architecture.load_config(tiny("llama"))
+    patient, hasty = Clock(0.001), Clock(0.3)
+    probing.measure(config, torch.float32, CPU, tmp_path, clock=patient, limit_s=10.0)
+    found = probing.measure(config, torch.float32, CPU, tmp_path, clock=hasty, limit_s=2.0)
+    assert hasty.looks < patient.looks / 3
+    assert len(found.blocks) == 1
+    assert found.prefill_block == 0
+    assert found.step_ms(1000, NONE) > 0
+
+
+def test_a_session_measures_once_and_says_what_to_expect(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(model=tiny("llama", spread=0.1), context=4096, speeds_file=str(tmp_path / "speeds.json"))
+    first = Session.load(config)
+    assert first.speeds is not None
+    fit = first.measure(book)
+    assert fit.reading_s is not None
+    assert fit.reading_s > 0
+    assert fit.step_ms is not None
+    assert fit.estimate in fit.sentence
+    assert "by short probes of this machine" in fit.sentence
+    said = Session.load(replace(config, speeds_file="")).measure(book)
+    assert (said.estimate, said.reading_s) == ("", None)  # what was not measured is not said
+    first.close()
+
+    def never(*_: object) -> Speeds:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(probing, "measure", never)
+    second = Session.load(config)
+    assert second.speeds == first.speeds
+    second.close()
+    # Another model has speeds of its own.
+    with pytest.raises(AssertionError, match="measured again"):
+        Session.load(replace(config, model=tiny("llama", width=32)))
+
+
+def test_a_plan_changes_no_answer(tiny: Callable[..., str], book: Document) -> None:
+    said = []
+    for known in (None, MADE, replace(MADE, blocks=((128, 0.01),))):
+        loaded = Session.load(EngineConfig(model=tiny("llama", spread=0.1), context=4096))
+        session = Session(EngineConfig(model="m"), loaded.tokenizer, loaded.target, None, known)
+        list(session.read(book))
+        *_, done = session.ask("Where is the key?", sampling=SamplingParams(max_tokens=12))
+        assert isinstance(done, AnswerDone)
+        said.append(done.token_ids)
+        session.close()
+    assert said[0] == said[1] == said[2]
