@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html.entities
 import re
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -76,12 +77,46 @@ def read_xml(data: bytes, what: str) -> ElementTree.Element:
     Raises:
         Refused: it defines entities, or is not well formed; ``what`` names it.
     """
+    try:
+        return _parsed(data, what)
+    except (ElementTree.ParseError, ValueError, LookupError):
+        pass
+    try:
+        return _parsed(_mended(data), what)
+    except (ElementTree.ParseError, ValueError, LookupError):
+        broken = damaged(f"is damaged: {what} is not valid XML.")
+        raise BrokenXml(broken.cause, broken.remedy) from None
+
+
+class BrokenXml(Refused):
+    """It is not well formed, and not hostile either."""
+
+
+def _parsed(data: bytes, what: str) -> ElementTree.Element:
     if b"<!ENTITY" in data or "<!ENTITY".encode("utf-16-le") in data or "<!ENTITY".encode("utf-16-be") in data:
         raise Refused(f"defines XML entities in {what}, which can blow up without bound.", _HOSTILE)
-    try:
-        return ElementTree.fromstring(data)
-    except (ElementTree.ParseError, ValueError, LookupError):
-        raise damaged(f"is damaged: {what} is not valid XML.") from None
+    return ElementTree.fromstring(data)
+
+
+def _mended(data: bytes) -> bytes:
+    """XML as careless programs write it, with what they forget: a bare "&", names of signs that only HTML knows, spaces
+    before the beginning, prefixes that nobody declared."""
+    data = _AMPERSAND.sub(_spelled, data.removeprefix(b"\xef\xbb\xbf").lstrip())
+    declared = {match[1] for match in _DECLARED.finditer(data)} | {b"xml", b"xmlns"}
+    return _PREFIX.sub(lambda found: found[0] if found[2] in declared else found[1], data)
+
+
+def _spelled(found: re.Match[bytes]) -> bytes:
+    name = (found[1] or b"").decode("ascii")
+    if name in ("amp", "lt", "gt", "quot", "apos"):
+        return found[0]
+    code = html.entities.name2codepoint.get(name)
+    return b"&#%d;" % code if code else b"&amp;" + found[0][1:]
+
+
+_AMPERSAND = re.compile(rb"&(?!#)(?:([A-Za-z][A-Za-z0-9]{0,31});)?")
+_DECLARED = re.compile(rb"xmlns:([\w-]+)\s*=")
+_PREFIX = re.compile(rb"(</?|\s)([A-Za-z_][\w-]*):(?=[A-Za-z_][\w-]*[\s=/>])")
 
 
 def local(tag: object) -> str:

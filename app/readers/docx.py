@@ -24,7 +24,11 @@ _TYPES = "[Content_Types].xml"
 _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _STYLES = "word/styles.xml"
 _CORE = "docProps/core.xml"
-_NOTES = (("word/footnotes.xml", "Footnotes"), ("word/endnotes.xml", "Endnotes"))
+_NOTES = (
+    ("word/footnotes.xml", "Footnotes", "footnoteReference"),
+    ("word/endnotes.xml", "Endnotes", "endnoteReference"),
+)
+_MARK = "note-mark"  # what a reference to a note is made into: its number in the text
 _SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
 _LEFT_OUT = {"Fallback", "del", "moveFrom", "pPr", "rPr", "instrText", "delText"}
 _DEEPEST = 6
@@ -41,10 +45,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             styles: dict[str, int] = {}
             if _STYLES in names:
                 styles = _attempt(lambda: _heading_styles(files), styles, warnings)
-            blocks = _blocks(archive.read_xml(files.read(body(files)), "its text"), styles, step)
+            root = archive.read_xml(files.read(body(files)), "its text")
+            marks = {kind: _number_notes(root, kind) for _, _, kind in _NOTES}
+            blocks = _blocks(root, styles, step)
             notes = [
-                _attempt(partial(_notes, files, name, title), Chapter(title, ""), warnings)
-                for name, title in _NOTES
+                _attempt(partial(_notes, files, name, title, marks[kind]), Chapter(title, ""), warnings)
+                for name, title, kind in _NOTES
                 if name in names
             ]
             title, author = _attempt(lambda: _names(files), ("", ""), warnings) if _CORE in names else ("", "")
@@ -142,10 +148,29 @@ def _texts(node: ElementTree.Element) -> Iterator[str]:
             yield current.text or ""
         elif name in _SIGNS:
             yield _SIGNS[name]
-        elif name not in _LEFT_OUT:
+        elif name == _MARK:
+            yield f"[{current.text}]"
+        elif name not in _LEFT_OUT and not (name == "r" and _is_hidden(current)):
             if name == "p" and current is not node:  # a paragraph inside of a cell or a text box
                 stack.append("\n")
             stack.extend(reversed(current))
+
+
+def _is_hidden(run: ElementTree.Element) -> bool:
+    """Whether the program that wrote it shows this text to nobody."""
+    settings = [setting for node in run if local(node.tag) == "rPr" for setting in node]
+    found = [_attribute(setting, "val") for setting in settings if local(setting.tag) == "vanish"]
+    return bool(found) and found[-1] not in ("0", "false", "off")
+
+
+def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
+    """Number the references to notes in the order of the text, as the page shows them: id -> number."""
+    numbers: dict[str, str] = {}
+    for node in root.iter():
+        if local(node.tag) == kind:
+            node.text = numbers.setdefault(_attribute(node, "id"), str(len(numbers) + 1))
+            node.tag = _MARK
+    return numbers
 
 
 def _level(paragraph: ElementTree.Element, styles: dict[str, int]) -> int:
@@ -161,13 +186,14 @@ def _level(paragraph: ElementTree.Element, styles: dict[str, int]) -> int:
     return 0
 
 
-def _notes(files: zipfile.ZipFile, name: str, title: str) -> Chapter:
-    texts = []
+def _notes(files: zipfile.ZipFile, name: str, title: str, numbers: dict[str, str]) -> Chapter:
+    texts = {}
     for note in archive.read_xml(files.read(name), "its notes"):
         text = cleaning.spaces(cleaning.characters("".join(_texts(note))))
         if text and not _attribute(note, "type"):
-            texts.append(f"{_attribute(note, 'id')}. {text}")
-    return Chapter(title, "\n\n".join(texts))
+            texts[_attribute(note, "id")] = text
+    order = [*(identity for identity in numbers if identity in texts), *sorted(texts.keys() - numbers.keys())]
+    return Chapter(title, "\n\n".join(f"{numbers.get(at, at)}. {texts[at]}" for at in order))
 
 
 def _names(files: zipfile.ZipFile) -> tuple[str, str]:

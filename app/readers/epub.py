@@ -6,26 +6,30 @@ Runs in the child only. Nothing is unpacked to disk, no link is followed out of 
 from __future__ import annotations
 
 import posixpath
+import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from app.readers import archive, markup
+from app.readers import archive, markup, sniff
 from app.readers.archive import local
 from app.readers.html import decode
 from app.readers.limits import Limits
 from app.readers.parsed import Parsed, Refused, damaged
-from app.readers.sections import Block, Chapter, finish
+from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 Step = Callable[[int, int, "int | None"], None]
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _TEXT_TYPES = ("application/xhtml+xml", "text/html", "application/xml", "text/x-oeb1-document")
+_TEXT_NAMES = (".xhtml", ".html", ".htm")
+_RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
+_NO_TEXT = "what is in it is not text"
 _NAMED_SHARE = 0.5  # of the spine's files; below it the table of contents does not tell chapters from their rest
 
 
@@ -38,6 +42,7 @@ class _Package:
     spine: list[str] = field(default_factory=list)
     nav: str = ""
     ncx: str = ""
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -63,12 +68,13 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             entries = _contents(files, package)
             trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
             chapters, warnings = _chapters(files, package, entries, trouble, limits, step)
+            _refuse_unreadable(files, package, chapters, warnings)
     except (zipfile.BadZipFile, OSError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be read.") from None
     sections, outline = finish(chapters)
     if not sections:
         raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
-    return Parsed("epub", "section", sections, package.title, package.author, outline, warnings)
+    return Parsed("epub", "section", sections, package.title, package.author, outline, package.warnings + warnings)
 
 
 def _package(files: zipfile.ZipFile) -> _Package:
@@ -80,8 +86,11 @@ def _package(files: zipfile.ZipFile) -> _Package:
     if place not in names:
         place = next((name for name in sorted(files.namelist()) if name.endswith(".opf")), "")
     if not place:
-        raise damaged("is damaged: it has no package file.")
-    root = archive.read_xml(files.read(names.find(place) or ""), "its package file")
+        return _by_names(files, _Package())
+    try:
+        root = archive.read_xml(files.read(names.find(place) or ""), "its package file")
+    except archive.BrokenXml:
+        return _by_names(files, _Package())
     base = posixpath.dirname(place)
     found, manifest = _Package(), dict[str, ElementTree.Element]()
     for node in root.iter():
@@ -97,17 +106,35 @@ def _package(files: zipfile.ZipFile) -> _Package:
                 found.nav = target
             elif node.get("media-type") == "application/x-dtbncx+xml":
                 found.ncx = target
-    listed: set[str] = set()
-    for node in root.iter():
-        item = manifest.get(node.get("idref", "")) if local(node.tag) == "itemref" else None
+    order = [manifest.get(node.get("idref", "")) for node in root.iter() if local(node.tag) == "itemref"]
+    found.spine = _texts_of(order, base)
+    if not found.spine and any(item is not None for item in order):
+        raise Refused("has no text in it: its pages are images.", "Choose an edition with text.")
+    return found if found.spine else _by_names(files, found)
+
+
+def _texts_of(items: Iterable[ElementTree.Element | None], base: str) -> list[str]:
+    """The paths of those items that are text, each once."""
+    found: dict[str, None] = {}
+    for item in items:
         if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
-            target = _inside(base, item.get("href", ""))[0]
-            if target not in listed:
-                found.spine.append(target)
-                listed.add(target)
-    if not found.spine:
-        raise damaged("is damaged: it lists no chapters.")
+            found[_inside(base, item.get("href", ""))[0]] = None
+    return list(found)
+
+
+def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
+    """A book whose list of chapters is gone: all its texts, in the order of their names."""
+    names = [name for name in files.namelist() if name.lower().endswith(_TEXT_NAMES) and name != found.nav]
+    if not names:
+        raise damaged("is damaged: it has no list of chapters, and no chapters.")
+    found.spine = sorted(names, key=_counting)
+    found.warnings.append("The list of chapters is damaged; they are in the order of their file names.")
     return found
+
+
+def _counting(name: str) -> list[tuple[int, str]]:
+    """A key by which chapter10 comes behind chapter9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
 def _inside(base: str, reference: str) -> tuple[str, str]:
@@ -120,12 +147,31 @@ def _inside(base: str, reference: str) -> tuple[str, str]:
 
 
 def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
-    if _ENCRYPTION not in files.namelist():
+    names = archive.Names(files)
+    if _ENCRYPTION not in names:
         return
-    root = archive.read_xml(files.read(_ENCRYPTION), "its encryption file")
-    locked = {unquote(node.get("URI", "")) for node in root.iter() if local(node.tag) == "CipherReference"}
-    if locked & set(package.spine):  # locked fonts are common and harm nobody
-        raise Refused("is locked by copy protection (DRM).", "Only the shop's own program can open it.")
+    try:
+        root = archive.read_xml(files.read(names.find(_ENCRYPTION) or ""), "its encryption file")
+    except archive.BrokenXml:
+        return  # what is locked is seen by its bytes
+    locked = {
+        _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
+    }
+    if locked & {name.casefold() for name in package.spine}:  # locked fonts are common and harm nobody
+        raise _locked()
+
+
+def _locked() -> Refused:
+    return Refused("is locked by copy protection (DRM).", "Only the shop's own program can open it.")
+
+
+def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list[Chapter], warnings: list[str]) -> None:
+    """Nothing could be read: say why, which is more than that there is no text."""
+    if any(chapter.text for chapter in chapters) or not warnings:
+        return
+    if any(_NO_TEXT in warning for warning in warnings) and any(name in archive.Names(files) for name in _RIGHTS):
+        raise _locked()
+    raise damaged(f"is damaged: none of its {len(package.spine):,} chapters can be read. {warnings[0]}")
 
 
 def _contents(files: zipfile.ZipFile, package: _Package) -> list[_Entry]:
@@ -210,7 +256,9 @@ def _chapters(
         blocks: list[Block] = []
         if reason is None:
             try:
-                blocks = markup.read(decode(files.read(names.find(name) or name)))[0]
+                data = files.read(names.find(name) or name)
+                blocks = markup.read(decode(data))[0] if sniff.is_text(data) else []
+                reason = None if blocks or sniff.is_text(data) else _NO_TEXT
             except KeyError:
                 reason = "it is missing from the file"
             except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
@@ -222,7 +270,10 @@ def _chapters(
             raise Refused(f"has more than {limits.characters:,} characters.", "Split it into parts.")
         here = waiting + by_file.get(name, [])
         waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
-        _split(blocks, here, chapters, named=named)
+        if entries:
+            _split(blocks, here, chapters, named=named)
+        else:  # nothing names the chapters but their own headings
+            chapters += by_headings(blocks, split_levels(blocks))
     return chapters, warnings
 
 

@@ -33,10 +33,12 @@ _PARSERS = {
 }
 _NOT_A_TITLE = re.compile(
     r"^(untitled|title|document\d*|microsoft word.*|unknown|no title|none|noname"
-    r"|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
+    r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )
-_NOT_AN_AUTHOR = re.compile(r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|.*@.*)$", re.I)
+_NOT_AN_AUTHOR = re.compile(
+    r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
+)
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, voice: Voice) -> Parsed:

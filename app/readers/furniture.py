@@ -23,6 +23,8 @@ _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
 _LETTERS = 3
 _CHAPTER = re.compile(r"(chapter|part|book|section|letter|act|scene|canto|kapitel|teil|chapitre|partie|cap[ií]tulo)")
+_CHAPTER_AND_PAGE = re.compile(r"\d\D+\b\d{1,4}$")  # "Chapter 3. The Light 41" runs; "Chapter 3. The Light" heads
+_NAMED_CHAPTER = 4  # words that it has at least: one of them is of the title
 _NUMBER = re.compile(
     r"^[-–—\[(\s|]*(?:page|seite|p\.)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von)\s*\d+)?[-–—\])\s|.]*$", re.I
 )
@@ -115,7 +117,8 @@ def _running_lines(pages: Sequence[Sequence[Line]], found: Furniture, numbers: d
 def _running_key(text: str) -> str:
     """The letters of a line that may be a running one; "" for what never is."""
     folded = text.casefold()
-    if _CHAPTER.match(folded) and (len(text.split()) <= 2 or any(sign.isdigit() for sign in text)):
+    named = len(text.split()) >= _NAMED_CHAPTER and _CHAPTER_AND_PAGE.search(folded)
+    if _CHAPTER.match(folded) and not named and (len(text.split()) <= 2 or any(sign.isdigit() for sign in text)):
         return ""
     words = folded.split()
     while words and _ROMAN_WORD.fullmatch(words[-1]):  # a page number of the front matter

@@ -16,6 +16,7 @@ from app.readers.sections import by_headings, finish, split_levels
 Step = Callable[[int, int, "int | None"], None]
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
+_XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = {
     "idna",
     "punycode",
@@ -42,8 +43,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def decode(data: bytes) -> str:
-    """Text of HTML bytes: marks, then what the file declares, then a guess."""
-    declared = _CHARSET.search(data[:4096])
+    """Text of HTML bytes: marks, then what the file declares, as XML or as HTML, then a guess."""
+    declared = _XML_CHARSET.match(data) or _CHARSET.search(data[:4096])
     if declared and encoding.decode_sample(data) is None:
         try:
             name = codecs.lookup(declared[1].decode("ascii")).name

@@ -23,11 +23,21 @@ _HEADING = re.compile(r"h([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
-class _Reader(HTMLParser):
-    """Collects blocks; ``title`` and ``author`` come from the head, ``charset`` is not its business."""
+_OPTIONAL_END = _VOID | set(re.findall(r"\w+", "html body dt dd li option td th tr thead tbody tfoot colgroup"))
+_HIDING = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
 
-    def __init__(self) -> None:
+
+def _is_hidden(found: dict[str, str | None]) -> bool:
+    """Whether no browser shows this element: what a reader cannot see is not read to the model either."""
+    return "hidden" in found or bool(_HIDING.search(found.get("style") or ""))
+
+
+class _Reader(HTMLParser):
+    """Collects blocks, of what is hidden too unless it ``hides``; ``title`` and ``author`` come from the head."""
+
+    def __init__(self, hides: bool) -> None:
         super().__init__(convert_charrefs=True)
+        self._hides = hides
         self.blocks: list[Block] = []
         self.title = ""
         self.author = ""
@@ -46,11 +56,13 @@ class _Reader(HTMLParser):
             self.author = self.author or found.get("content") or ""
         if tag in ("body", "h1", "p") and self._skipping == ["head"]:
             self._skipping.clear()  # a head that nobody closed
+        if self._skipping == ["p"] and tag in _BLOCKS:
+            self._skipping.clear()  # a hidden paragraph ends where the next one begins
         if self._skipping:
-            if tag in _SKIPPED:
+            if tag in _SKIPPED or tag == self._skipping[-1]:
                 self._skipping.append(tag)
             return
-        if tag in _SKIPPED:
+        if tag in _SKIPPED or (self._hides and tag not in _OPTIONAL_END and _is_hidden(found)):
             self._skipping.append(tag)
             return
         self._open(tag, found)
@@ -108,6 +120,11 @@ class _Reader(HTMLParser):
         self._parts.clear()
         self._level = 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether something hidden was open at the end."""
+        return any(tag not in _SKIPPED for tag in self._skipping)
+
     def finish(self) -> None:
         self.close()
         self._close_block()
@@ -117,8 +134,14 @@ class _Reader(HTMLParser):
 
 def read(text: str, alive: Callable[[], None] = lambda: None) -> tuple[list[Block], str, str]:
     """The blocks of an HTML text, its title and its author; ``alive`` is called now and then."""
-    reader = _Reader()
     text = _tamed(text)
+    reader = _fed(_Reader(hides=True), text, alive)
+    if reader.lost or not reader.blocks:  # hidden up to the end: nobody closed it, or a script was to show it
+        reader = _fed(_Reader(hides=False), text, alive)
+    return reader.blocks, reader.title, reader.author
+
+
+def _fed(reader: _Reader, text: str, alive: Callable[[], None]) -> _Reader:
     start, size = 0, _FEED
     while start < len(text):
         alive()
@@ -126,7 +149,7 @@ def read(text: str, alive: Callable[[], None] = lambda: None) -> tuple[list[Bloc
         start += size
         size = max(_FEED, len(reader.rawdata))  # what waits for its end is looked at again each time
     reader.finish()
-    return reader.blocks, reader.title, reader.author
+    return reader
 
 
 def _tamed(text: str) -> str:

@@ -14,6 +14,7 @@ import pypdfium2.raw as raw
 
 from app.readers.parsed import Refused, damaged
 from app.readers.pdf import open_pdf
+from app.readers.pdf_lines import text_as_read
 
 _TALLEST = 4.0  # heights of a page in widths; a longer one is drawn smaller
 _UNIT = 100_000  # steps of a page's width in which positions are asked for
@@ -38,11 +39,10 @@ def find(request: dict[str, Any]) -> list[list[float]]:
     """Rectangles of a passage, one per line."""
     document, page = _page(request)
     text_page = page.get_textpage()
-    count = text_page.count_chars()
     letters: list[str] = []
     places: list[int] = []
-    for index in range(count):
-        for sign in folded(chr(raw.FPDFText_GetUnicode(text_page.raw, index))):
+    for index, character in enumerate(text_as_read(page, text_page)):
+        for sign in folded(character):
             letters.append(sign)
             places.append(index)
     span = locate("".join(letters), folded(request["passage"]))

@@ -29,6 +29,7 @@ _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
 _SECOND_READER = "second"
+_WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
 EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
@@ -72,6 +73,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         raise Refused(f"claims {count:,} pages; the limit is {limits.pages:,}.", "Split it into smaller files.")
     pages = _read_pages(document, path, request, limits, step)
     _refuse_scan(pages, count)
+    _refuse_form(document, pages)
     step(count, count, EXTRAS)
     extras = str(EXTRAS) not in request.get("trouble", {})
     pages.labels = [_label(document, index) if extras else "" for index in range(count)]
@@ -196,6 +198,12 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
     if pages.images and len(pages.images) > _IMAGE_SHARE * max(filled, 1):
         which = "its only page is an image" if count == 1 else f"{len(pages.images)} of {count} pages are images"
         raise Refused(f"has no text to read: {which}.", _OCR, "no_text")
+
+
+def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
+    """A form that is a program for Adobe's reader: its pages only ask to wait."""
+    if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
+        raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
 
 def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:

@@ -7,6 +7,7 @@ of other pages, or of what is furniture.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from ctypes import byref
 from dataclasses import replace
 from itertools import pairwise
@@ -26,8 +27,16 @@ _TAB = 1.2  # line heights of empty space inside a row that may be a gutter betw
 _TOUCH = 0.15  # line heights between two pieces of one word
 _APART = 1.0  # line heights up to which two pieces are one run of text
 _COLUMN_ROWS = 6
+_AGREE = 0.85  # of the rows must part at a gutter
 _COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
+_RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_RTL_WORD = re.compile(f"[{_RTL_SIGNS}]{{2,}}")
+_RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
+_SPELLED = 2  # letters that one ligature has at most
+_UPSIDE_DOWN = 180
+_LOOK = 400  # characters by which it is judged how the letters of a page stand
+_LEVEL = 0.1  # radians
 
 
 def page_lines(page: pdfium.PdfPage) -> list[Line]:
@@ -37,7 +46,7 @@ def page_lines(page: pdfium.PdfPage) -> list[Line]:
     Returns:
         lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
     """
-    text_page = page.get_textpage()
+    text_page = _upright(page)
     try:
         pieces = _pieces(text_page, page.get_rotation(), page.get_bbox())
     finally:
@@ -54,13 +63,22 @@ def page_lines(page: pdfium.PdfPage) -> list[Line]:
     return lines
 
 
+def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
+    """The page's text, read as its letters stand: a page that is shown upside down is turned round first."""
+    text_page = page.get_textpage()
+    if page.get_rotation() != _UPSIDE_DOWN:
+        return text_page
+    angles = [raw.FPDFText_GetCharAngle(text_page.raw, index) for index in range(min(text_page.count_chars(), _LOOK))]
+    if sum(abs(angle) < _LEVEL for angle in angles) * 2 <= len(angles):
+        return text_page
+    text_page.close()
+    page.set_rotation(0)
+    return page.get_textpage()
+
+
 def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> list[Line]:
-    count = text_page.count_chars()
-    text = text_page.get_text_range() if count else ""
-    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
-        text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
-        text = text.replace("\x00", " ")
     boxes = _Boxes(text_page, rotation, visible)
+    text = _as_read(raw_text(text_page), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes)
@@ -72,6 +90,41 @@ def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> list
             found[-1].cut = True
         pieces += found
     return pieces
+
+
+def raw_text(text_page: pdfium.PdfTextPage) -> str:
+    """pdfium's text of a page, one sign for each of its characters."""
+    count = text_page.count_chars()
+    text: str = text_page.get_text_range() if count else ""
+    if len(text) != count:  # rare: some characters have no text or two; go by pdfium's own count
+        text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
+        text = text.replace("\x00", " ")
+    return text
+
+
+def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
+    """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
+    return _as_read(raw_text(text_page), _Boxes(text_page, page.get_rotation(), page.get_bbox()))
+
+
+def _as_read(text: str, boxes: _Boxes) -> str:
+    """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
+
+    Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
+    the word out, the order is turned round.
+    """
+    signs = list(text)
+    for match in _RTL_WORD.finditer(text):
+        one, two = boxes.place(match.start()), boxes.place(match.end() - 1)
+        if one is not None and two is not None and (one < two or (one == two and len(match[0]) > _SPELLED)):
+            signs[match.start() : match.end()] = reversed(match[0])
+    text = "".join(signs)
+    for match in _RTL_PHRASE.finditer(text):
+        words = list(_WORD.finditer(text, match.start(), match.end()))
+        places = [boxes.place(word.start()) for word in words]
+        if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
+            signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
+    return "".join(signs)
 
 
 def _words(text: str, match: re.Match[str], boxes: _Boxes) -> list[Line]:
@@ -116,6 +169,11 @@ class _Boxes:
         """Whether the middle of a line lies on the visible part of the page."""
         across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
         return 0 <= across <= self._width and 0 <= down <= self._height
+
+    def place(self, index: int) -> float | None:
+        """Where a character stands across the page; None where pdfium has no box."""
+        box = self._one(index)
+        return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> tuple[float, float, float, float] | None:
         """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
@@ -186,25 +244,42 @@ def _columns(pieces: list[Line]) -> list[Line]:
     side by side, is told by its short cells.
     """
     pairs = [(one, two) for one, two in pairwise(pieces) if _same_row(one, two) and two.x0 - one.x1 > _TAB * one.height]
-    if len(pairs) < _COLUMN_ROWS:
+    if len(pairs) < _COLUMN_ROWS or sum(len(one.text) + len(two.text) for one, two in pairs) < (
+        2 * _COLUMN_TEXT * len(pairs)
+    ):
         return pieces
-    text = sum(len(one.text) + len(two.text) for one, two in pairs) / (2 * len(pairs))
-    middle = sorted((one.x1 + two.x0) / 2 for one, two in pairs)[len(pairs) // 2]
-    agree = sum(one.x1 <= middle <= two.x0 for one, two in pairs)
-    crossing = sum(piece.x0 < middle < piece.x1 for piece in pieces)
-    if text < _COLUMN_TEXT or agree < 0.85 * len(pairs) or crossing > len(pairs) / 2:
+    gutters = _gutters([(one.x1, two.x0) for one, two in pairs])
+    gutters = [x for x in gutters if sum(piece.x0 < x < piece.x1 for piece in pieces) <= len(pairs) / 2]
+    between = sum(any(one.x1 <= x <= two.x0 for x in gutters) for one, two in pairs)
+    if between < _AGREE * len(pairs):
         return pieces
     ordered: list[Line] = []
-    left: list[Line] = []
-    right: list[Line] = []
+    columns: list[list[Line]] = [[] for _ in range(len(gutters) + 1)]
     for piece in pieces:
-        if piece.x0 < middle < piece.x1:
-            ordered += left + right
-            left, right = [], []
+        if any(piece.x0 < x < piece.x1 for x in gutters):
+            ordered += [line for column in columns for line in column]
+            columns = [[] for _ in columns]
             ordered.append(piece)
         else:
-            (left if piece.x1 <= middle else right).append(piece)
-    return ordered + left + right
+            columns[bisect_left(gutters, piece.x1)].append(piece)
+    return ordered + [line for column in columns for line in column]
+
+
+def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
+    """Where the columns part, from left to right: the points that lie in most of the gaps between pieces of rows."""
+    gutters: list[float] = []
+    while len(gaps) >= _COLUMN_ROWS:
+        edges = sorted([(start, -1) for start, _ in gaps] + [(end, 1) for _, end in gaps])
+        depth, deepest, best = 0, 0, 0.0
+        for at, (x, step) in enumerate(edges[:-1]):
+            depth -= step
+            if depth > deepest:
+                deepest, best = depth, (x + edges[at + 1][0]) / 2
+        if deepest < _COLUMN_ROWS:
+            break
+        gutters.append(best)
+        gaps = [gap for gap in gaps if not gap[0] <= best <= gap[1]]
+    return sorted(gutters)
 
 
 def _right_to_left(lines: list[Line]) -> bool:

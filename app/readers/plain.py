@@ -42,6 +42,8 @@ _LONGEST_GROUP = 2000  # lines without a blank one that are looked at together; 
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
+_FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
+_SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
 
 
@@ -60,16 +62,18 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         )
     step(0, 1, None)
     if request["kind"] == "markdown":
+        title, author, text = _front_matter(text)
         blocks = markdown_blocks(text)
         chapters = by_headings(blocks, split_levels(blocks))
-        title = next((block.text for block in blocks if block.level == 1), "")
-        author = ""
+        title = title or next((block.text for block in blocks if block.level == 1), "")
     else:
         chapters = plain_chapters(text, lambda: step(0, 1, None))
         title, author = _names(text)
     step(0, 1, None)
     sections, outline = finish(chapters)
     warnings = [f"{wrong} characters could not be read as {name} and are shown as \ufffd."] if wrong else []
+    if name == encoding.MIXED:
+        warnings.append("The file mixes two encodings, UTF-8 and Windows-1252; letters with accents may be wrong.")
     return Parsed(request["kind"], "section", sections, title, author, outline, warnings)
 
 
@@ -77,6 +81,15 @@ def _names(text: str) -> tuple[str, str]:
     """Title and author where the head of a file says them in so many words, as Project Gutenberg's do."""
     found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
     return (found["title"], found.get("author", "")) if "title" in found else ("", "")
+
+
+def _front_matter(text: str) -> tuple[str, str, str]:
+    """Title and author from the settings that programs for web pages put at the head of a text; the text behind."""
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        return "", "", text
+    found = {key.casefold(): value.strip("\"' []") for key, value in _SETTING.findall(match[2])}
+    return found.get("title", ""), found.get("author", ""), text[match.end() :]
 
 
 def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:

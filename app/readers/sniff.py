@@ -43,13 +43,55 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"{\\rtf", "is a rich text file (RTF)", _SAVE_DOCX),
     (0, b"%!PS", "is a PostScript file", "Convert it to PDF."),
     (0, b"AT&TFORM", "is a DjVu file", "Convert it to PDF."),
-    (60, b"BOOKMOBI", "is a Kindle book (MOBI)", _EBOOK),
+    (60, b"BOOKMOBI", "is a Kindle book (MOBI or AZW3)", _EBOOK),
+    (60, b"TEXtREAd", "is a Palm book (PDB)", _EBOOK),
+    (60, b"TPZ3", "is a Kindle book (Topaz)", _EBOOK),
+    (0, b"TPZ0", "is a Kindle book (Topaz)", _EBOOK),
+    (0, b"\xeaDRMION", "is a Kindle book locked by copy protection (KFX)", "Only the shop's own program can open it."),
+    (0, b"CONT\x02\x00", "is a Kindle book (KFX)", _EBOOK),
+    (0, b"ITOLITLS", "is a Microsoft Reader book (LIT)", _EBOOK),
+    (0, b"L\x00R\x00F\x00", "is a Sony Reader book (LRF)", _EBOOK),
+    (0, b"\xffWPC", "is a WordPerfect file", _SAVE_DOCX),
+    (0, b"bplist00", "is a file of Apple's own (a web archive or a list of settings)", "Save it as PDF or text."),
+    (0, b"GGUF", "is a language model (GGUF)", _DOCUMENTS),
+    (0, b"wOFF", "is a font", _DOCUMENTS),
+    (0, b"wOF2", "is a font", _DOCUMENTS),
+    (0, b"OTTO\x00", "is a font", _DOCUMENTS),
+    (0, b"\x00\x01\x00\x00\x00", "is a font", _DOCUMENTS),
+    (0, b"L\x00\x00\x00\x01\x14\x02\x00", "is a shortcut (Windows)", _DOCUMENTS),
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
 _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")  # formats that are text themselves; a tale may well begin with "RIFF"
+_OLE_KINDS = (  # what a stream inside is called tells the program
+    ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
+    ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
+    ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
+    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
+    ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
+)
+_ZIP_KINDS = (  # a name inside, or its end
+    (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
+    (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
+    (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
+    (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
+    ((), (".fb2",), "holds a FictionBook (FB2).", _EBOOK),
+)
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_XML_KINDS = (
+    ("FictionBook", "is a FictionBook (FB2).", _EBOOK),
+    ("svg", "is a drawing (SVG).", _DOCUMENTS),
+    ("opml", "is an outline (OPML).", "Export it as text or HTML."),
+    ("plist", "is a list of settings of Apple's.", _DOCUMENTS),
+)
+_FRAGMENT = re.compile(r"<(?:p|div|h[1-6]|table|ul|ol|section|article|span|title|meta|center)[\s>]", re.I)
+_HTML_NAMES = {".html", ".htm", ".xhtml"}
+_ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
+_MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
+_PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
+_PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 _CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 _MOST_CONTROL = 0.005  # of the bytes of a text
@@ -75,7 +117,7 @@ def kind(path: Path, limits: Limits) -> str:
     for place, magic, what, remedy in _MAGIC:
         if head.startswith(magic, place) and (binary or magic in _PLAIN_MAGIC):
             raise Refused(f"{what}, not a document.", remedy)
-    return _textual(head, path)
+    return _textual(head, path, limits)
 
 
 def _zipped(path: Path, limits: Limits) -> str:
@@ -88,42 +130,58 @@ def _zipped(path: Path, limits: Limits) -> str:
         raise damaged("is damaged: its zip container cannot be opened.") from None
     if mimetype == b"application/epub+zip" or "META-INF/container.xml" in names:
         return "epub"
-    if any(name.endswith(".opf") for name in names):
-        return "epub"
     if is_word:
         return "docx"
+    if any(name.endswith(".opf") for name in names):
+        return "epub"
     if mimetype.startswith(b"application/vnd.oasis.opendocument"):
         raise Refused("is an OpenDocument file.", _SAVE_DOCX)
-    if any(name.startswith("xl/") for name in names):
-        raise Refused("is an Excel workbook.", "Save the sheet as PDF or text.")
-    if any(name.startswith("ppt/") for name in names):
-        raise Refused("is a PowerPoint presentation.", "Save it as PDF.")
+    for starts, ends, what, remedy in _ZIP_KINDS:
+        if any(name.startswith(starts) or name.endswith(ends) for name in names):
+            raise Refused(what, remedy)
+    if names and all(name.lower().endswith((*_PICTURES, "/", ".xml")) for name in names):
+        raise Refused("is a book of pictures (CBZ) without text.", _DOCUMENTS)
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
 
 
 def _old_office(path: Path) -> Refused:
     with path.open("rb") as file:
         content = file.read(4 << 20)
-    if "EncryptedPackage".encode("utf-16-le") in content:
-        return Refused(
-            "is an Office file protected by a password.",
-            "Open it in its own program, save it without a password, and open that.",
-        )
+    for stream, what, remedy in _OLE_KINDS:
+        if stream.encode("utf-16-le") in content:
+            return Refused(f"{what}.", remedy)
     return Refused("is an old Office file (.doc, .xls or .ppt).", _SAVE_DOCX)
 
 
-def _textual(head: bytes, path: Path) -> str:
+def is_text(data: bytes) -> bool:
+    """Whether bytes can be text of any encoding; what is locked or packed is not."""
     from app.readers.encoding import decode_sample
 
+    head = data[:_HEAD]
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
-    if not wide and len(_CONTROL.findall(head)) > _MOST_CONTROL * len(head):
+    return wide or len(_CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
+
+
+def _textual(head: bytes, path: Path, limits: Limits) -> str:
+    from app.readers.encoding import decode_sample
+
+    if not is_text(head):
+        if zipfile.is_zipfile(path):  # with something in front of it
+            return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(decode_sample(head) or "utf-8", errors="replace")
     start = text.lstrip("\ufeff \t\r\n")[:2000]
-    if start.startswith("<") and _HTML.search(start):
-        return "html"
+    if start.startswith("<"):
+        root = _ROOT.search(_PROLOGUE.sub("", start))
+        for name, what, remedy in _XML_KINDS:
+            if root and root[2] == name:
+                raise Refused(what, remedy)
+        if _HTML.search(start) or (path.suffix.casefold() in _HTML_NAMES and _FRAGMENT.match(start)):
+            return "html"
     if start.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
+    if _MAIL.search(start) and _PARTS.search(start):
+        raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
     if path.suffix.casefold() in _MARKDOWN_NAMES:
         return "markdown"
     if not path.suffix and len(_HEADING.findall(text)) > 2:
