@@ -70,6 +70,7 @@ def test_cuts_while_a_model_is_downloaded(tmp_path: Path, pair: tuple[str, ...],
     environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hub"), "HF_TOKEN": ""}
 
     def began(app: App) -> dict[str, Any]:
+        app.until(lambda state: not state["setup"]["stage"])  # the model of the start is there
         answer = app.post("/models/use", {"model": TARGET, "draft": DRAFT})
         assert answer.status == 200, answer.text
         return app.until(lambda state: state["setup"]["stage"] != "looking")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from app.readers import read_document
+from app.readers import formats, read_document
 from app.readers.pages import find_on_page, render_page
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 
@@ -161,3 +162,55 @@ def test_password(files: Any) -> None:
         render_page(path, 1)
     assert read_document(path, "open sesame").text == "A secret of the keeper."
     assert render_page(path, 1, "open sesame").startswith(b"\x89PNG")
+
+
+def test_a_page_that_is_shown_upside_down_reads_as_its_letters_stand(files: Any) -> None:
+    lines = [(72.0, 700.0 - 20 * at, f"Line {at} of a page that somebody turned round by mistake") for at in range(5)]
+    text = read_document(files.pdf("turned.pdf", [lines], extra_page="/Rotate 180")).pages[0].text
+    assert "Line 0 of a page that somebody turned round by mistake" in text
+    assert text.index("Line 1") < text.index("Line 4")
+
+
+def test_three_columns_stored_row_by_row(files: Any) -> None:
+    rows = [
+        (40.0 + 190 * column, 700.0 - 14 * row, f"column {column} row {row} of a page")
+        for row in range(12)
+        for column in range(3)
+    ]
+    text = read_document(files.pdf("three.pdf", [rows])).pages[0].text
+    order = [(int(column), int(row)) for column, row in re.findall(r"column (\d) row (\d+)", text)]
+    assert order == [(column, row) for column in range(3) for row in range(12)]
+
+
+@pytest.mark.parametrize("word", ["שלום", "مرحبا", "حَبيب"])
+def test_a_right_to_left_word_whose_letters_the_file_spells_out(files: Any, make_stream: Any, word: str) -> None:
+    """As browsers print them: glyph by glyph from the left, each with its letter. pdfium turns these words round."""
+    spans = [
+        b"/Span <</ActualText <FEFF%s>>> BDC 1 0 0 1 %d 700 Tm (A) Tj EMC "
+        % (sign.encode("utf-16-be").hex().encode(), 72 + 8 * at)
+        for at, sign in enumerate(reversed(word))
+    ]
+    path = files.pdf("spelled.pdf", [], streams=[make_stream(b"BT /F1 12 Tf " + b"".join(spans) + b"ET")])
+    assert read_document(path).pages[0].text == word
+    assert len(find_on_page(path, 1, word)) == 1
+
+
+def test_running_heads_that_name_chapter_and_page_go(files: Any) -> None:
+    pages = [_page(at, f"Chapter {1 + at // 8}. The northern light   {at}") for at in range(1, 17)]
+    document = read_document(files.pdf("running.pdf", pages))
+    assert not [page.number for page in document.pages if "northern light" in page.text]
+
+
+def test_a_form_for_one_program_only_says_so(files: Any) -> None:
+    path = files.pdf(
+        "form.pdf",
+        [[(72.0, 700.0, "Please wait... If this message is not eventually replaced")]],
+        catalog="/NeedsRendering true /AcroForm << /Fields [] /XFA [(template) 5 0 R] >>",
+    )
+    with pytest.raises(DocumentError, match="XFA"):
+        read_document(path)
+
+
+def test_what_a_browser_calls_a_page_is_no_title(files: Any) -> None:
+    assert formats._NOT_A_TITLE.match("about:blank")
+    assert formats._NOT_AN_AUTHOR.match("(anonymous)")
