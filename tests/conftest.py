@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.app.running import Running
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -43,6 +48,15 @@ def endless_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     from tests.endless import endless_demo
 
     return endless_demo(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="session")
+def endless_app(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Running]:
+    """The running program with that pair: one for all tests of protocols and of stopping."""
+    from tests.app.running import running
+
+    with running(tmp_path_factory.mktemp("endless"), *endless_pair) as started:
+        yield started
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

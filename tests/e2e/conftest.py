@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
-from tests.e2e.steps import WIDE, Open, Server, scripted_command, serving
+from tests.app.running import Running
+from tests.e2e.steps import PATIENCE, WIDE, Open, Server, scripted_command, serving
 from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -61,11 +62,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def endless(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Server]:
+def endless(endless_app: Running) -> Server:
     """The product with a model whose answers have no end."""
-    port = free_port()
-    with serving(app_command(port, *endless_pair), tmp_path_factory.mktemp("endless"), port) as server:
-        yield server
+    return Server(endless_app.port, endless_app.data)
 
 
 @pytest.fixture(scope="session")
@@ -114,12 +113,12 @@ def open_page(browser: Browser) -> Iterator[Open]:
         else:
             context = beside.context
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(PATIENCE)
         watch = Watch(server.address)
         watch.look_at(page)
         watches.append(watch)
         page.goto(server.address if beside else server.ticket())
-        page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
+        page.wait_for_selector("#ask-box textarea", state="attached")
         page.wait_for_selector('#trifold[data-live="yes"]')
         return page
 

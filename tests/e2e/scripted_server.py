@@ -51,9 +51,9 @@ class ByQuestion(ScriptedEngine):
         if "apart" in question and mode == "plain":
             self.answer += " Or so they say."
         self.failure = FAILURE if "fail" in question and not history else None
-        self.word_seconds = 0.2 if self.failure else 0.03  # a failure that a busy page has time to show
+        self.word_seconds = 0.2 if self.failure else 0.015  # a failure that a busy page has time to show
         if "long" in question:
-            self.word_seconds = 0.12  # at a pace that a page on a busy machine keeps up with
+            self.word_seconds = 0.25  # at a pace that a page on a busy machine keeps up with
         if "slowly" in question:
             self.word_seconds = 0.3
         return super().ask(question, history, sampling, mode, begun)

@@ -16,7 +16,9 @@ from app.tickets import opening_address
 from tests.processes import started
 
 SCREENSHOTS = Path(__file__).resolve().parent / "screenshots"
-READ_SECONDS = 120_000  # milliseconds, as Playwright counts; a busy machine reads slowly
+# Milliseconds, as Playwright counts: for what a page does at once, and for reading and answering, on a busy machine.
+PATIENCE = 60_000
+READ_SECONDS = 120_000
 WIDE = (1400, 900)
 PHONE = (390, 844)
 
@@ -73,7 +75,7 @@ def scripted_command(port: int, data: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "tests.e2e.scripted_server", str(port), str(data), *options]
 
 
-def until(page: Page, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(page: Page, holds: Callable[[], bool], seconds: float = PATIENCE / 1000) -> None:
     """Look again until something holds. (Playwright's own way evaluates a string, which the page's policy forbids.)"""
     end = time.monotonic() + seconds
     while not holds():
@@ -119,6 +121,11 @@ def ask(page: Page, question: str) -> None:
 def answered(page: Page, timeout: int = READ_SECONDS) -> None:
     """Wait until this tab's question has been answered or stopped."""
     until(page, lambda: bool(page.evaluate(_ANSWERED)), timeout / 1000)
+
+
+def writing(page: Page) -> None:
+    """Wait until the first words of an answer are there. (A caret is replaced too often to be held on to.)"""
+    until(page, lambda: page.locator("#chat .bot .caret").count() > 0, READ_SECONDS / 1000)
 
 
 def versions(page: Page) -> list[str]:

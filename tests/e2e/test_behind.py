@@ -141,7 +141,7 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     with_answer(page)
     press(page, "#race-start")
     page.wait_for_selector("#race-running", state="visible")
-    page.wait_for_selector("#race-replay", state="visible", timeout=30_000)
+    page.wait_for_selector("#race-replay", state="visible")
     page.click("[data-speed='4']")
     page.wait_for_selector('#race-end[data-state="over"]')
     page.wait_for_timeout(400)
@@ -158,7 +158,7 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     ask(page, "Something where they go apart?")
     answered(page)
     press(page, "#race-start")
-    page.wait_for_selector('#race-end[data-state="over"]', timeout=30_000)
+    page.wait_for_selector('#race-end[data-state="over"]')
     assert page.inner_text("#race-verdict").startswith("The texts part")
     assert page.locator("#race .words mark").first.text_content() == " Or so they say."
     assert page.locator("#verified").is_hidden()
@@ -179,7 +179,7 @@ def test_the_replay_ends_with_every_word(scripted: Server, open_page: Open) -> N
 
     page.route("**/race", rounded_up)
     press(page, "#race-start")
-    page.wait_for_selector('#race-end[data-state="over"]', timeout=30_000)
+    page.wait_for_selector('#race-end[data-state="over"]')
     for lane in page.locator("#race article").all():
         assert lane.locator(".words").inner_text().endswith("Finis.")
         assert lane.locator(".asked").count() == 2, "a short answer is followed by another question"

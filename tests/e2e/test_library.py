@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.e2e.steps import (
+    PATIENCE,
     Open,
     Server,
     answered,
@@ -22,8 +23,6 @@ from tests.e2e.steps import (
     versions,
 )
 from tests.processes import free_port, start
-
-PATIENCE = 60_000  # milliseconds; a busy machine
 
 
 def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.txt") -> None:

@@ -24,6 +24,7 @@ from tests.e2e.steps import (
     reload,
     until,
     versions,
+    writing,
 )
 
 # Text and surface of the page, of which every pair must be told apart by weak eyes (WCAG AA: 4.5, large text 3).
@@ -158,7 +159,7 @@ def test_another_tab_is_told_and_can_take_over(scripted: Server, open_page: Open
     first = open_page(scripted)
     with_book(first)
     ask(first, "A long question")
-    first.wait_for_selector("#chat .bot .caret")
+    writing(first)
     second = open_page(scripted, beside=first)
     second.wait_for_selector('#trifold[data-asking="yes"]')
     ask(second, "Me too?")
@@ -178,10 +179,10 @@ def test_a_closed_tab_stops_its_answer(scripted: Server, open_page: Open) -> Non
     with_book(first)
     second = open_page(scripted, beside=first)
     ask(second, "A long question")
-    second.wait_for_selector("#chat .bot .caret")
+    writing(second)
     first.wait_for_selector('#trifold[data-asking="yes"]')
     second.close()
-    first.wait_for_selector('#trifold[data-asking="no"]', timeout=3000)
+    first.wait_for_selector('#trifold[data-asking="no"]')
     until(first, lambda: "stopped" in " ".join(first.locator("#chat .under").all_inner_texts()))
 
 
@@ -232,7 +233,7 @@ def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open
     page = open_page(scripted)
     with_book(page)
     ask(page, "A long question")
-    page.wait_for_selector("#chat .bot .caret")
+    writing(page)
     boxes = []
     for _ in range(12):
         boxes.append([page.locator(part).bounding_box() for part in ("#ask-row", "#figures", "#map")])
@@ -247,10 +248,10 @@ def test_a_new_chat_waits_for_the_end_of_the_answer(scripted: Server, open_page:
     page = open_page(scripted)
     with_book(page)
     ask(page, "A long question")
-    page.wait_for_selector('#trifold[data-asking="yes"]')
+    writing(page)
     page.click("#begin-chat")
-    page.wait_for_selector("#toast", state="visible")
-    assert page.inner_text("#toast") == "An answer is being written. Stop it, or wait for its end."
+    said = "An answer is being written. Stop it, or wait for its end."
+    until(page, lambda: page.text_content("#toast") == said)
     assert questions(page) == 1
     page.keyboard.press("Escape")
     answered(page)

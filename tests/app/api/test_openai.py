@@ -18,7 +18,7 @@ import pytest
 
 from app.api import key
 from app.settings import DEMO_MODEL, SAMPLE_BOOKS
-from tests.app.running import Running, running
+from tests.app.running import Running
 
 QUESTION: Any = [{"role": "user", "content": "Who kept the lamp?"}]
 MODEL = "trifold"
@@ -28,9 +28,8 @@ SAME_WORDS: Any = {"model": MODEL, "messages": QUESTION, "max_tokens": 24, "temp
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("api"), *endless_pair) as started:
-        yield started
+def app(endless_app: Running) -> Running:
+    return endless_app
 
 
 @pytest.fixture(scope="module")
@@ -256,20 +255,20 @@ def test_the_key_is_for_this_person_alone(tmp_path: Path) -> None:
     assert len(key.load(tmp_path)) > 40
 
 
-def test_without_a_book_the_system_message_is_the_text(tmp_path: Path) -> None:
-    with running(tmp_path) as app, httpx.Client(trust_env=False) as http:
-        app.until(lambda state: state["model"]["state"] == "ready")
-        client = openai.OpenAI(base_url=app.api, api_key=app.key, max_retries=0, http_client=http)
-        with pytest.raises(openai.ConflictError, match="No book is open"):
-            client.chat.completions.create(model=MODEL, messages=QUESTION)
-        text = "Maren Holt kept the north light. " * 80
-        messages: Any = [{"role": "system", "content": text}, *QUESTION]
-        first = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
-        second = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
-        assert first.usage is not None
-        assert second.usage is not None
-        assert second.usage.prompt_tokens_details is not None
-        assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 300, "the text was not read a second time"
-        assert json.loads(second.model_dump_json())["choices"]
-    kept = tmp_path / "snapshots"
-    assert not kept.exists() or not any(kept.iterdir()), "what was sent is not kept on disk"
+def test_without_a_book_the_system_message_is_the_text(client: openai.OpenAI, app: Running) -> None:
+    app.post("/books/close")
+    app.until(lambda state: state["book"]["stage"] == "empty")
+    with pytest.raises(openai.ConflictError, match="No book is open"):
+        client.chat.completions.create(model=MODEL, messages=QUESTION)
+    text = "Maren Holt kept the north light. " * 80
+    messages: Any = [{"role": "system", "content": text}, *QUESTION]
+    first = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
+    second = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 300, "the text was not read a second time"
+    assert json.loads(second.model_dump_json())["choices"]
+    books = [book["id"] for book in app.look()["books"]]
+    kept = [path.name.partition("-")[0] for path in (app.data / "snapshots").glob("[!.]*")]
+    assert all(head and any(book.startswith(head) for book in books) for head in kept), "what was sent is not kept"

@@ -18,7 +18,7 @@ from engine import SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, EngineError, ModelNotFound, OptionError, TrifoldError
 from engine.events import AnswerDone, BookRead, Failed, StopReason, TextDelta
-from tests.app.running import Running, running
+from tests.app.running import Running
 
 WORDS = "Maren Holt kept the north light, and the boat came in at dusk. "
 BOOK = Document("Orre", "", tuple(Page(number, str(number), WORDS * 20) for number in range(1, 6)), "text", "0" * 64)
@@ -27,10 +27,11 @@ LONG = SamplingParams(max_tokens=100_000, temperature=4.0)  # words at random: m
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("remote"), *endless_pair) as started:
-        started.until(lambda state: state["model"]["state"] == "ready")
-        yield started
+def server(endless_app: Running) -> Running:
+    endless_app.until(lambda state: state["model"]["state"] == "ready")
+    endless_app.post("/books/close")  # a text that is sent takes the place of no book
+    endless_app.until(lambda state: state["book"]["stage"] == "empty")
+    return endless_app
 
 
 @pytest.fixture
