@@ -41,7 +41,7 @@ _REPEATS = 3
 _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
-_COPY_BYTES, _FILE_BYTES, _PIECE = 1 << 26, 1 << 25, 1 << 20
+_COPY_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
 # Any value but zero: processors may be quicker with that.
 _FILLING = 0.01
 
@@ -200,7 +200,9 @@ def _file_seconds(folder: Path | None, clock: Clock) -> float:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder, prefix="probe-", buffering=0) as file:
-        file.write(os.urandom(_PIECE) * (_FILE_BYTES // _PIECE))
+        piece = os.urandom(_PIECE)
+        for _ in range(_FILE_BYTES // _PIECE):
+            file.write(piece)
         os.fsync(file.fileno())
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from engine import kernels, prefill
+from engine import kernels, prefill, probing
 from engine.bench.peers import generate
 from engine.bench.record import Figure, add, collect, table
 from engine.bench.report import Result
@@ -176,6 +176,9 @@ def _reading(session: Session, text: str, sizes: Sizes) -> Iterator[Figure]:
         "reading", f"reading {read.tokens:,} tokens", read.seconds, "s", "15 s", f"{read.tokens_per_s:,.0f} tokens/s"
     )
     yield Figure("reading", "share of the matrix rate", 100 * share, "%", "60 %")
+    planned = probing.measure(session.target.config, session.target.dtype, session.target.device)
+    expected = planned.reading_s(read.tokens, read.kv_bytes)
+    yield Figure("reading", "the planner's estimate of it", expected, "s", "", "by probes of one layer")
     for number in ("first", "second"):
         *_, done = session.ask("What is said about the light?", sampling=SamplingParams(max_tokens=sizes.tokens))
         if isinstance(done, AnswerDone) and done.figures.ttft_s is not None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import bench
+from engine import bench, rates
 from engine.architecture import load_config
-from engine.bench import gpu, rates, record, standins
+from engine.bench import gpu, record, standins
 from engine.bench.gpu import Sizes
 from engine.config import EngineConfig
 from engine.document import Document, Page
@@ -48,6 +48,9 @@ def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path) -> No
     if part == "reading":
         assert "second question" in words
         assert "matrix rate" in words
+        estimate = next(figure for figure in figures if "estimate" in figure.what)
+        assert isinstance(estimate.value, float)
+        assert estimate.value > 0
     out = tmp_path / "gpu.json"
     record.add(out, part, sizes.shape, figures)
     record.add(out, part, sizes.shape, figures)  # measured again, a part replaces itself
