@@ -6,16 +6,32 @@ operations.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from engine import weights
 from engine.cache.shape import KvShape
-from engine.errors import ModelNotFound, UnsupportedModel
+from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 """``model_type`` values whose decoder layers are walked."""
+
+# Far beyond every model that there is.
+_MOST = {
+    "num_hidden_layers": 1_000,
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 22,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 13,
+    "vocab_size": 1 << 24,
+    "max_position_embeddings": 1 << 30,
+}
+_POSITIVE = ("rope_theta", "factor", "original_max_position_embeddings")  # numbers of RoPE
+_REASON = 200  # characters of what a library says
 
 # Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway.
 CPU_FLOAT32_PARAMETERS = 1_500_000_000
@@ -27,11 +43,14 @@ def load_config(name: str) -> Any:
     Raises:
         ModelNotFound: no such folder or hub model.
         UnsupportedModel: transformers does not know the architecture without remote code.
+        ModelError: the files of settings are broken, absurdly large, or of values that mean nothing.
     """
     from transformers import AutoConfig
 
     if looks_like_path(name) and not Path(name).is_dir():
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
+    if Path(name).is_dir():
+        weights.check_settings(Path(name))
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:
@@ -44,6 +63,29 @@ def load_config(name: str) -> Any:
             f"The model {name} has no readable config.json and could not be found on the hub.",
             "Check the name, or connect to the internet once so that it can be downloaded.",
         ) from error
+    except Exception as error:
+        raise _meaningless(name, " ".join(str(error).split())[:_REASON] or type(error).__name__) from error
+
+
+def check_numbers(config: Any, name: str) -> None:
+    """Refuse settings that no model has, before anything is made of such a size.
+
+    Raises:
+        ModelError: which one, and what it says.
+    """
+    for key, most in _MOST.items():
+        value = getattr(config, key, None)
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            raise _meaningless(name, f"{key} is {value}")
+    rope = getattr(config, "rope_parameters", None) or {}
+    numbers = {"rms_norm_eps": getattr(config, "rms_norm_eps", None), **{key: rope.get(key) for key in _POSITIVE}}
+    for key, value in numbers.items():
+        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise _meaningless(name, f"{key} is {value}")
+
+
+def _meaningless(name: str, what: str) -> ModelError:
+    return ModelError(f"config.json of {display_name(name)} cannot be used: {what}.", "Download the model again.")
 
 
 def check_architecture(config: Any, name: str, window: int) -> None:

@@ -17,6 +17,7 @@ import torch
 from engine import attention, quantized, weights
 from engine.architecture import (
     check_architecture,
+    check_numbers,
     display_name,
     estimate_parameters,
     kv_shape_of,
@@ -80,7 +81,7 @@ class Decoder:
         ends: list[int] = []
         for source in (self.config, getattr(self.model, "generation_config", None)):
             value = getattr(source, "eos_token_id", None)
-            ends += value if isinstance(value, list) else [] if value is None else [value]
+            ends += [end for end in (value if isinstance(value, list) else [value]) if type(end) is int]
         return tuple(dict.fromkeys(ends))
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -164,6 +165,7 @@ def load(
         ModelError: weights are missing, damaged, or not safetensors.
     """
     config = load_config(name)
+    check_numbers(config, name)
     limit = int(config.max_position_embeddings)
     if window is not None and window > limit:
         raise ModelError(
@@ -220,22 +222,32 @@ def _check_weights(name: str, config: Any) -> None:
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
+    model: Any
+    found: Any
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
             attn_implementation=attention.IMPLEMENTATION,
+            output_loading_info=True,
         )
     except Exception as error:
         raise ModelError(
-            f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}",
+            f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}.",
             "The files may be incomplete or damaged; download them again.",
         ) from error
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise ModelError(
+            f"The weights of {display_name(name)} lack {missing[0]}{more}.",
+            "The files may be incomplete or altered; download them again.",
+        )
+    return model
 
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0][:200].rstrip(".!") if lines else type(error).__name__

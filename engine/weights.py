@@ -29,6 +29,11 @@ BITS = {
 }
 """Bits of one value by the format's names of types."""
 
+SETTINGS = "config.json"
+MOST_SETTINGS_BYTES = 4 << 20
+MOST_VOCABULARY_BYTES = 256 << 20  # the largest of today have a tenth of it
+_WHOLE_NUMBERS = ("I", "U", "BOOL")
+
 _LENGTH_BYTES = 8
 _AGAIN = "Download the model again."
 
@@ -44,6 +49,23 @@ def check_folder(folder: Path) -> int:
     """
     shards = _shards(folder)
     return sum(check_file(folder / name, expected) for name, expected in shards.items())
+
+
+def check_settings(folder: Path) -> None:
+    """Look at the files of settings and vocabulary before any library reads them whole.
+
+    Raises:
+        ModelError: they are larger than any model's, or ``config.json`` is missing or no JSON object.
+    """
+    for file in folder.glob("*.json"):
+        most = MOST_SETTINGS_BYTES if file.name == SETTINGS else MOST_VOCABULARY_BYTES
+        if file.name != INDEX and file.stat().st_size > most:
+            raise ModelError(f"{file.name} has {file.stat().st_size / 1e6:,.0f} MB, which no model needs.", _AGAIN)
+    try:
+        content = (folder / SETTINGS).read_bytes()
+    except OSError as error:
+        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN) from error
+    _json_object(content, SETTINGS)
 
 
 def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
@@ -117,6 +139,11 @@ def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
             whole = False
         if not whole or (end - begin) * 8 != math.prod(shape) * bits:
             raise ModelError(f"{file} describes {name[:80]!r} in a way that cannot be right.", _AGAIN)
+        if name.endswith(".weight") and entry["dtype"].startswith(_WHOLE_NUMBERS):
+            raise ModelError(
+                f"{file} holds {name[:80]!r} in whole numbers ({entry['dtype']}): it is quantized or altered.",
+                "Choose the model in its usual precision; it can be rounded when it is loaded.",
+            )
         spans.append((begin, end))
         values += math.prod(shape)
     position = 0
@@ -134,9 +161,9 @@ def _json_object(content: bytes, file: str) -> dict[str, Any]:
     try:
         value = json.loads(content, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} has a header that cannot be read.", _AGAIN) from error
+        raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
     if not isinstance(value, dict):
-        raise ModelError(f"{file} has a header that cannot be read.", _AGAIN)
+        raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
     return value
 
 
