@@ -222,10 +222,9 @@ def _check_weights(name: str, config: Any) -> None:
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
-    model: Any
-    found: Any
+    library: Any = AutoModelForCausalLM  # its types do not know that it can return two things
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = library.from_pretrained(
             name,
             config=config,
             dtype=dtype,
