@@ -1,13 +1,17 @@
-"""The smallest phones: nothing is cut off, and what was typed is shown as it was typed."""
+"""Narrow screens: nothing is cut off or lies over something else, and what was typed is shown as it was typed."""
 
 from __future__ import annotations
 
-from playwright.sync_api import Page
+from itertools import pairwise
+
+from playwright.sync_api import Page, Route
 
 from tests.e2e.gallery import SAMPLE
 from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, until
+from tests.e2e.test_behind import with_answer
 
 PHONE = (390, 844)
+TABLET = (820, 1180)
 SMALL_PHONE = (360, 740)
 SETTLE_MS = 600
 
@@ -65,3 +69,25 @@ def test_of_a_server_elsewhere_only_what_is_known_is_shown(scripted: Server, ope
     assert "per token" in told
     assert "Guesses kept" not in told
     assert "Memory of the book" not in told
+
+
+def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, TABLET, "light")
+    with_answer(page)
+    parts = page.locator("#top > *:visible, #book-head > *:visible").all()
+    boxes = [box for part in parts if part.get_attribute("id") != "book-head" and (box := part.bounding_box())]
+    boxes.sort(key=lambda box: box["x"])
+    for left, right in pairwise(boxes):
+        assert left["x"] + left["width"] <= right["x"] + 1
+    title = page.locator("#book-title")
+    assert title.evaluate("(title) => title.scrollWidth <= title.clientWidth"), "the whole title can be read"
+    held: list[Route] = []
+    page.route("**/*.png", lambda route: held.append(route))
+    page.locator("#chat .cite.quoted").first.click()
+    page.wait_for_selector("#page-marks i", state="attached")
+    until(page, lambda: bool(held))
+    assert not page.locator("#page-marks i").first.is_visible()
+    for route in held:
+        route.continue_()
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+    page.wait_for_selector("#page-marks i", state="visible")
