@@ -22,7 +22,7 @@ from app.race.verified import Verified
 from app.tickets import Tickets
 from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.errors import OptionError, SnapshotRefused, TrifoldError
-from engine.snapshot_header import HEADER, read_header
+from engine.snapshot_header import HEADER, TURN_HEADER, ids_hash, read_header, read_turn
 from tests.fuzz.conftest import looked_at
 from tests.tally import count
 
@@ -138,10 +138,39 @@ def test_the_header_of_a_snapshot(tmp_path: Path, header: bytes) -> None:
     count("fuzzed files of our own")
 
 
+_TURN = {
+    "format": 1, "reading": "r", "start": 2, "ids": [7, 8, 9], "before": ids_hash([5, 6]),
+    "context": ids_hash([5, 6, 7, 8, 9]), "shards": [{"start": 2, "stop": 4, "size": 4, "crc32": 1}],
+}  # fmt: skip
+
+
+@looked_at(300)
+@given(
+    st.one_of(
+        st.binary(max_size=200), st.builds(lambda body: json.dumps(body).encode(), st.one_of(_JSON, _mutated(_TURN)))
+    )
+)
+def test_the_header_of_a_turn(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "tokens-00000002-00000004.safetensors").write_bytes(b"1234")
+    (tmp_path / TURN_HEADER).write_bytes(header)
+    try:
+        turn = read_turn(tmp_path, "r", [5, 6])
+    except SnapshotRefused as refused:
+        said = refused.cause
+    else:
+        said = "."
+        assert (turn.start, turn.ids, turn.tokens) == (2, (7, 8, 9), 4)
+    assert said.endswith(".")
+    count("fuzzed files of our own")
+
+
 def test_a_good_header_is_taken(tmp_path: Path) -> None:
     (tmp_path / "tokens-00000000-00000008.safetensors").write_bytes(b"1234")
     (tmp_path / HEADER).write_text(json.dumps(_HEADER), encoding="utf-8")
     assert read_header(tmp_path).tokens == 8
+    (tmp_path / "tokens-00000002-00000004.safetensors").write_bytes(b"1234")
+    (tmp_path / TURN_HEADER).write_text(json.dumps(_TURN), encoding="utf-8")
+    assert read_turn(tmp_path, "r", [5, 6]).ids == (7, 8, 9)
 
 
 @looked_at(150)
