@@ -105,9 +105,14 @@ def give_text(page: Page, text: str, name: str = "book.txt") -> None:
 def read_text(page: Page, text: str, name: str = "book.txt") -> None:
     """Hand a text to the page, and wait until this very text lies on the desk and has been read."""
     give_text(page, text, name)
-    book = hashlib.sha256(text.encode()).hexdigest()
-    page.wait_for_selector(f'#books button.open[data-id="{book}"][aria-current="true"]', state="attached")
-    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=READ_SECONDS)
+    has_read(page, text.encode())
+
+
+def has_read(page: Page, file: bytes) -> None:
+    """Wait until this very file lies on the desk and has been read."""
+    book = f'#books button.open[data-id="{hashlib.sha256(file).hexdigest()}"][aria-current="true"]'
+    ready = '#trifold[data-stage="ready"]'
+    until(page, lambda: all(page.locator(part).count() for part in (book, ready)), READ_SECONDS / 1000)
 
 
 def ask(page: Page, question: str) -> None:
