@@ -6,6 +6,7 @@ changes often is kept apart from what is large. Pure: a snapshot of the desk in,
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from app.chats import Chat
@@ -50,10 +51,15 @@ def model_view(status: Any) -> View:
     if status.model is None:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
-    demo = is_same_folder(model.path, DEMO_MODEL)  # its folder's name says nothing to a person
-    name = DEMO_NAME if demo else model.name
+    name = DEMO_NAME if _is_demo(str(model.path)) else model.name  # its folder's name says nothing to a person
     here = model.parameters > 0  # of another machine's model only the pace is known
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here}
+
+
+@lru_cache(maxsize=8)
+def _is_demo(path: str) -> bool:
+    """Asked ten times a second, and every answer looks at the disk."""
+    return is_same_folder(path, DEMO_MODEL)
 
 
 def book_view(desk: Desk) -> View:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from app.books import Books
 from app.chats import Chats
-from app.ui import shell
+from app.ui import shell, view
 from app.ui.desk import Desk, Keeper, Stage
 from app.ui.live import changes
 from app.ui.view import map_view, page_view
@@ -164,6 +164,15 @@ def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
     elsewhere = dataclasses.replace(ScriptedModel(), parameters=0)
     assert view_of(Desk())["model"]["here"]
     assert not view_of(Desk(), ScriptedStatus(model=elsewhere))["model"]["here"]
+
+
+def test_the_view_of_a_model_looks_at_the_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(view, "is_same_folder", lambda path, _: bool(looks.append(path)))
+    status = ScriptedStatus(model=dataclasses.replace(ScriptedModel(), path="/models/of/this/test"))
+    for _ in range(10):
+        assert view_of(Desk(), status)["model"]["state"] == "ready"
+    assert looks == ["/models/of/this/test"]
 
 
 def test_a_model_on_its_way_and_one_that_failed() -> None:
