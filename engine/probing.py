@@ -11,13 +11,15 @@ import copy
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -34,6 +36,8 @@ LIMIT_S = 2.0
 
 Clock = Callable[[], float]
 
+_log = logging.getLogger(__name__)
+
 # Share of the time that one probe may take before it is repeated no more.
 _PROBE_SHARE = 0.1
 _REPEATS = 3
@@ -42,6 +46,8 @@ _CONTEXT = 4096
 _MIDDLE_TOKENS = 8
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
 _COPY_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
+# How many times as much must be free before the disk is probed.
+_FREE_FOR_ONE = 16
 # Any value but zero: processors may be quicker with that.
 _FILLING = 0.01
 
@@ -49,14 +55,18 @@ _FILLING = 0.01
 def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
     """What the file of speeds says of this machine and a loaded model, or what is measured now and written down there.
 
-    None where the configuration names no such file.
+    None where the configuration names no such file, and where measuring fails: a plan can do without.
     """
     if not config.speeds_file:
         return None
     file, key = Path(config.speeds_file), key_of(decoder.config, decoder.dtype, decoder.device, config.weights)
     known = speeds.load(file, key, time.time())
     if known is None:
-        known = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights)
+        try:
+            known = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights)
+        except (RuntimeError, MemoryError):  # a device too full for one more layer
+            _log.exception("this machine could not be probed")
+            return None
         speeds.keep(file, key, known, time.time())
     return known
 
@@ -91,7 +101,7 @@ def measure(
     probe = _Probe(_one_layer(config, dtype, device, weights), clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _COPY_BYTES / probe.copy_seconds()
-        disk = _FILE_BYTES / _file_seconds(folder, clock)
+        disk = _disk_rate(folder, clock)
         step, middle = probe.pass_speed(1), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
@@ -195,20 +205,33 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     return decoder
 
 
-def _file_seconds(folder: Path | None, clock: Clock) -> float:
-    """Seconds to read a file that the system does not hold in memory, as far as it can be told to let go of it."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder, prefix="probe-", buffering=0) as file:
-        piece = os.urandom(_PIECE)
-        for _ in range(_FILE_BYTES // _PIECE):
-            file.write(piece)
-        os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        file.seek(0)
-        buffer = bytearray(_PIECE)
-        began = clock()
-        while file.readinto(buffer):
-            pass
-        return max(clock() - began, 1e-9)
+def _disk_rate(folder: Path | None, clock: Clock) -> float:
+    """Bytes per second from a file that the system does not hold in memory, as far as it can be told to let go of it.
+
+    0 where the disk is so full, or the folder so closed, that no file should be made for this.
+    """
+    try:
+        place = Path(tempfile.gettempdir()) if folder is None else folder
+        place.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(place).free < _FREE_FOR_ONE * _FILE_BYTES:
+            return 0.0
+        with tempfile.TemporaryFile(dir=place, prefix="probe-", buffering=0) as file:
+            return _FILE_BYTES / _file_seconds(file, clock)
+    except OSError as error:
+        _log.info("the disk was not probed: %s", error.strerror)
+        return 0.0
+
+
+def _file_seconds(file: IO[bytes], clock: Clock) -> float:
+    piece = os.urandom(_PIECE)
+    for _ in range(_FILE_BYTES // _PIECE):
+        file.write(piece)
+    os.fsync(file.fileno())
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    file.seek(0)
+    buffer = bytearray(_PIECE)
+    began = clock()
+    while file.readinto(buffer):  # type: ignore[attr-defined]
+        pass
+    return max(clock() - began, 1e-9)

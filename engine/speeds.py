@@ -52,7 +52,7 @@ class Speeds:
     Args:
         memory: copying within the memory that computes, what is read and what is written counted.
         bus: from pinned host memory to the device; 0 without one.
-        disk: reading a file in the folder for spilled KV.
+        disk: reading a file in the folder for spilled KV; 0 where it was too full to try.
         layers: of the model.
         head: what embedding and output head weigh, in layers.
         step: a pass over one token. middle: over ``middle_tokens``.
@@ -91,13 +91,18 @@ class Speeds:
         """Seconds to read a book; what is spilled to disk is written while the model computes."""
         per_token = min(seconds / tokens for tokens, seconds in self.blocks)
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
-        return max(computing, kv.disk / self.disk)
+        return max(computing, _over(kv.disk, self.disk))
 
     def step_ms(self, context: int, kv: KvBytes) -> float:
         """Milliseconds of one plain step; spilled KV comes in while the model computes."""
         computing = (self.layers + self.head) * self.step.base + self.layers * self.step.per_token * context
-        moving = kv.disk / self.disk + (kv.host / self.bus if self.bus else 0.0)
+        moving = _over(kv.disk, self.disk) + _over(kv.host, self.bus)
         return 1000.0 * max(computing, moving)
+
+
+def _over(count: int, rate: float) -> float:
+    """Seconds to move bytes at a rate; none where it was not measured."""
+    return count / rate if rate else 0.0
 
 
 def sentence(speeds: Speeds, tokens: int, kv: KvBytes) -> str:
@@ -148,7 +153,7 @@ def _from(entry: dict[str, Any]) -> Speeds:
 
 _PASSES = ("step", "middle")
 _COMPOUND = {*_PASSES, "blocks"}
-_POSITIVE = ("memory", "disk", "layers")
+_POSITIVE = ("memory", "layers")
 _MOST = 1e18
 
 

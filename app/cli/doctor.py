@@ -174,8 +174,8 @@ def _expected_lines(model: ModelFacts) -> list[str]:
     if model.speeds is None:
         return []
     speeds = model.speeds
-    rates = [f"memory {size(int(speeds.memory))}/s", f"disk {size(int(speeds.disk))}/s"]
-    rates += [f"bus {size(int(speeds.bus))}/s"] if speeds.bus else []
+    named = {"memory": speeds.memory, "disk": speeds.disk, "bus": speeds.bus}
+    rates = [f"{name} {size(int(rate))}/s" for name, rate in named.items() if rate]
     block = f"blocks of {model.prefill_block:,} tokens" if model.prefill_block else "the device's usual blocks"
     lines = [
         f"Probed     {', '.join(rates)}; one layer {1000 * speeds.step.base:.2f} ms for one token",

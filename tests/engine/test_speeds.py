@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_what_is_kept_comes_back_until_it_is_old(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda entry: entry["speeds"].update(disk=0),
+        lambda entry: entry["speeds"].update(memory=0),
         lambda entry: entry["speeds"].update(memory=float("nan")),
         lambda entry: entry["speeds"].update(layers="10"),
         lambda entry: entry["speeds"].update(blocks=[]),
@@ -150,6 +151,33 @@ def test_a_slow_machine_is_asked_less(tiny: Callable[..., str], tmp_path: Path) 
     assert len(found.blocks) == 1
     assert found.prefill_block == 0
     assert found.step_ms(1000, NONE) > 0
+
+
+def test_a_full_disk_and_a_closed_folder_are_not_probed(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that could not be loaded because the disk could not be measured would be a poor joke."""
+    config = architecture.load_config(tiny("llama"))
+    (tmp_path / "file").write_text("no folder")
+    assert probing.measure(config, torch.float32, CPU, tmp_path / "file", clock=Clock(0.001)).disk == 0.0
+    nearly_full = shutil._ntuple_diskusage(10**9, 10**9 - 10**7, 10**7)
+    monkeypatch.setattr(probing.shutil, "disk_usage", lambda place: nearly_full)
+    found = probing.measure(config, torch.float32, CPU, tmp_path, clock=Clock(0.001))
+    assert found.disk == 0.0
+    assert found.reading_s(1000, KvBytes(disk=10**9)) > 0
+
+
+def test_what_cannot_be_measured_is_left_out(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Speeds:
+        raise MemoryError
+
+    monkeypatch.setattr(probing, "measure", full)
+    session = Session.load(EngineConfig(tiny("llama"), context=4096, speeds_file=str(tmp_path / "speeds.json")))
+    assert session.speeds is None
+    assert session.config.retrieval_budget == speeds.LEAST_BUDGET
+    session.close()
 
 
 def test_a_session_measures_once_and_says_what_to_expect(
