@@ -48,6 +48,7 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
 )
+_SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
 _NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
@@ -106,7 +107,7 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._stranger(scope, headers)
+        refusal = _contradicts_itself(scope) or self._stranger(scope, headers)
         if refusal:
             return await _answer(send, *refusal)
         if self._visitors is not None and (scope["method"], scope["path"]) == ("POST", ENTRANCE):
@@ -188,6 +189,12 @@ LOCKED = (
     "This page is for the person who started Trifold on this machine, and this address has been used already or is "
     "incomplete. Open the address that Trifold shows when it starts, or start it again."
 )
+
+
+def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
+    """A request that says twice who it is: whoever reads the other one of the two is deceived. No browser does it."""
+    names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
+    return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:

@@ -205,6 +205,7 @@ def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody stands between: what a request says of where it comes from is not believed
         ws="none",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )

@@ -148,6 +148,14 @@ def test_a_foreign_origin_is_refused(owner: TestClient, origin: str) -> None:
     assert owner.get("/files/a", headers={"origin": origin}).status_code == 403
 
 
+@pytest.mark.parametrize("name", ["origin", "sec-fetch-site", "sec-fetch-mode", "host", "content-length"])
+def test_a_request_that_says_two_things_is_refused(owner: TestClient, name: str) -> None:
+    """Only the last of the two was looked at."""
+    good = {"origin": BASE, "sec-fetch-site": "same-origin", "host": f"127.0.0.1:{PORT}", "content-length": "0"}
+    for first, second in (("evil", good.get(name, "cors")), (good.get(name, "cors"), "evil")):
+        assert owner.post("/ask", headers=[(name, first), (name, second)]).status_code == 400
+
+
 def test_our_own_origin_may_write(owner: TestClient) -> None:
     answer = owner.post("/ask", content=b"abc", headers={"origin": BASE, "sec-fetch-site": "same-origin"})
     assert (answer.status_code, answer.text) == (200, "3")

@@ -63,13 +63,39 @@ def test_it_listens_on_this_machine_only(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.nip.io", "127.0.0.1", "0.0.0.0:{port}", "[::]:{port}", "", "a\tb"]
+    "host",
+    [
+        *("evil.example", "127.0.0.1.nip.io", "127.0.0.1", "0.0.0.0:{port}", "[::]:{port}", "", "a\tb"),
+        *("localhost.:{port}", "127.1:{port}", "2130706433:{port}", "0x7f000001:{port}", "[::ffff:127.0.0.1]:{port}"),
+        *("127.0.0.1:{port},evil.example", "x@127.0.0.1:{port}", "127.0.0.1:0{port}", "evil.example#127.0.0.1:{port}"),
+    ],
 )
 def test_a_rebound_name_is_refused_with_and_without_the_cookie(app: App, host: str) -> None:
     for path, cookie in itertools.product(("/", "/healthz", "/live", "/config"), (True, False)):
         answer = app.request("GET", path, headers={"Host": host.format(port=app.port)}, cookie=cookie)
         assert answer.status == 400
         count("requests refused at the doors")
+
+
+def test_a_request_is_what_it_says_itself(app: App) -> None:
+    """Lines that proxies write, absolute addresses, two lengths, an upgrade: none of them opens anything."""
+    own = f"{HOST}:{app.port}"
+    for target, host, lines in (
+        ("/config", "evil.example", (f"X-Forwarded-Host: {own}", f"Forwarded: host={own}")),
+        (f"http://{own}/config", "evil.example", ()),
+        ("http://evil.example/config", own, ()),
+        ("/books/open", own, ("X-HTTP-Method-Override: POST",)),
+        ("/config", own, ("Content-Length: 0", "Content-Length: 5")),
+        ("/config", own, ("Origin: http://evil.example", f"Origin: http://{own}")),
+        ("/gradio_api/queue/join", own, ("Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13")),
+    ):
+        head = "\r\n".join([f"GET {target} HTTP/1.1", f"Host: {host}", *lines, f"Cookie: {app.cookie}", "", ""])
+        with socket.create_connection((HOST, app.port), timeout=20) as raw:
+            raw.sendall(head.encode())
+            assert raw.recv(200).split(b" ")[1] in (b"400", b"403", b"404"), (target, host, lines)
+        count("requests refused at the doors")
+    forwarded = app.request("GET", "/config", headers={"X-Forwarded-For": "192.0.2.7"})
+    assert forwarded.status == 200, "a line that anybody can write is believed"
 
 
 def test_two_hosts_in_one_request_are_refused(app: App) -> None:
