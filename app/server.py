@@ -34,6 +34,7 @@ VERIFIED_FILE = "verified.json"
 QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
 SHUTDOWN_SECONDS = 2
 _BACKLOG = 128
+_TABS = 64  # of which Gradio keeps what it knows; nothing of ours is in it, and by default it keeps 10,000
 
 _DOORS = (
     Door("GET", "/healthz", open=True),
@@ -160,9 +161,11 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
         *BookRoutes(keeper, sample).routes(),
         *(route for panel in panels for route in panel.routes()),
     ]
+    blocks = layout.build(keeper)
+    blocks.state_session_capacity = _TABS
     return gradio.mount_gradio_app(
         app,
-        layout.build(keeper),
+        blocks,
         path="/",
         server_name=HOST,
         server_port=settings.port,
