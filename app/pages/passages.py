@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,11 +12,12 @@ from app.pages.sentences import sentences, words
 _AROUND = 160  # characters on either side
 _LONGEST_HIT = 700
 _LETTERS = 4  # of a word that says something
+_SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
 class Extract:
-    """``hit`` is the passage, as it is printed; ``before`` and ``after`` what stands around it."""
+    """``hit`` is the passage, as it is printed; ``before`` and ``after`` what stands around it, spaces between kept."""
 
     before: str
     hit: str
@@ -33,7 +35,8 @@ def extract(text: str, start: int, end: int) -> Extract:
     hit = text[start:end]
     if len(hit) > _LONGEST_HIT:
         hit, after = hit[:_LONGEST_HIT].rstrip() + "…", ""
-    return Extract(*(" ".join(part.split()) for part in (before, hit, after)))
+    before, hit, after = (_SPACES.sub(" ", part) for part in (before, hit, after))
+    return Extract(before.lstrip(), hit, after.rstrip())
 
 
 def closest(page: str, sentence: str) -> tuple[int, int] | None:

@@ -52,7 +52,7 @@ function drawCard(button, card) {
   const { before, hit, after } = card.extract;
   const mark = document.createElement("mark");
   mark.textContent = hit;
-  quote.replaceChildren(before && `${before} `, hit ? mark : "", after && ` ${after}`);
+  quote.replaceChildren(before, hit ? mark : "", after);
   quote.hidden = !(before || hit || after);
   place.dataset.kind = card.kind;
   place.hidden = false;

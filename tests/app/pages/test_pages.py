@@ -162,6 +162,12 @@ def test_an_extract_is_cut_at_words() -> None:
     assert cut.after.endswith(" other…")
 
 
+def test_an_extract_stands_as_printed_at_its_joints() -> None:
+    cut = extract("She was called\nthe Ever Obliged, and  green.", 19, 31)
+    assert cut.before + cut.hit + cut.after == "She was called the Ever Obliged, and green."
+    assert cut.hit == "Ever Obliged"
+
+
 def test_the_closest_sentence_shares_words() -> None:
     page = "Nothing here. The harbour master counted lanterns in winter. The end."
     start, end = closest(page, "In winter the lanterns were counted by the master.") or (0, 0)
