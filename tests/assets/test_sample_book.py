@@ -19,7 +19,7 @@ WORD_LIMITS = (16_000, 22_000)
 CHAPTER_LIMITS = (14, 18)
 KEY_WORD_LIMITS = (3, 8)
 HEADING = re.compile(r"^Chapter (\d+): .+$", re.MULTILINE)
-QUESTION = re.compile(r"(?:What does the book say about|Where does it say that) (?:the )?(.+)\?")
+QUESTION = re.compile(r"(?:What does the book say about|Where does it say(?: that)?) (?:the |“)?(.+?)”?\?")
 
 
 def normalised(text: str) -> str:
@@ -36,7 +36,7 @@ def sentences(text: str) -> list[str]:
 def key_of(question: str) -> str:
     """What a question asks about, word for word."""
     match = QUESTION.fullmatch(question)
-    assert match, f"not one of the two forms of question: {question}"
+    assert match, f"not one of the forms of question: {question}"
     return match[1]
 
 

@@ -1,0 +1,45 @@
+"""The questions that the sample book comes with are answered by the bundled models from the book, word for word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from app.readers import read_document
+from engine import Engine, Request
+from engine.config import EngineConfig, Mode, SamplingParams
+from engine.events import AnswerDone, BookRead, Event
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+SAMPLE = ASSETS / "sample"
+MARKS = "“”… "
+EVENT_S = 120
+
+
+def last(request: Request) -> Event:
+    event = None
+    while not request.finished:
+        event = request.next_event(EVENT_S) or event
+    assert event is not None
+    return event
+
+
+def test_the_suggested_questions_are_answered_from_the_whole_book() -> None:
+    sample = json.loads((SAMPLE / "sample.json").read_text(encoding="utf-8"))
+    document = read_document(SAMPLE / sample["file"])
+    book = " ".join(" ".join(page.text for page in document.pages).split())
+    demo = ASSETS / "demo"
+    with Engine(EngineConfig(model=str(demo / "target"), draft=str(demo / "draft"), context=36_864)) as engine:
+        engine.wait_ready()
+        assert isinstance(last(engine.read(document)), BookRead)
+        for asked in sample["questions"]:
+            done = last(engine.ask(asked["question"], sampling=SamplingParams(max_tokens=120), mode=Mode.HIERARCHICAL))
+            assert isinstance(done, AnswerDone)
+            passage = done.answer.strip(MARKS)
+            assert asked["answer_contains"] in passage, asked["question"]
+            assert passage in book, asked["question"]
+            assert passage.endswith("."), asked["question"]
