@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import pytest
 import torch
@@ -20,9 +19,7 @@ def tensors(heads: int, rows: int, seq: int, dim: int) -> tuple[torch.Tensor, ..
 
 @pytest.fixture(scope="module")
 def interpreted() -> None:
-    """Triton without a GPU runs in its interpreter, which must be asked for before it is imported."""
-    if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"
+    """Triton without a GPU runs in its interpreter: the tests' settings ask for it before anything imports it."""
     pytest.importorskip("triton", reason="Triton is not installed: it comes with torch for CUDA on Linux")
 
 

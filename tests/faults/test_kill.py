@@ -6,7 +6,9 @@ answer that had been given whole is there, word for word, and no half of anythin
 
 from __future__ import annotations
 
+import html
 import random
+import re
 import shutil
 import sqlite3
 import threading
@@ -61,9 +63,10 @@ class Ledger:
 
 
 def _words(message: dict[str, Any]) -> str:
-    """The text of a message without what stands below it: figures and buttons."""
+    """The text of a message without what stands around it: figures, buttons, and the frame of a question."""
     text = "".join(part["text"] for part in message["content"] if part.get("type") == "text")
-    return text.partition('\n\n<div class="')[0]
+    question = re.match(r'<div class="asked">(.*?)</div>', text, re.DOTALL)
+    return html.unescape(question[1]) if question else text.partition('\n\n<div class="')[0]
 
 
 def _store_is_whole(data: Path, scratch: Path) -> None:

@@ -96,7 +96,9 @@ def say(keeper: Keeper, question: str, answer: str, position: int | None = None)
 def test_books_and_chats_are_listed(keeper: Keeper) -> None:
     open_book(keeper)
     say(keeper, "Who kept it?", "Maren.")
-    view = Library(keeper, Sample(Path("nowhere"))).view()
+    library = Library(keeper, Sample(Path("nowhere")))
+    wait_for(lambda: "tokens" in library.view()["books"][0]["line"])  # noted just after the book can be asked about
+    view = library.view()
     (listed,) = view["books"]
     assert (listed["title"], listed["author"], listed["cover"], listed["partly"]) == (
         "The Light",
