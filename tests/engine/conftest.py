@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.cache import snapshot
+from tests.engine.small_caches import SHAPE
+
 TEXT = (
     "The lamp stood on the sill. Maren lit it at dusk and read the log by its light, as her mother had done. "
     "Nobody on the island remembered a winter so long; the harbour froze twice, and the boats lay on the shingle. "
@@ -136,3 +139,9 @@ def book() -> object:
 
     pages = tuple(Page(n, str(n), f"Page {n}. " + TEXT) for n in range(1, 9))
     return Document("The Lamp", "Nobody", pages, "text", "0" * 64)
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of 64 tokens of a small cache."""
+    monkeypatch.setattr(snapshot, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)

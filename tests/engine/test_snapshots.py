@@ -18,7 +18,7 @@ import torch
 
 from engine import fingerprint, models
 from engine.cache import snapshot as shards_module
-from engine.cache.full import FullCache, KvShape
+from engine.cache.full import FullCache
 from engine.cache.snapshot import SnapshotWriter, restore
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
@@ -27,9 +27,9 @@ from engine.events import AnswerDone, BookRead, ReadingProgress
 from engine.session import Session, Stop
 from engine.snapshot_header import HEADER, Identity, ids_hash
 from engine.snapshots import SnapshotStore
+from tests.engine.small_caches import SHAPE, assert_same, filled
 
 CPU = torch.device("cpu")
-SHAPE = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.bfloat16, device=CPU)
 IDS = list(range(1000))
 PLENTY = 10**9
 
@@ -37,17 +37,6 @@ PLENTY = 10**9
 def identity_of(ids: list[int], **other: object) -> Identity:
     usual = Identity("b" * 64, ids_hash(ids), "m", "t", "{}", "bfloat16", 2, 2, 8)
     return replace(usual, **other)  # type: ignore[arg-type]
-
-
-def filled(length: int) -> FullCache:
-    cache = FullCache(SHAPE, 4000)
-    cache.reserve(length)
-    g = torch.Generator().manual_seed(0)
-    for layer in range(SHAPE.layers):
-        k, v = (torch.randn(1, 2, length, 8, generator=g).to(SHAPE.dtype) for _ in range(2))
-        cache.write(layer, 0, k, v)
-    cache.advance(length)
-    return cache
 
 
 def saved(store: SnapshotStore, cache: FullCache, tokens: int, ids: list[int] = IDS) -> None:
@@ -63,17 +52,6 @@ def reopened(store: SnapshotStore, ids: list[int] = IDS) -> FullCache:
     for usable in restore(found, cache):
         assert usable == cache.length
     return cache
-
-
-def assert_same(one: FullCache, other: FullCache, length: int) -> None:
-    for layer in range(SHAPE.layers):
-        assert torch.equal(one.keys(layer, 0, length), other.keys(layer, 0, length))
-        assert torch.equal(one.values(layer, 0, length), other.values(layer, 0, length))
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)
 
 
 @pytest.mark.usefixtures("small_shards")

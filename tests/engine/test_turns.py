@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from engine.cache import snapshot as shards_module
-from engine.cache.full import FullCache, KvShape
+from engine.cache.full import FullCache
 from engine.cache.snapshot import SnapshotWriter, TurnSpan, TurnWriter, restore
 from engine.config import EngineConfig, SamplingParams
 from engine.conversation import Turn
@@ -29,25 +29,13 @@ from engine.session import Session
 from engine.snapshot_header import HEADER, TURN_HEADER, Identity, ids_hash
 from engine.snapshots import CHATS, SnapshotStore
 from engine.turns import TurnStore
+from tests.engine.small_caches import SHAPE, assert_same, filled
 
-CPU = torch.device("cpu")
-SHAPE = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.bfloat16, device=CPU)
 IDS = list(range(1000))
 BOOK = 300  # tokens of the book; the turns follow
 IDENTITY = Identity("b" * 64, ids_hash(IDS[:BOOK]), "m", "t", "{}", "bfloat16", 2, 2, 8)
 SPANS = [TurnSpan("Who?", "Maren.", BOOK, 340), TurnSpan("Where?", "On the sill.", 340, 420)]
 PLENTY = 10**9
-
-
-def filled(length: int) -> FullCache:
-    cache = FullCache(SHAPE, 4000)
-    cache.reserve(length)
-    g = torch.Generator().manual_seed(0)
-    for layer in range(SHAPE.layers):
-        k, v = (torch.randn(1, 2, length, 8, generator=g).to(SHAPE.dtype) for _ in range(2))
-        cache.write(layer, 0, k, v)
-    cache.advance(length)
-    return cache
 
 
 def kept(folder: Path, cap: int = PLENTY, identity: Identity = IDENTITY, chat: str = "c") -> TurnStore:
@@ -77,17 +65,6 @@ def reopened(turns: TurnStore) -> FullCache:
         assert list(found.ids) == IDS[span.start : span.stop + 1]
         list(restore(found, cache))
     return cache
-
-
-def assert_same(one: FullCache, other: FullCache, length: int) -> None:
-    for layer in range(SHAPE.layers):
-        assert torch.equal(one.keys(layer, 0, length), other.keys(layer, 0, length))
-        assert torch.equal(one.values(layer, 0, length), other.values(layer, 0, length))
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)
 
 
 @pytest.mark.usefixtures("small_shards")
