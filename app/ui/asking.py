@@ -187,7 +187,9 @@ class _Writer:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
-        keeper.show(pace=())
+        # Until the first token there are the figures of the answer before, so that nothing jumps.
+        earlier = reversed(known.exchanges[: position + 1])
+        keeper.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
 
     @property
     def pace(self) -> float:

@@ -173,8 +173,13 @@ class Keeper:
         """
         with self._lock:
             self._check_silence()
-            self._desk = replace(self._desk, chat=chat_id)
-            self._mark()
+            self._lay(chat_id)
+
+    def _lay(self, chat_id: str) -> None:
+        """Figures, pace and what glows belong to an answer of the chat that lay here before."""
+        if chat_id != self._desk.chat:
+            self._desk = replace(self._desk, chat=chat_id, figures=None, scores=(), pace=())
+        self._mark()
 
     def _check_silence(self) -> None:
         if self._desk.asking:
@@ -199,8 +204,7 @@ class Keeper:
                 raise Busy("An answer is being written into this chat.", "Stop it first.")
             self.chats.delete(chat_id)
             if chat_id == self._desk.chat:
-                self._desk = replace(self._desk, chat=self._chat_for(self._desk.book))
-                self._mark()
+                self._lay(self._chat_for(self._desk.book))
         if self._readings is not None:
             self._readings.forget_chat(chat_id)
 

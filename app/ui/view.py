@@ -142,9 +142,9 @@ def _millions(parameters: int) -> str:
 
 
 def _figures(desk: Desk, chat: Chat | None) -> View | None:
-    """Of the answer that is being written, else of the last one in the chat that is shown."""
+    """Of the answer that is being written, else of the last one in the chat that is shown: an empty one has none."""
     turns = chat.exchanges if chat else ()
-    figures = turns[-1].figures if turns and not desk.asking else desk.figures
+    figures = desk.figures if desk.asking else turns[-1].figures if turns else None
     return presentation.figures_view(figures) if figures else None
 
 

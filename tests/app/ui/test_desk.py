@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from app.ui import asking
 from app.ui.desk import Action, Keeper, Stage
+from app.ui.view import page_view
+from engine.config import SamplingParams
 from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
 from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, wait_for
 
@@ -165,6 +168,48 @@ def test_each_book_keeps_its_chat(ready: Make, tmp_path: Path) -> None:
     keeper.open(first_book)
     wait_for(at(keeper, Stage.READY))
     assert keeper.desk.chat == first_chat
+
+
+def shown(keeper: Keeper) -> dict:
+    return page_view(keeper.desk, keeper.engine.status(), keeper.chat)
+
+
+def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:
+    keeper = ready()
+    list(asking.ask(keeper, "Who?", SamplingParams(), "hierarchical"))
+    first, seen = keeper.desk.chat, shown(keeper)
+    assert seen["figures"]["tokens"] == "9"
+    assert seen["pace"]
+    assert any(seen["scores"])
+    keeper.begin_chat()
+    clean = shown(keeper)
+    assert (clean["figures"], clean["pace"], any(clean["scores"])) == (None, [], False)
+    keeper.show_chat(first)
+    again = shown(keeper)
+    assert (again["figures"], again["pace"], any(again["scores"])) == (seen["figures"], [], False)
+
+
+def test_a_chat_that_replaces_a_deleted_one_begins_clean_too(ready: Make) -> None:
+    keeper = ready()
+    list(asking.ask(keeper, "Who?", SamplingParams(), "hierarchical"))
+    keeper.delete_chat(keeper.desk.chat)
+    assert (shown(keeper)["figures"], shown(keeper)["pace"], any(keeper.desk.scores)) == (None, [], False)
+
+
+def test_until_its_first_token_an_answer_shows_the_figures_of_the_one_before(ready: Make) -> None:
+    keeper = ready()
+    list(asking.ask(keeper, "Who?", SamplingParams(), "hierarchical"))
+    before = shown(keeper)["figures"]
+    steps = asking.ask(keeper, "And then?", SamplingParams(), "hierarchical")
+    next(steps)
+    assert shown(keeper)["figures"] == before
+    list(steps)
+    keeper.begin_chat()
+    steps = asking.ask(keeper, "And here?", SamplingParams(), "hierarchical")
+    next(steps)
+    assert shown(keeper)["figures"] is None
+    list(steps)
+    assert shown(keeper)["figures"]["tokens"] == "9"
 
 
 def test_a_file_without_a_title_is_called_by_its_own_name(make_keeper: Make, a_file: Path) -> None:
