@@ -200,7 +200,9 @@ class ModelDrafter:
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         decoder, count = self._decoder, ids.shape[0]
-        logits = decoder.forward(ids, decoder.no_rope(count), self.cache.extend(count), rows=1)
+        # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess at most.
+        known = ids.clamp(max=decoder.vocabulary - 1)
+        logits = decoder.forward(known, decoder.no_rope(count), self.cache.extend(count), rows=1)
         self.cache.advance(count)
         self._fed += ids.tolist()
         return logits

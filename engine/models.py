@@ -164,16 +164,8 @@ def load(
         UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
         ModelError: weights are missing, damaged, or not safetensors.
     """
-    config = load_config(name)
-    check_numbers(config, name)
-    limit = int(config.max_position_embeddings)
-    if window is not None and window > limit:
-        raise ModelError(
-            f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
-            f"Use --context {limit} or less.",
-        )
-    window = window or limit
-    check_architecture(config, name, window)
+    config = settings_of(name, window)
+    window = window or int(config.max_position_embeddings)
     _check_weights(name, config)
     attention.register()
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
@@ -183,6 +175,43 @@ def load(
         quantized.quantize(model, weights, title)
         title = f"{title} ({quantized.BITS[weights]}-bit weights)"
     return Decoder(model.to(device).eval(), title, window)
+
+
+def settings_of(name: str, window: int | None) -> Any:
+    """A model's configuration, once nothing in it speaks against loading it; no weights are looked at.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        ModelError: the settings mean nothing, or the window is larger than the model's limit.
+    """
+    config = load_config(name)
+    check_numbers(config, name)
+    limit = int(config.max_position_embeddings)
+    if window is not None and window > limit:
+        raise ModelError(
+            f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
+            f"Use --context {limit} or less.",
+        )
+    check_architecture(config, name, window or limit)
+    return config
+
+
+def check_embedding(name: str, config: Any, largest_id: int) -> None:
+    """Refuse a model that has no row of its embedding for a token that its tokenizer gives.
+
+    Raises:
+        ModelError: with both numbers.
+    """
+    if largest_id >= config.vocab_size:
+        raise ModelError(
+            f"The tokenizer of {display_name(name)} gives token ids up to {largest_id:,}, and its config.json says "
+            f"that the model knows {config.vocab_size:,} tokens.",
+            "The two files are not of one model; download it again.",
+        )
 
 
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:

@@ -89,12 +89,14 @@ class Session:
         """
         device = planner.pick_device(config.device)
         load = partial(models.load, device=device, dtype=config.dtype)
-        target = load(config.model, window=config.context, weights=config.weights)
-        tokenizer = BookTokenizer(config.model)
-        draft = None
+        # What small files can tell is told before any weights are read.
+        settings, tokenizer = models.settings_of(config.model, config.context), BookTokenizer(config.model)
+        models.check_embedding(config.model, settings, tokenizer.largest_id)
         if config.draft is not None:
+            models.settings_of(config.draft, None)
             models.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
-            draft = load(config.draft, window=None)
+        target = load(config.model, window=config.context, weights=config.weights)
+        draft = None if config.draft is None else load(config.draft, window=None)
         return cls(config, tokenizer, target, draft, probing.of_engine(target, config))
 
     # The book ------------------------------------------------------------------------------------------------

@@ -74,6 +74,19 @@ class BookTokenizer:
         return vocabulary
 
     @property
+    def largest_id(self) -> int:
+        """The largest id that words and the template's words can become.
+
+        The token of padding counts only where one of them gives it: many folders have one behind the model's last.
+        """
+        vocabulary, padding = self.vocabulary, self._tokenizer.pad_token
+        template = str(getattr(self._tokenizer, "chat_template", None) or "")
+        in_template = padding is not None and (padding in template or "pad_token" in template)
+        if padding is not None and not in_template and vocabulary.get(padding) not in self.words(padding):
+            vocabulary.pop(padding, None)
+        return max(vocabulary.values(), default=-1)
+
+    @property
     def end_ids(self) -> tuple[int, ...]:
         """Ids that the tokenizer itself declares to end a text."""
         end = self._tokenizer.eos_token_id

@@ -6,15 +6,19 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine import models
-from engine.config import EngineConfig
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document, Page
 from engine.errors import ModelError, TrifoldError
+from engine.events import AnswerDone, BookRead
 from engine.session import Session
 from tests.tally import count
 
@@ -121,6 +125,76 @@ def test_a_broken_vocabulary(folder: Path, content: bytes) -> None:
     with pytest.raises(ModelError, match="tokenizer"):
         Session.load(EngineConfig(model=str(folder)))
     count("model folders, damaged or altered")
+
+
+def _shrink(folder: Path, rows: int) -> None:
+    """Embedding and head of fewer tokens, in weights and settings alike: a whole model, of another vocabulary."""
+    weights = load_file(folder / _WEIGHTS)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = weights[name][:rows].contiguous()
+    save_file(weights, folder / _WEIGHTS, {"format": "pt"})
+    _set(folder, vocab_size=rows)
+
+
+def test_a_tokenizer_that_knows_more_than_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to load, and the first book ended in an IndexError from inside the embedding."""
+    _shrink(folder, 300)
+    monkeypatch.setattr(models, "_from_pretrained", None)  # no weights are read for this
+    with pytest.raises(ModelError) as refused:
+        Session.load(EngineConfig(model=str(folder)))
+    assert "gives token ids up to 383" in refused.value.cause
+    assert "knows 300 tokens" in refused.value.cause
+    assert "download it again" in refused.value.remedy
+    count("model folders, damaged or altered")
+
+
+def test_an_added_token_behind_the_embedding(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 384, "content": "<|later|>"})
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"ids up to 384, .* knows 384 tokens"):
+        Session.load(EngineConfig(model=str(folder)))
+    count("model folders, damaged or altered")
+
+
+def test_a_token_for_padding_behind_the_embedding_is_harmless(folder: Path, book: Document) -> None:
+    """Folders that were tuned often have one, and neither words nor a template ever become it."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**settings, "pad_token": "[PAD]"}), encoding="utf-8")
+    session = Session.load(EngineConfig(model=str(folder), context=4096))
+    assert session.tokenizer.vocabulary["[PAD]"] == session.target.vocabulary == 384
+    odd = replace(book, pages=(Page(1, "1", "[PAD] <|pad|> " + book.pages[0].text), *book.pages[1:]))
+    assert isinstance(list(session.read(odd))[-1], BookRead)
+    path.write_text(
+        json.dumps({**settings, "pad_token": "[PAD]", "chat_template": "{{ pad_token }}"}), encoding="utf-8"
+    )
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(ModelError, match="ids up to 384"):
+        Session.load(EngineConfig(model=str(folder)))
+
+
+@pytest.mark.parametrize("stated", [300, 500])
+def test_an_embedding_of_another_size_than_stated(folder: Path, stated: int) -> None:
+    _set(folder, vocab_size=stated)
+    assert "could not be loaded" in _said(folder)
+
+
+def test_a_draft_with_fewer_tokens_than_the_target(folder: Path, tiny: Callable[..., str], book: Document) -> None:
+    """Models of one family differ in a few added tokens: what the draft has no row for costs a guess, not an answer."""
+    _shrink(folder, 370)
+    target = tiny("llama", seed=1)
+    settings = EngineConfig(model=target, draft=str(folder), context=4096, retrieval_budget=256)
+    said = []
+    for config in (settings, replace(settings, draft=None)):
+        session = Session.load(config)
+        list(session.read(book))
+        done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=40)))[-1]
+        assert isinstance(done, AnswerDone)
+        assert any(token >= 370 for token in session.conversation.tokens)  # type: ignore[union-attr]
+        said.append(session.conversation.tokens)  # type: ignore[union-attr]
+    assert said[0] == said[1]
 
 
 def test_weights_under_another_name_are_not_replaced_by_chance(folder: Path) -> None:
