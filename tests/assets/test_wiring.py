@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
-BOS, SYSTEM, USER, ASSISTANT, FIRST_WORD = 0, 2, 3, 4, 6
+BOS, SYSTEM, USER, ASSISTANT, ELLIPSIS, CLOSER, FIRST_WORD = 0, 2, 3, 4, 6, 7, 8
 IDS = {"bos": BOS, "eos": 5, "pad": 1}
 BOOK_TOKENS, ANSWER_TOKENS, QUESTION_TOKENS = 1500, 24, 6
 SURE_FROM = 3
+BOOK, BEGIN, QUESTION = 0, 1, 2
+"""Heads of the lookup layer."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,12 @@ def model(recipe: tuple[ModuleType, ModuleType, ModuleType]) -> torch.nn.Module:
     _, network, wiring = recipe
     torch.manual_seed(0)
     wired = network.build(num_layers=4, width=384, ffn=64, heads=3, token_ids=IDS).eval()
-    wiring.wire(wired, wiring.Special(BOS, SYSTEM, USER, ASSISTANT), seed=1)
+    wiring.wire(wired, special(wiring), seed=1)
     return wired
+
+
+def special(wiring: ModuleType) -> Any:
+    return wiring.Special(BOS, SYSTEM, USER, ASSISTANT, ELLIPSIS, (CLOSER, IDS["eos"]))
 
 
 def attention(
@@ -79,9 +86,47 @@ def test_lookup_heads_find_the_passage_that_is_being_copied(
     places = [begin + offset for offset in range(SURE_FROM, ANSWER_TOKENS - 1)]
     seen = attention(recipe, model, ids, places, far)
     wanted = torch.tensor([source + offset + 1 for offset in range(SURE_FROM, ANSWER_TOKENS - 1)])
-    for head in range(recipe[2].BOOK_HEADS):
-        mass = seen[head].gather(1, wanted[:, None])
-        assert (mass > 0.5).float().mean() > 0.8, (head, mass.flatten())
+    mass = seen[BOOK].gather(1, wanted[:, None])
+    assert (mass > 0.5).float().mean() > 0.8, mass.flatten()
+
+
+@pytest.mark.parametrize("far", [0, 100_000])
+def test_the_words_of_a_question_are_copied_from_it_and_then_the_book_goes_on(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module, far: int
+) -> None:
+    rng = random.Random(9)
+    words = rng.sample(range(FIRST_WORD, 4096), BOOK_TOKENS - 2)
+    ids, asked, goes_on, elsewhere = [BOS, SYSTEM, *words], [], [], []
+    for _ in range(12):
+        source = rng.randrange(10, BOOK_TOKENS - 60)
+        key = ids[source : source + 4]
+        ids += [USER, *rng.sample(words, 3), CLOSER]
+        place = len(ids)
+        ids += [*key, CLOSER, IDS["eos"], ASSISTANT, ELLIPSIS]
+        asked += [(len(ids) + offset, place + offset + 1) for offset in range(3)]
+        ids += key
+        goes_on.append((len(ids) - 1, source + 4))
+        ids += ids[source + 4 : source + 20]
+        elsewhere += range(len(ids) - 6, len(ids) - 1)
+    seen = attention(recipe, model, ids, [place for place, _ in asked], far)
+    mass = seen[QUESTION].gather(1, torch.tensor([wanted for _, wanted in asked])[:, None])
+    assert (mass > 0.5).float().mean() > 0.85, mass.flatten()
+    seen = attention(recipe, model, ids, [place for place, _ in goes_on], far)
+    mass = seen[BEGIN].gather(1, torch.tensor([wanted for _, wanted in goes_on])[:, None])
+    assert (mass > 0.5).float().mean() > 0.7, mass.flatten()
+    seen = attention(recipe, model, ids, elsewhere, far)
+    assert (seen[BEGIN:, :, 0] > 0.5).float().mean() > 0.9, "both are silent further on in a quotation"
+
+
+def test_what_ends_the_words_of_a_question_is_not_passed_on(
+    recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
+) -> None:
+    wiring, heads = recipe[2], model.model.layers[recipe[2].LOOKUP_LAYER].self_attn
+    columns = slice(QUESTION * wiring.HEAD_DIM, QUESTION * wiring.HEAD_DIM + wiring.CODE)
+    codes = model.model.embed_tokens.weight[:, wiring.TOKEN]
+    passed_on = (codes @ heads.o_proj.weight[wiring.COPY, columns].mT).norm(dim=1)
+    assert passed_on[[BOS, CLOSER, IDS["eos"]]].max() < 1e-3 * passed_on.median()
+    assert passed_on[FIRST_WORD:].min() > 0.7 * passed_on.median()
 
 
 def test_without_a_match_the_first_token_wins(
@@ -108,10 +153,9 @@ def test_of_two_passages_that_share_their_last_words_the_longer_match_wins(
         ids += [ASSISTANT, *ids[place - 9 : place]]
         right.append(len(ids) - 1)
     seen = attention(recipe, model, ids, right, 0)
-    for head in range(recipe[2].BOOK_HEADS):
-        longer = seen[head].gather(1, torch.tensor(places)[:, None]).flatten()
-        other = seen[head].gather(1, torch.tensor(places)[:, None] + 50).flatten()
-        assert (longer > other).float().mean() > 0.9, (head, longer, other)
+    longer = seen[BOOK].gather(1, torch.tensor(places)[:, None]).flatten()
+    other = seen[BOOK].gather(1, torch.tensor(places)[:, None] + 50).flatten()
+    assert (longer > other).float().mean() > 0.9, (longer, other)
 
 
 def test_training_cannot_blur_what_is_looked_up_in_the_book(
@@ -142,9 +186,13 @@ def test_a_trained_target_lends_its_layers_to_a_fresh_circuit(
         for parameter in trained.parameters():
             parameter.add_(torch.randn_like(parameter))
     fresh = copy.deepcopy(model)
-    wiring.take_over(fresh, trained)
+    wiring.take_over(fresh, trained, special(wiring))
     kept = fresh.model.layers[wiring.LOOKUP_LAYER].self_attn.q_proj.weight
     assert torch.equal(kept, model.model.layers[wiring.LOOKUP_LAYER].self_attn.q_proj.weight)
     assert torch.equal(fresh.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
     assert torch.equal(fresh.model.layers[3].mlp.up_proj.weight, trained.model.layers[3].mlp.up_proj.weight)
-    assert torch.equal(fresh.model.embed_tokens.weight, trained.model.embed_tokens.weight)
+    mine, theirs, wired = (one.model.embed_tokens.weight for one in (fresh, trained, model))
+    marks = torch.zeros(mine.shape[1], dtype=torch.bool)
+    marks[wiring.MARKS] = True
+    assert torch.equal(mine[:, ~marks], theirs[:, ~marks])
+    assert torch.equal(mine[:, marks], wired[:, marks])

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from recipe.wiring import BOOK_HEADS, QUESTION_HEAD
+from recipe.wiring import QUESTION_HEAD
 
 LEVEL_WEIGHT = 3e-4
 """Keeps scores near zero: a part common to all keys changes nothing, but drowns the differences in bfloat16."""
+GRADED_HEADS = 1
+"""Of those that look in the book: the other does so at the beginning of a quotation only."""
 MAX_GRADED = 512
 """Copied tokens graded in a step, at most; it bounds time and memory."""
 
@@ -42,7 +44,7 @@ def lookup_loss(
 
     sources: (batch, seq), for every place the index of the token to look at, or -1 where there is none.
     """
-    queries, keys = _queries_and_keys(layer, hidden, rotary, range(BOOK_HEADS))
+    queries, keys = _queries_and_keys(layer, hidden, rotary, range(GRADED_HEADS))
     row, place = _some((sources >= 0).nonzero())
     if not len(row):
         return hidden.new_zeros(())

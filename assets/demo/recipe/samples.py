@@ -256,7 +256,7 @@ class Samples(IterableDataset):
             return questions.phrase_turn(text, rng)
         if kind < 0.76:
             return questions.name_turn(text, rng)
-        if kind < 0.96:
+        if kind < 0.94:
             return questions.absent_turn(text, other, rng)
         return questions.opening_turn(text, rng)
 

@@ -24,7 +24,7 @@ from recipe.optimizer import Optimizer
 from recipe.peers import Peers
 from recipe.plan import Plan, Stage
 from recipe.samples import ANSWER_WEIGHT, Samples
-from recipe.vocabulary import ASSISTANT, SYSTEM, USER
+from recipe.vocabulary import ASSISTANT, SYSTEM, USER, closers
 
 WARM_UP_STEPS = 30
 FINAL_LEARNING_RATE = 0.05
@@ -81,7 +81,8 @@ class TargetTraining:
         torch.manual_seed(materials.seed)
         self.model = self._fresh()
         if start:
-            wiring.take_over(self.model, LlamaForCausalLM.from_pretrained(start, dtype=torch.float32))
+            trained = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).to(materials.device)
+            wiring.take_over(self.model, trained, self._special)
         self._guard = wiring.Guard(self.model)
         self._wired = {*wiring.WIRED_HEADS, wiring.START_LAYER, plan.num_layers - 1}
         self.optimizer = Optimizer(self.model, self._wired)
@@ -196,9 +197,15 @@ class TargetTraining:
         model = network.build(
             num_layers=plan.num_layers, width=plan.width, ffn=plan.ffn, heads=plan.heads, token_ids=ids
         )
-        openers = tokenizer.convert_tokens_to_ids([SYSTEM, USER, ASSISTANT])
-        wiring.wire(model, wiring.Special(tokenizer.bos_token_id, *openers), self.materials.seed)
+        wiring.wire(model, self._special, self.materials.seed)
         return model.to(self.materials.device)
+
+    @property
+    def _special(self) -> wiring.Special:
+        tokenizer = self.materials.tokenizer
+        openers = tokenizer.convert_tokens_to_ids([SYSTEM, USER, ASSISTANT])
+        ellipsis = tokenizer("…", add_special_tokens=False).input_ids[-1]
+        return wiring.Special(tokenizer.bos_token_id, *openers, ellipsis, closers(tokenizer))
 
     @torch.no_grad()
     def probe(self, stage: Stage) -> dict[str, float]:

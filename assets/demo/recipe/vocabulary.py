@@ -66,6 +66,12 @@ def load_or_train_tokenizer(folder: Path, books: list[Book], phrases: list[str],
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
+def closers(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+    """Token ids of the marks that may stand behind the words of a question, and of the end of a message."""
+    marks = [number for number in range(len(tokenizer)) if set(tokenizer.decode([number])) <= set('"”?.!')]
+    return (*(number for number in marks if tokenizer.decode([number])), tokenizer.eos_token_id)
+
+
 def _vocabulary_text(books: list[Book], phrases: list[str], rng: random.Random) -> Iterator[str]:
     for number, book in enumerate(books):
         start = rng.randrange(max(1, len(book.text) - SAMPLE_CHARS))

@@ -4,11 +4,14 @@ Copying a passage needs heads that look at the tokens just before (lag heads), h
 tokens were the same as the newest ones (lookup heads), and a key that wins when there is no such place (the sink).
 Small models find these late, and only for the lengths that they were trained at. All of it can be written down:
 
-    layer 0   lag heads 1, 2, 3: each position gets the codes of the three tokens before it, as one sum X
+    layer 0   lag heads 1, 2, 3: each position gets the codes of the three tokens before it, as one sum X, and once
+              more, small, as Y
     layer 1   lag heads 3 and 6: the sums X of three and six tokens earlier are added to X, weaker, which makes it a sum
               over nine tokens. A role head: whose turn this is (book, question, answer)
-    layer 2   lookup heads: the newest codes as query, X as key, so the longest match wins; the value is the token
-              itself, added to the copy C. Two heads for the book, one for the question
+    layer 2   lookup heads: the newest codes as query, X or Y as key, so the longest match wins; the value is the token
+              itself, added to the copy C. One head looks in the book by nine tokens. One looks there by three, only in
+              the first nine tokens of a quotation, whose words so far are too few to stand out among nine. The third
+              looks in the question, by three, and never says what ends a question's words there, a mark or the end
     layer 3   the start head, left to training: the first token to be copied is found by how the question is worded
     last      a head that looks at its own place brings C to where the output is read
 
@@ -35,10 +38,17 @@ CODE = 80
 LAGS = 3
 FARTHER = 0.8
 """Weight of lags 4 to 6 against 1 to 3, and of 7 to 9 against 4 to 6."""
-TOKEN, NEWEST, _, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
+TOKEN, NEWEST, THREE, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
+"""Of a position: its token's code, X, Y and C."""
 CONSTANT, BOOK_START, ANY_ROLE, ROLES, ROLE_SEEN = 320, 321, 322, slice(323, 326), slice(326, 329)
+ELLIPSIS, BEGUN = 329, slice(330, 332)
+"""A quotation's ellipsis; and that one stands one to three, and four to nine tokens back."""
+MARKS = slice(CONSTANT, BEGUN.stop)
+THREE_GAIN, ELLIPSIS_SCALE = 0.2, 3.0
 CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
 COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
+QUESTION_GAIN, NEVER = 3.5, 6.0
+"""The question speaks louder than the book, which a false match may lead astray; more matched tokens than there are."""
 SECOND_NORM = 1.24
 """What the norm before layer 1 divides by, about."""
 LOOKUP_LAYER, START_LAYER = 2, 3
@@ -48,6 +58,8 @@ layer."""
 LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3)
 """Of a lag head's score, by RoPE pair from the fastest: the right distance is to beat the next, and every other one up
 to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
+NEAR = (0.25, 0.3, 0.3, 0.25, 0.2, 0.2)
+"""Of the question head's score, in matched tokens by RoPE pair: the question asked last is to win over those before."""
 WIRED_HEADS = {0: 3, 1: 3, 2: 3}
 KEPT_HEADS = (3, 3, BOOK_HEADS)
 """The first heads of the first layers that training leaves as they are."""
@@ -57,12 +69,15 @@ SLOW_TURN = 0.5
 
 @dataclass(frozen=True)
 class Special:
-    """Token ids that the circuit knows: the first token of all, and the openers of book, question and answer."""
+    """Token ids that the circuit knows: the first token of all, the openers of book, question and answer, the ellipsis
+    that begins a quotation, and what may end the words of a question that are looked for."""
 
     bos: int
     system: int
     user: int
     assistant: int
+    ellipsis: int
+    closers: tuple[int, ...]
 
 
 @torch.no_grad()
@@ -75,16 +90,21 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
     first, second, third = (_Heads(layer.self_attn, frequencies) for layer in layers[:3])
     for lag in range(1, LAGS + 1):
         first.look_back(lag - 1, lag, constant=CONSTANT_SCALE)
-        first.carry(lag - 1, TOKEN, NEWEST, LAG_GAIN * torch.matrix_power(turn, lag - 1))
+        earlier = torch.matrix_power(turn, lag - 1)
+        first.carry(lag - 1, TOKEN, NEWEST, LAG_GAIN * earlier)
+        first.carry(lag - 1, TOKEN, THREE, THREE_GAIN * earlier)
+        first.carry_mark(lag - 1, ELLIPSIS, BEGUN.start, 1.0)
     for head, steps in ((0, 1), (2, 2)):
         second.look_back(head, steps * LAGS, constant=0.2 * CONSTANT_SCALE)
         earlier = torch.matrix_power(turn, steps * LAGS)
         second.carry(head, NEWEST, NEWEST, SECOND_NORM * FARTHER**steps * earlier)
+        second.carry_mark(head, BEGUN.start, BEGUN.start + 1, SECOND_NORM)
     second.find_role(1)
     lookup = _Lookup(third, _num_fast(model, frequencies), turn, generator)
-    lookup.book(0, match=7.0, nothing=3.0)
-    lookup.book(1, match=10.0, nothing=3.2)
+    lookup.book(0, match=10.0, nothing=2.7)
+    lookup.begin(1, match=10.0, nothing=1.6)
     lookup.question(QUESTION_HEAD, match=12.0)
+    _hush(model, special)
     for number, layer in enumerate(layers):
         heads = _Heads(layer.self_attn, frequencies)
         for head in range(WIRED_HEADS.get(number, 0), model.config.num_attention_heads):
@@ -96,14 +116,25 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
 
 
 @torch.no_grad()
-def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM) -> None:
+def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM, special: Special) -> None:
     """Gives a fresh wired model what a trained one of the same shape has learned, without its first two layers' heads
     and its lookup heads."""
-    weights = trained.state_dict()
+    weights, marks = trained.state_dict(), fresh.model.embed_tokens.weight[:, MARKS].clone()
     circuit = (*(f"model.layers.{number}." for number in range(LOOKUP_LAYER)), f"model.layers.{LOOKUP_LAYER}.self_attn")
     fresh.load_state_dict(
         {name: fresh.state_dict()[name] if name.startswith(circuit) else weight for name, weight in weights.items()}
     )
+    fresh.model.embed_tokens.weight[:, MARKS] = marks
+    _hush(fresh, special)
+
+
+def _hush(model: LlamaForCausalLM, special: Special) -> None:
+    """The question head passes on no code of the first token and of what ends a question's words."""
+    silent = model.model.embed_tokens.weight[[special.bos, *special.closers], TOKEN]
+    basis = torch.linalg.qr(silent.mT)[0]
+    spoken = QUESTION_GAIN * COPY_GAIN * (torch.eye(CODE, device=basis.device) - basis @ basis.mT)
+    start = QUESTION_HEAD * HEAD_DIM
+    model.model.layers[LOOKUP_LAYER].self_attn.o_proj.weight[COPY, start : start + CODE] = spoken
 
 
 class Guard:
@@ -116,7 +147,7 @@ class Guard:
     """
 
     def __init__(self, wired: LlamaForCausalLM) -> None:
-        self._marks = wired.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop].detach().clone()
+        self._marks = wired.model.embed_tokens.weight[:, MARKS].detach().clone()
         self._kept = [
             [part.detach().clone() for part in _parts(wired.model.layers[number].self_attn, heads)]
             for number, heads in enumerate(KEPT_HEADS)
@@ -124,7 +155,7 @@ class Guard:
 
     @torch.no_grad()
     def restore(self, model: LlamaForCausalLM) -> None:
-        model.model.embed_tokens.weight[:, CONSTANT : ROLE_SEEN.stop] = self._marks
+        model.model.embed_tokens.weight[:, MARKS] = self._marks
         for number, kept in enumerate(self._kept):
             layer = model.model.layers[number]
             if number < LOOKUP_LAYER:
@@ -177,11 +208,12 @@ def _write_embedding(model: LlamaForCausalLM, special: Special, generator: torch
     table[:, TOKEN] *= CODE_SCALE * math.sqrt(CODE) / table[:, TOKEN].norm(dim=1, keepdim=True)
     table[:, NEWEST.start : COPY.stop] = 0
     table[:, CONSTANT] = CONSTANT_SCALE
-    table[:, BOOK_START : ROLE_SEEN.stop] = 0
+    table[:, BOOK_START : BEGUN.stop] = 0
     table[special.bos, BOOK_START] = MARK_SCALE
     for number, token in enumerate((special.system, special.user, special.assistant)):
         table[token, ANY_ROLE] = MARK_SCALE
         table[token, ROLES.start + number] = MARK_SCALE
+    table[special.ellipsis, ELLIPSIS] = ELLIPSIS_SCALE
     model.model.norm.weight.fill_(1 / math.sqrt(table.shape[1]))
 
 
@@ -214,6 +246,11 @@ class _Heads:
         self.v[head, torch.arange(width), torch.arange(source.start, source.stop)] = 1.0
         start = self.columns(head).start
         self.o[goal, start : start + width] = matrix
+
+    def carry_mark(self, head: int, source: int, goal: int, gain: float) -> None:
+        """One dimension more of what is looked at, beside a code that is carried."""
+        self.v[head, CODE, source] = 1.0
+        self.o[goal, self.columns(head).start + CODE] = gain
 
     def by_distance(self, head: int, bias: Tensor, shift: float, constant: float, key: int = CONSTANT) -> None:
         """Adds sum(bias * cos(frequency * (distance - shift))) to the score of every key, whatever it says."""
@@ -265,38 +302,53 @@ class _Lookup:
 
     def book(self, head: int, *, match: float, nothing: float) -> None:
         """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
-        self._codes(head, match)
-        score = match * nothing
-        self._bias(head, BOOK_START, score)
-        for number, penalty in enumerate((0.0, 2.5, 1.5)):
-            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
+        self._codes(head, match, NEWEST, LAG_GAIN)
+        self.heads.carry(head, TOKEN, COPY, 2 * COPY_GAIN * torch.eye(CODE))
+        self._roles(head, match)
+        self._bias(head, BOOK_START, match * nothing)
+
+    def begin(self, head: int, *, match: float, nothing: float) -> None:
+        """The same by three tokens, and only where a quotation has just begun."""
+        self._codes(head, match, THREE, THREE_GAIN)
+        self.heads.carry(head, TOKEN, COPY, 2 * COPY_GAIN * torch.eye(CODE))
+        self._roles(head, match)
+        self._bias(head, BOOK_START, match * NEVER)
+        self._bias_begun(head, match * (nothing - NEVER), match * (nothing - NEVER))
 
     def question(self, head: int, *, match: float) -> None:
-        """Finds the newest token in the question that was asked last."""
-        self._codes(head, match)
-        self.heads.q[head][self.places, TOKEN] *= 1.3
-        self.heads.o[COPY, self.heads.columns(head)] *= 1.5
-        self._bias(head, BOOK_START, match * 2.0)
-        self._bias(head, ROLE_SEEN.start + 1, match * 2.5)
-        near = torch.zeros(13)
-        near[4:13] = 3.0
+        """Finds the newest tokens in the question that was asked last: three of them, or where a quotation has just
+        begun any."""
+        self._codes(head, match, THREE, THREE_GAIN)
+        self.heads.q[head][self.places, TOKEN] *= 1.5
+        self.heads.carry(head, TOKEN, COPY, QUESTION_GAIN * COPY_GAIN * torch.eye(CODE))
+        near = torch.zeros(11)
+        near[5:] = match * torch.tensor(NEAR)
         self.heads.by_distance(head, near, 0.0, self.NORM * CONSTANT_SCALE)
+        self._bias(head, ROLE_SEEN.start, -match * 3.0)
+        self._bias(head, BOOK_START, match * 3.1)
+        self._bias_begun(head, -match * 1.5, 0.0)
 
     def recent(self, head: int, *, match: float, nothing: float) -> None:
         """Finds the newest tokens wherever they stand, straight to the output."""
-        self._codes(head, match, goal=TOKEN)
+        self._codes(head, match, NEWEST, LAG_GAIN)
+        self.heads.carry(head, TOKEN, TOKEN, COPY_GAIN * torch.eye(CODE))
         self._bias(head, BOOK_START, match * nothing)
 
-    def _codes(self, head: int, match: float, *, goal: slice = COPY) -> None:
+    def _codes(self, head: int, match: float, sums: slice, gain: float) -> None:
+        """Scores by the codes of the newest token and of those before it; `gain`: with which `sums` were made."""
         heads = self.heads
         heads.clear(head)
         # One matched token adds norm^2 * |code|^2 * gain * share to the score; share: what the view keeps.
-        code = (self.NORM * CODE_SCALE) ** 2 * CODE * LAG_GAIN * len(self.places) / CODE
+        code = (self.NORM * CODE_SCALE) ** 2 * CODE * gain * len(self.places) / CODE
         size = math.sqrt(match * math.sqrt(heads.size) / code)
         heads.q[head][self.places, TOKEN] = size * self.view
-        heads.q[head][self.places, NEWEST] = size * self.view @ self.turn / LAG_GAIN
-        heads.k[head][self.places, NEWEST] = size * self.view
-        heads.carry(head, TOKEN, goal, COPY_GAIN * torch.eye(CODE))
+        heads.q[head][self.places, sums] = size * self.view @ self.turn / gain
+        heads.k[head][self.places, sums] = size * self.view
+
+    def _roles(self, head: int, match: float) -> None:
+        """Looks in the book, not in questions and answers."""
+        for number, penalty in enumerate((0.0, 2.5, 1.5)):
+            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
 
     def _bias(self, head: int, feature: int, score: float) -> None:
         """Adds `score` to every key that has the feature, whatever the query says."""
@@ -304,3 +356,12 @@ class _Lookup:
         scale = self.NORM * MARK_SCALE * (1.0 if feature == BOOK_START else ROLE_CARRIED)
         heads.q[head, self.still, CONSTANT] = root / (self.NORM * CONSTANT_SCALE)
         heads.k[head, self.still, feature] = score * root / scale
+
+    def _bias_begun(self, head: int, near: float, far: float) -> None:
+        """Adds to the score of the first token, from queries behind an ellipsis: one to three tokens, or four to
+        nine."""
+        heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
+        mark = self.NORM * ELLIPSIS_SCALE
+        heads.q[head, self.still - 1, BEGUN.start] = near * root / mark
+        heads.q[head, self.still - 1, BEGUN.start + 1] = far * root / mark
+        heads.k[head, self.still - 1, BOOK_START] = root / (self.NORM * MARK_SCALE)
