@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,12 @@ def pytest_configure() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
     if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
         os.environ["TRITON_INTERPRET"] = "1"
+    from engine.threads import sleep_while_waiting
+
+    sleep_while_waiting()  # the tests run in several processes, and start more
+    # A shell's background job ignores Ctrl-C, and so would every program that it starts and wants to stop.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +66,21 @@ def endless_app(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[st
 
     with running(tmp_path_factory.mktemp("endless"), *endless_pair) as started:
         yield started
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes hands over what it has counted."""
+    from tests import tally
+
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tried"] = tally.counts()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    from tests import tally
+
+    tally.add(getattr(node, "workeroutput", {}).get("tried", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

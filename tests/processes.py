@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 240  # a busy machine takes its time
 END_SECONDS = 10
 SAID = "said.txt"  # what a program writes to the terminal, in its data folder
+
+# Below what systems give to those who do not ask for a number, above the last one that browsers refuse (10,080).
+_FIRST_PORT, _SHARES, _SHARE = 11_000, 10, 2_000
 
 Process = subprocess.Popen[bytes]
 
@@ -72,7 +77,20 @@ def is_up(port: int) -> bool:
         return False
 
 
+def _own_ports() -> Iterator[int]:
+    """The ports of this process of the tests, again and again. Processes of one run have different ones."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SHARES
+    share = range(_FIRST_PORT + worker * _SHARE, _FIRST_PORT + (worker + 1) * _SHARE)
+    yield from itertools.islice(itertools.cycle(share), random.SystemRandom().randrange(_SHARE), None)
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has, and that nobody is given before the server that it is for has started."""
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
