@@ -70,7 +70,8 @@ class Keeping:
                 self.restored = Restored(usable)
                 yield usable
         except SnapshotRefused as error:
-            self._store.discard(identity)
+            with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
+                self._store.discard(identity)
             self.restored = Restored(refused=error.cause)
 
     def save(self, document: Document, ids: Sequence[int], tokens: int) -> None:
@@ -100,12 +101,15 @@ class Keeping:
                 found = store.find(talk.tokens[:start], turn.question, turn.answer)
                 if found is None:
                     break
+                if max(found.ids) >= self._target.vocabulary:
+                    raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.let_go(start)
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
             except SnapshotRefused as error:
-                store.forget(talk.tokens[:start], turn.question, turn.answer)
+                with suppress(OSError):
+                    store.forget(talk.tokens[:start], turn.question, turn.answer)
                 return Restored(restored, error.cause)
             talk.recall(position, turn, found.ids)
             restored += len(found.ids) - 1

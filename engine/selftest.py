@@ -2,15 +2,18 @@
 
 Greedy answers of the hierarchy equal plain ones token by token; the rule of speculation keeps the law of what is
 drawn; the fast attention kernel gives what the plain one gives; a book that was kept on disk answers as one that was
-just read. Each check is a generator step with one sentence. Knows no page, no terminal and no file of results.
+just read, and is refused once a single bit of it has changed. Each check is a generator step with one sentence. Knows
+no page, no terminal and no file of results.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -19,6 +22,7 @@ from engine import attention
 from engine.config import EngineConfig, SamplingParams
 from engine.context import full_pass
 from engine.document import Document
+from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead, Event
 from engine.sampling import draw
 from engine.session import Session
@@ -37,6 +41,8 @@ _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # Logits that differ by less are a tie in this precision: which is the greater is left to the order of sums.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 
+
+_log = logging.getLogger(__name__)
 
 _Kind = TypeVar("_Kind")
 
@@ -75,11 +81,17 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
     answers: list[AnswerDone] = []
     yield _timed("greedy answers", lambda: _greedy(session, document, questions, answers))
     yield _timed("kept book", lambda: _kept(session, document, questions[0], answers))
+    yield _timed("altered book", lambda: _altered(session, document))
 
 
 def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> Check:
     began = time.perf_counter()
-    passed, sentence, tokens = work()
+    try:
+        passed, sentence, tokens = work()
+    except Exception as error:  # noqa: BLE001 - whatever it is, this machine did not pass, and the others are still tried
+        _log.exception("the check of %s failed", name)
+        said = error.cause if isinstance(error, TrifoldError) else f"{type(error).__name__}."
+        passed, sentence, tokens = False, f"The check of the {name} came to no end: {said}", 0
     return Check(name, passed, sentence, time.perf_counter() - began, tokens)
 
 
@@ -195,6 +207,26 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
     same = tuple(again[: len(expected)]) == tuple(expected)
     words = "answers as it did when it was read" if same else "answers otherwise than when it was read"
     return same, f"A book opened from disk {words} ({opened.tokens_restored:,} tokens restored).", len(expected)
+
+
+def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
+    """Change one bit of the kept book and open it: not a token of it may be used."""
+    talk = session.conversation
+    shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
+    if talk is None or shard is None:
+        return False, "An altered book could not be tried: none was kept.", 0
+    ids = talk.book.ids
+    session.close_book()
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    for _ in session.keeping.restore(document, ids):
+        pass
+    kept, refused = session.full.length, session.keeping.restored.refused
+    session.close_book()
+    if kept or not refused:
+        return False, "A kept book of which one bit has changed was opened all the same.", 0
+    return True, f"A kept book of which one bit has changed is refused: {refused}", 0
 
 
 def _last(events: Iterator[Event], kind: type[_Kind]) -> _Kind:

@@ -23,6 +23,7 @@ HEADER, TURN_HEADER = "snapshot.json", "turn.json"
 # A header that is larger is none of ours: it is refused before it is parsed.
 _MOST_HEADER_BYTES = 4 << 20
 _MOST_SHARDS = 1 << 16
+_SHOWN = 20  # characters of what a header says that come into a sentence
 BOOK_DIGITS = 32
 """Digits of a book's hash that the name of its folder begins with."""
 
@@ -166,11 +167,13 @@ def read_turn(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # a pipe or a device would never end
+        raise SnapshotRefused("The saved reading has no usable header: it is no file.")
     if path.stat().st_size > _MOST_HEADER_BYTES:
         raise SnapshotRefused("The saved reading has a header of an impossible size.")
     header: dict[str, Any] = json.loads(path.read_bytes())
     if header["format"] != FORMAT:
-        raise SnapshotRefused(f"The saved reading has format {header['format']!r}, and {FORMAT} is known.")
+        raise SnapshotRefused(f"The saved reading has format {str(header['format'])[:_SHOWN]}, and {FORMAT} is known.")
     return header
 
 
@@ -186,7 +189,7 @@ def _shards(folder: Path, header: dict[str, Any], start: int) -> tuple[Shard, ..
             raise SnapshotRefused("The saved reading has gaps.")
         stop = shard.stop
         file = folder / shard.file
-        if not file.is_file() or file.stat().st_size != shard.size:
+        if not shard.size or not file.is_file() or file.stat().st_size != shard.size:
             raise SnapshotRefused(f"The saved reading is cut short: {shard.file} is missing or has another size.")
     return tuple(shards)
 
@@ -208,7 +211,7 @@ def check_identity(found: Identity, wanted: Identity) -> None:
         "model": "another model",
         "tokenizer": "another tokenizer",
         "rope": "other RoPE parameters",
-        "dtype": f"{found.dtype} instead of {wanted.dtype}",
+        "dtype": f"{found.dtype[:_SHOWN]} instead of {wanted.dtype}",
     }
     for field in fields(Identity):
         if getattr(found, field.name) != getattr(wanted, field.name):

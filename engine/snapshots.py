@@ -176,7 +176,7 @@ class SnapshotStore:
         """Delete what writers that are gone have left behind."""
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):
-                left = entry.name.startswith(_PARTIAL) and not psutil.pid_exists(_writer(entry))
+                left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))
                 if left or entry.name.startswith(_STALE):
                     shutil.rmtree(entry, ignore_errors=True)
 
@@ -225,6 +225,13 @@ def _last_used(unit: Path) -> float:
         with suppress(OSError):
             return path.stat().st_mtime
     return -math.inf
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return psutil.pid_exists(process)
+    except OverflowError:  # no process has a number of this length
+        return False
 
 
 def _writer(partial: Path) -> int:

@@ -216,6 +216,8 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
     """
     if full.length != snapshot.start:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
+    if snapshot.tokens > full.limit:
+        raise SnapshotRefused("The saved reading is longer than the window.")
     shards = deque(snapshot.shards)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
         checks: deque[Future[bool]] = deque()

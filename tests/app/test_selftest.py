@@ -46,6 +46,7 @@ def test_a_sound_machine_passes_and_it_is_kept(settings: Settings) -> None:
         "speculation rule",
         "greedy answers",
         "kept book",
+        "altered book",
     ]
     assert all(line.startswith("ok") and line.endswith(".") for line in said)
     assert result.tokens >= 3 * 16
@@ -85,6 +86,11 @@ _BROKEN: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
         "kept book",
         lambda patch: patch.setattr("engine.keeping.Keeping.save", lambda *arguments: None),
     ),
+    "a checksum that nobody looks at": (
+        "altered book",
+        lambda patch: patch.setattr("engine.cache.snapshot._is_whole", lambda *arguments: True),
+    ),
+    "a fault in the middle": ("kept book", lambda patch: patch.setattr(checks, "_kept", _no_memory)),
 }
 
 
@@ -94,6 +100,10 @@ def _off(attend: Callable[..., Any]) -> Callable[..., Any]:
         return out * 1.01, lse
 
     return wrong
+
+
+def _no_memory(*arguments: object) -> Any:
+    raise MemoryError
 
 
 def _other_words() -> Callable[..., Any]:

@@ -23,47 +23,13 @@ from app.tickets import Tickets
 from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.errors import OptionError, SnapshotRefused, TrifoldError
 from engine.snapshot_header import HEADER, TURN_HEADER, ids_hash, read_header, read_turn
-from tests.fuzz.conftest import looked_at
+from tests.fuzz.conftest import JSON, SCALARS, looked_at, mutated, named
 from tests.tally import count
 
-_SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-    st.sampled_from(["user", "system", "auto"]),
+_MESSAGE = named(["role", "content"]) | st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "system", "assistant", "tool"]), "content": st.text(max_size=9) | JSON}
 )
-_JSON = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def _named(names: list[str], values: Any = _JSON) -> Any:
-    return st.dictionaries(st.sampled_from(names), values, max_size=len(names))
-
-
-def _mutated(whole: dict[str, Any]) -> Any:
-    """A good record with some of its fields replaced, anywhere in it, or gone."""
-
-    def change(value: Any) -> Any:
-        if isinstance(value, dict):
-            return st.fixed_dictionaries({}, optional={name: change(inner) for name, inner in value.items()})
-        if isinstance(value, list):
-            if not value:
-                return _JSON
-            return st.one_of(st.just(value), _JSON, st.lists(st.one_of(*map(change, value)), max_size=3))
-        return st.one_of(st.just(value), st.just(value), _JSON)
-
-    return change(whole)
-
-
-_MESSAGE = _named(["role", "content"]) | st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "system", "assistant", "tool"]), "content": st.text(max_size=9) | _JSON}
-)
-_BODY = _mutated(
+_BODY = mutated(
     {
         "messages": [{"role": "user", "content": "Who?"}], "model": "trifold", "temperature": 0.5, "top_p": 0.9,
         "seed": 1,
@@ -77,7 +43,7 @@ _BODY = _mutated(
 @given(
     st.one_of(
         st.binary(max_size=200),
-        st.builds(lambda body: json.dumps(body).encode(), st.one_of(_JSON, _BODY)),
+        st.builds(lambda body: json.dumps(body).encode(), st.one_of(JSON, _BODY)),
         st.builds(
             lambda body, messages: json.dumps({**body, "messages": messages}).encode(),
             _BODY,
@@ -120,7 +86,7 @@ _HEADER = {
 @looked_at(300)
 @given(
     st.one_of(
-        st.binary(max_size=200), st.builds(lambda body: json.dumps(body).encode(), st.one_of(_JSON, _mutated(_HEADER)))
+        st.binary(max_size=200), st.builds(lambda body: json.dumps(body).encode(), st.one_of(JSON, mutated(_HEADER)))
     )
 )
 def test_the_header_of_a_snapshot(tmp_path: Path, header: bytes) -> None:
@@ -147,7 +113,7 @@ _TURN = {
 @looked_at(300)
 @given(
     st.one_of(
-        st.binary(max_size=200), st.builds(lambda body: json.dumps(body).encode(), st.one_of(_JSON, _mutated(_TURN)))
+        st.binary(max_size=200), st.builds(lambda body: json.dumps(body).encode(), st.one_of(JSON, mutated(_TURN)))
     )
 )
 def test_the_header_of_a_turn(tmp_path: Path, header: bytes) -> None:
@@ -178,7 +144,7 @@ def test_a_good_header_is_taken(tmp_path: Path) -> None:
     st.one_of(
         st.binary(max_size=200),
         st.builds(
-            lambda kept: json.dumps(kept).encode(), _JSON | _named(["model", "draft", "remote", "port", "when", "pid"])
+            lambda kept: json.dumps(kept).encode(), JSON | named(["model", "draft", "remote", "port", "when", "pid"])
         ),
     )
 )
@@ -209,7 +175,7 @@ _SETTINGS = list(EngineConfig.__dataclass_fields__)
 
 
 @looked_at(300)
-@given(st.dictionaries(st.sampled_from(_SETTINGS) | st.text(max_size=9), _SCALARS | _JSON, max_size=6))
+@given(st.dictionaries(st.sampled_from(_SETTINGS) | st.text(max_size=9), SCALARS | JSON, max_size=6))
 def test_settings_of_the_engine(values: dict[str, Any]) -> None:
     try:
         config = from_mapping(EngineConfig, {"model": "m", **values})
