@@ -173,6 +173,11 @@ class ModelDrafter:
             self._catch_up(context)
         self._settle()
 
+    def probe(self, ids: torch.Tensor) -> None:
+        """Run a pass over these tokens (n,) and take it back: for timing."""
+        with torch.inference_mode():
+            self._decoder.forward(ids, self._decoder.no_rope(len(ids)), self.cache.extend(len(ids)), rows=len(ids))
+
     def _settle(self) -> None:
         self.cache.settle()
         self._settled, self._fed = self.cache.length, []

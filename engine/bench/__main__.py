@@ -13,7 +13,7 @@ from engine.document import Document, Page
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
 
-_ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
 def open_text(path: Path) -> Document:
@@ -23,7 +23,7 @@ def open_text(path: Path) -> Document:
 
 if __name__ == "__main__":
     sleep_while_waiting()
-    demo, sample = _ASSETS / "demo", _ASSETS / "sample" / "the-lamplighters-of-orre.txt"
+    demo, sample = ASSETS / "demo", ASSETS / "sample" / "the-lamplighters-of-orre.txt"
     try:
         sys.exit(
             main(sys.argv[1:], model=str(demo / "target"), draft=str(demo / "draft"), book=sample, open_book=open_text)

@@ -136,7 +136,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), rows):
             run = Run()
             for case in cases:
-                run.add(self._case(row, case, place["temperature"]))
+                run.add(self.decode(row, case, place["temperature"]))
             runs[row].append(run)
             where = f"{place['workload']} {place['context']:,} T={place['temperature']}"
             self._say(f"{where} {row} {repeat + 1}: {run.ms_per_token:.1f} ms/token")
@@ -145,18 +145,18 @@ class Bench:
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
             yield result_of(row, runs, place, difference)
 
-    def _case(self, row: str, case: Case, temperature: float) -> Run:
+    def decode(self, row: str, case: Case, temperature: float) -> Run:
         session, options = self.session, self.options
-        tap = self._start(case)
+        tap = self.start(case)
         top_p = options.top_p if temperature else 1.0
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self._rounds(row, self._context(case, temperature, top_p), tap))
+        return _timed(self._rounds(row, self.context_of(case, temperature, top_p), tap))
 
-    def _start(self, case: Case) -> QueryTap:
+    def start(self, case: Case) -> QueryTap:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
@@ -170,7 +170,7 @@ class Bench:
                 prefill.run(target, full, rest, segment=4096, block=block, observer=observer)
         return tap
 
-    def _context(self, case: Case, temperature: float, top_p: float) -> Context:
+    def context_of(self, case: Case, temperature: float, top_p: float) -> Context:
         session, options = self.session, self.options
         return Context(
             session.target,
@@ -223,8 +223,8 @@ class Bench:
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
         """A greedy answer by the plain loop."""
         case = Case(prompt, len(prompt), ends=True)
-        self._start(case)
-        context = self._context(case, 0.0, 1.0)
+        self.start(case)
+        context = self.context_of(case, 0.0, 1.0)
         context.max_tokens = count
         return [token for done in decoding.plain(context) for token in done.tokens]
 
@@ -240,7 +240,7 @@ class Bench:
         return None
 
     def _margin(self, case: Case, before: list[int], expected: int, found: int) -> float:
-        self._start(case)
+        self.start(case)
         session, start = self.session, len(case.prompt) - 1
         with torch.inference_mode():
             logits = full_pass(session.target, session.full, start, [case.prompt[-1], *before])[-1]
