@@ -15,7 +15,7 @@ from app.launcher.speech import Stage, say
 from app.settings import Settings
 from engine.config import Mode, SamplingParams
 from engine.document import Document
-from engine.errors import EngineError
+from engine.errors import EngineError, InputError
 from engine.events import AnswerDone, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
 
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     sampling = SamplingParams(**{name: getattr(options, name) for name in _SAMPLING})
+    question = " ".join(options.question)
+    if not question.strip():
+        raise InputError("The question is empty.", "Type a question.")
     document = open_book(options.file, options.password, options.pages)
     with loaded_engine(settings) as engine:
         book = read_book(engine, document, options.fit)
         _say_what_was_read(document, book)
-        done = answer(engine, " ".join(options.question), sampling, options.mode, show=not options.json)
+        done = answer(engine, question, sampling, options.mode, show=not options.json)
         status = engine.status()
         _keep(engine)
     if options.json:
@@ -125,9 +128,8 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
         say(f"Note: {book.refused} The book was read again.")
     for warning in document.warnings:
         say(f"Note: {warning}")
-    pages = document.pages
+    pages, unit = document.pages, document.unit
     if book.pages_read < len(pages):
-        say(
-            f"Note: {document.unit}s {pages[0].number}-{pages[book.pages_read - 1].number} fit and were read; "
-            f"{len(pages) - book.pages_read} of {len(pages)} {document.unit}s are left out."
-        )
+        first, last = pages[0].number, pages[book.pages_read - 1].number
+        fit = f"{unit} {first} fits and was read" if first == last else f"{unit}s {first}-{last} fit and were read"
+        say(f"Note: {fit}; {len(pages) - book.pages_read} of {len(pages)} {unit}s are left out.")

@@ -106,6 +106,13 @@ def test_too_long_book_is_read_as_far_as_it_fits_when_asked_to(
     assert json.loads(capfd.readouterr().out)["pages"] == [2, 3]
 
 
+def test_an_empty_question_is_refused_before_any_work(
+    book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", str(book_file), " ", *pair]) == 2
+    assert capfd.readouterr().err == "The question is empty. Type a question.\n"
+
+
 @pytest.mark.parametrize("name", ["missing.pdf", "empty.pdf"])
 def test_unusable_file_is_refused_before_a_model_is_loaded(
     name: str, tmp_path: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
