@@ -169,7 +169,7 @@ class Keeping:
             model=self._model,
             tokenizer=fingerprint.of_vocabulary(self._tokenizer.vocabulary),
             rope=fingerprint.of_rope(self._target),
-            dtype=str(shape.dtype).removeprefix("torch."),
+            dtype=shape.kind,
             layers=shape.layers,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,

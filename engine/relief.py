@@ -18,8 +18,8 @@ from engine.cache.placement import Tier
 from engine.errors import ResourceError
 
 SMALLEST_BLOCK = 16
-# The first two spilled layers need a buffer each, so they free nothing by themselves.
-_FIRST_SPILL = 3
+# The first two spilled layers need a buffer each, and these hold what is computed with, however little is kept.
+_BUFFERS = 2
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -38,7 +38,8 @@ def ease(full: FullCache) -> bool:
     resident = [layer for layer, tier in enumerate(full.placement.tiers) if tier is Tier.DEVICE]
     if not resident:
         return False
-    count = _FIRST_SPILL if not full.placement.spilled else 1
+    kept, whole = full.shape.bytes_per_token, full.shape.whole_bytes_per_token
+    count = 1 if full.placement.spilled else 1 - (-_BUFFERS * whole // kept)
     # From the middle of what is resident, so that spilled layers do not come in a row.
     middle = max(0, (len(resident) - count) // 2)
     chosen = resident[middle : middle + count]

@@ -37,7 +37,8 @@ class Identity:
     """All that a book's KV depends on.
 
     ``book`` is the SHA-256 of the book's file, ``ids`` that of all its tokens as the target's prompt holds them;
-    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line.
+    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is what is
+    kept: the dtype of the model, or that in 8 bits.
     """
 
     book: str

@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.triton_attention", "engine.kernels", "engine.turns"),
     ("engine.speculation", "engine.tokenizer", "engine.attention", "engine.controller"),
     ("engine.cache", "engine.cache.shape"),
-    ("engine.cache.placement", "engine.architecture"),
+    ("engine.cache.placement", "engine.cache.rounding", "engine.architecture"),
     ("engine.cache.stores",),
     ("engine.cache.staging",),
     ("engine.cache.full", "engine.cache.streaming", "engine.cache.retrieval"),

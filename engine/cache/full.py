@@ -2,8 +2,9 @@
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index.
 ``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where
-the placement says; a pass finds it at hand all the same. Knows nothing of how tokens are proposed; an ``Observer`` may
-look at each layer's queries while its KV is at hand.
+the placement says, in the model's dtype or rounded to 8 bits (``rounding``); a pass finds it at hand in the model's
+dtype all the same. Knows nothing of how tokens are proposed; an ``Observer`` may look at each layer's queries while its
+KV is at hand.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import torch
 
 from engine import attention
 from engine.cache.placement import Placement, Tier
+from engine.cache.rounding import rounded, unrounded
 from engine.cache.shape import KvShape
-from engine.cache.staging import Stage, Staging
+from engine.cache.staging import Stage, Staging, Workspace
 from engine.cache.stores import DiskStore, HostStore, ResidentStore, SlowStore, from_rows
 from engine.errors import ContextTooSmall
 from engine.events import KvBytes
@@ -52,10 +54,11 @@ class FullCache:
         self.length = 0
         self.capacity = 0
         self.on_hand: Callable[[int, int], None] | None = None
-        """Called with a spilled layer and a count of committed tokens whenever those are at hand anyway."""
+        """Called with a layer that is not always at hand and a count of committed tokens, whenever those are."""
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         self._staging: Staging | None = None
+        self._workspace: Workspace | None = None
         self._stores: list[ResidentStore | SlowStore] = []
         self.place(placement or Placement.resident(shape.layers))
 
@@ -106,8 +109,13 @@ class FullCache:
             self._staging.close()
         slow = {layer: store for layer, store in enumerate(self._stores) if not isinstance(store, ResidentStore)}
         self._staging = Staging(self.shape, slow) if slow else None
-        if self._staging is not None:
-            self._staging.reserve(self.capacity)
+        self._workspace = Workspace(self.shape) if self.shape.rounded and len(slow) < len(self._stores) else None
+        for buffers in self._buffers():
+            buffers.reserve(self.capacity)
+
+    def _buffers(self) -> list[Staging | Workspace]:
+        """What layers pass through that are not always at hand."""
+        return [buffers for buffers in (self._staging, self._workspace) if buffers is not None]
 
     def _close(self) -> None:
         if self._staging is not None:
@@ -115,7 +123,7 @@ class FullCache:
         for store in self._stores:
             if not isinstance(store, ResidentStore):
                 store.close()
-        self._staging, self._stores = None, []
+        self._staging, self._workspace, self._stores = None, None, []
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens.
@@ -135,8 +143,8 @@ class FullCache:
     def _grow(self, capacity: int) -> None:
         for store in self._stores:
             store.reserve(capacity, self.length)
-        if self._staging is not None:
-            self._staging.reserve(capacity)
+        for buffers in self._buffers():
+            buffers.reserve(capacity)
         self.capacity = capacity
 
     def crop(self, length: int) -> None:
@@ -144,44 +152,49 @@ class FullCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
         self.length = self._written = length
-        if self._staging is not None:
-            self._staging.crop(length)
+        for buffers in self._buffers():
+            buffers.crop(length)
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
         self.length += count
 
     def bring(self, layer: int, start: int) -> None:
-        """A pass comes to a layer, whose tokens before ``start`` it will read: a spilled one is brought to hand."""
-        if self._staging is None or isinstance(self._stores[layer], ResidentStore):
+        """A pass comes to a layer, whose tokens before ``start`` it will read: they are brought to hand."""
+        store = self._stores[layer]
+        if not isinstance(store, ResidentStore):
+            assert self._staging is not None
+            self._staging.acquire(layer, start, self.length)
+        elif self._workspace is not None:
+            self._workspace.acquire(layer, store, start)
+        else:
             return
-        self._staging.acquire(layer, start, self.length)
         if self.on_hand is not None:
             self.on_hand(layer, min(start, self.length))
 
     def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
         """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
-        return self._span(layer, start, stop)[0]
+        here = self._at_hand(layer, stop)
+        return here.keys[:, start:stop] if here else unrounded(self.shape, self._kept(layer, start, stop)[0])
 
     def values(self, layer: int, start: int, stop: int) -> torch.Tensor:
         """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
-        return self._span(layer, start, stop)[1]
+        here = self._at_hand(layer, stop)
+        return here.values[:, start:stop] if here else unrounded(self.shape, self._kept(layer, start, stop)[1])
 
-    def _span(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        store = self._stores[layer]
-        here = store if isinstance(store, ResidentStore) else self._at_hand(layer, stop)
-        if here is not None:
-            return here.keys[:, start:stop], here.values[:, start:stop]
-        return from_rows(self._slow(layer).rows(start, stop).to(self.shape.device))
-
-    def _at_hand(self, layer: int, stop: int) -> Stage | None:
-        return self._staging.at_hand(layer, stop) if self._staging else None
-
-    def _slow(self, layer: int) -> SlowStore:
+    def _at_hand(self, layer: int, stop: int) -> ResidentStore | Stage | None:
+        """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
-            raise ValueError(f"layer {layer} is resident")
-        return store
+            return store if self._workspace is None else self._workspace.at_hand(layer, stop)
+        return self._staging.at_hand(layer, stop) if self._staging else None
+
+    def _kept(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [start, stop) of a layer as they are kept, where the model computes."""
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            return store.keys[:, start:stop], store.values[:, start:stop]
+        return from_rows(store.rows(start, stop).to(self.shape.device))
 
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
@@ -192,27 +205,41 @@ class FullCache:
         """
         total = self.length // size
         store = self._stores[layer]
-        here = store if isinstance(store, ResidentStore) else self._at_hand(layer, total * size)
-        if here is not None:
-            k, v = (x[:, : total * size].unflatten(1, (total, size))[heads, chunks] for x in (here.keys, here.values))
-            return k, v
+        here = self._at_hand(layer, total * size)
+        whole = here or (store if isinstance(store, ResidentStore) else None)
+        if whole is not None:
+            k, v = (x[:, : total * size].unflatten(1, (total, size))[heads, chunks] for x in (whole.keys, whole.values))
+            return (k, v) if here else (unrounded(self.shape, k), unrounded(self.shape, v))
         if not chunks.numel():
             none = torch.empty(0, size, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
             return none, none
-        rows = self._slow(layer).gather(heads.cpu(), chunks.cpu(), size).to(self.shape.device)
-        return rows[:, :, 0], rows[:, :, 1]
+        assert not isinstance(store, ResidentStore)
+        rows = store.gather(heads.cpu(), chunks.cpu(), size).to(self.shape.device)
+        return unrounded(self.shape, rows[:, :, 0]), unrounded(self.shape, rows[:, :, 1])
 
     def write(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
+        kept = rounded(self.shape, k), rounded(self.shape, v)
+        self._keep(layer, start, *kept)
+        buffers = self._workspace if isinstance(self._stores[layer], ResidentStore) else self._staging
+        if buffers is not None:
+            buffers.wrote(layer, start, unrounded(self.shape, kept[0]), unrounded(self.shape, kept[1]))
+
+    def _keep(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         self._stores[layer].write(start, k, v)
         self._written = max(self._written, start + k.shape[2])
-        if self._staging is not None:
-            self._staging.wrote(layer, start, k, v)
+
+    def adopt(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, kept_dim) as ``export`` gave it, of the tokens from ``start`` on."""
+        self._keep(layer, start, k, v)
+        for buffers in self._buffers():
+            buffers.crop(start)
 
     def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, head_dim).
+        """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, kept_dim).
 
-        May be called from another thread, as long as these tokens stay committed.
+        As they are kept: what is in 8 bits stays so. May be called from another thread, as long as these tokens stay
+        committed.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore):

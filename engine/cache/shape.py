@@ -6,17 +6,43 @@ from dataclasses import dataclass
 
 import torch
 
+SCALE_BYTES = 2
+"""Of the scale that stands behind the codes of a key or value kept in 8 bits (``engine.cache.rounding``)."""
+
 
 @dataclass(frozen=True)
 class KvShape:
-    """Shape and kind of one model's KV."""
+    """Shape and kind of one model's KV. ``dtype`` is what is computed with; ``rounded``: what is kept has 8 bits."""
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    rounded: bool = False
+
+    @property
+    def kept_dtype(self) -> torch.dtype:
+        """Of what is kept, moved and written."""
+        return torch.int8 if self.rounded else self.dtype
+
+    @property
+    def kept_dim(self) -> int:
+        """Numbers of ``kept_dtype`` that one key or value of one head takes."""
+        return self.head_dim + SCALE_BYTES if self.rounded else self.head_dim
+
+    @property
+    def kind(self) -> str:
+        """What is kept, for the header of a snapshot."""
+        name = str(self.dtype).removeprefix("torch.")
+        return f"{name} in 8 bits" if self.rounded else name
 
     @property
     def bytes_per_token(self) -> int:
+        """As they are kept."""
+        return 2 * self.layers * self.kv_heads * self.kept_dim * self.kept_dtype.itemsize
+
+    @property
+    def whole_bytes_per_token(self) -> int:
+        """As they are computed with: what a buffer for all layers would take."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize

@@ -252,14 +252,14 @@ def _is_whole(path: Path, shard: Shard) -> bool:
 
 def _append(path: Path, shard: Shard, full: FullCache) -> None:
     shape, count = full.shape, shard.stop - shard.start
-    expected = [shape.kv_heads, count, shape.head_dim]
+    expected = [shape.kv_heads, count, shape.kept_dim]
     with torch.inference_mode(), safetensors.safe_open(path, framework="pt") as file:
         names = {f"{part}.{layer}" for layer in range(shape.layers) for part in ("keys", "values")}
         if set(file.keys()) != names or any(file.get_slice(name).get_shape() != expected for name in names):
             raise SnapshotRefused(f"The saved reading is of a model of another shape: {shard.file}.")
         for layer in range(shape.layers):
             keys, values = file.get_tensor(f"keys.{layer}"), file.get_tensor(f"values.{layer}")
-            if keys.dtype != shape.dtype or values.dtype != shape.dtype:
+            if keys.dtype != shape.kept_dtype or values.dtype != shape.kept_dtype:
                 raise SnapshotRefused(f"The saved reading is of another dtype: {shard.file}.")
-            full.write(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
+            full.adopt(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
     full.advance(count)

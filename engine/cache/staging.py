@@ -6,6 +6,9 @@ only topped up with the tokens it lacks. So each spilled byte moves at most once
 
 On CUDA the thread enqueues copies from pinned memory on a stream of its own; events keep a buffer from being
 overwritten while it is read, and from being read before it is filled.
+
+KV in 8 bits moves as it is kept and becomes the model's dtype in the buffer. Of resident layers it needs a buffer too,
+one for all of them, and no thread: ``Workspace``.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from typing import Any
 
 import torch
 
+from engine.cache.rounding import unrounded
 from engine.cache.shape import KvShape
-from engine.cache.stores import DiskStore, SlowStore, from_rows
+from engine.cache.stores import DiskStore, ResidentStore, SlowStore, from_rows
 
 # Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
@@ -41,6 +45,56 @@ class Stage:
     def crop(self, length: int) -> None:
         """Tokens from ``length`` on are void."""
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
+
+    def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """KV (1, kv_heads, n, head_dim) from ``start`` on went into the store: the buffer follows, if it can."""
+        if self.job is None and self.valid >= start:
+            self.valid = start + k.shape[2]
+            self.keys[:, start : self.valid] = k[0]
+            self.values[:, start : self.valid] = v[0]
+        else:
+            self.crop(start)
+
+
+class Workspace:
+    """The buffer of resident layers in 8 bits: the layer that a pass attends through, in the model's dtype.
+
+    A layer that is still in it, as between two blocks of a reading, only has its new tokens unpacked.
+    """
+
+    def __init__(self, shape: KvShape) -> None:
+        self._shape = shape
+        self._stage = Stage(shape, 0)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for ``capacity`` tokens. What the buffer holds is forgotten."""
+        self._stage = Stage(self._shape, 0)  # the old memory goes before the new one is asked for
+        self._stage = Stage(self._shape, capacity)
+
+    def crop(self, length: int) -> None:
+        """The newest tokens are dropped: ``length`` remain."""
+        self._stage.crop(length)
+
+    def at_hand(self, layer: int, stop: int) -> Stage | None:
+        """The buffer, if it holds this layer's tokens [0, stop)."""
+        return self._stage if self._stage.layer == layer and self._stage.valid >= stop else None
+
+    def acquire(self, layer: int, store: ResidentStore, length: int) -> None:
+        """Bring a layer's tokens [0, length) to hand."""
+        stage = self._stage
+        if stage.layer != layer:
+            stage.layer, stage.valid = layer, 0
+        start = stage.valid
+        if start >= length:
+            return
+        for kept, buffer in ((store.keys, stage.keys), (store.values, stage.values)):
+            unrounded(self._shape, kept[:, start:length], buffer[:, start:length])
+        stage.valid = length
+
+    def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
+        if self._stage.layer == layer:
+            self._stage.take(start, k, v)
 
 
 class Staging:
@@ -110,15 +164,8 @@ class Staging:
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
         stage = self._holding(layer)
-        if stage is None:
-            return
-        if stage.job is None and stage.valid >= start:
-            stop = start + k.shape[2]
-            stage.keys[:, start:stop] = k[0]
-            stage.values[:, start:stop] = v[0]
-            stage.valid = stop
-        else:
-            stage.crop(start)
+        if stage is not None:
+            stage.take(start, k, v)
 
     def _holding(self, layer: int) -> Stage | None:
         return next((stage for stage in self._stages if stage.layer == layer), None)
@@ -167,8 +214,8 @@ class Staging:
                 last = min(stop, first + self._piece)
                 buffer, moved = self._buffer() if isinstance(store, DiskStore) else (None, None)
                 keys, values = from_rows(self._to_device(store.rows(first, last, buffer)))
-                stage.keys[:, first:last] = keys
-                stage.values[:, first:last] = values
+                unrounded(self._shape, keys, stage.keys[:, first:last])
+                unrounded(self._shape, values, stage.values[:, first:last])
                 if moved is not None:
                     moved.record(self._stream)
             if self._cuda:
@@ -183,10 +230,10 @@ class Staging:
         buffers = getattr(self._local, "buffers", None)
         if buffers is None:
             shape = self._shape
-            size = (self._piece, 2, shape.kv_heads, shape.head_dim)
+            size = (self._piece, 2, shape.kv_heads, shape.kept_dim)
             count = 2 if self._cuda else 1
             buffers = self._local.buffers = [
-                (torch.empty(size, dtype=shape.dtype, pin_memory=self._cuda), self._event()) for _ in range(count)
+                (torch.empty(size, dtype=shape.kept_dtype, pin_memory=self._cuda), self._event()) for _ in range(count)
             ]
         buffers.append(buffers.pop(0))
         buffer, moved = buffers[-1]

@@ -1,8 +1,9 @@
 """Where one layer's KV lies: in the memory that computes, in host memory, or in a file.
 
-A resident store keeps keys and values as the kernels want them, (kv_heads, seq, head_dim). The slow tiers keep one row
-per token, (seq, 2, kv_heads, head_dim) with the key before the value: new tokens are appended and any span of tokens is
-moved in one piece. Knows no pass and no policy.
+A resident store keeps keys and values in the kernels' order, (kv_heads, seq, kept_dim). The slow tiers keep one row
+per token, (seq, 2, kv_heads, kept_dim) with the key before the value: new tokens are appended and any span of tokens is
+moved in one piece. What is kept of a key or value is ``shape.kept_dim`` numbers of ``shape.kept_dtype``: in 8 bits
+(``rounding``) something else than head_dim in the model's dtype. Knows no pass and no policy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ResidentStore:
 
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
-        return torch.empty(shape.kv_heads, capacity, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        return torch.empty(shape.kv_heads, capacity, shape.kept_dim, dtype=shape.kept_dtype, device=shape.device)
 
     def reserve(self, capacity: int, length: int) -> None:
         """Make room for ``capacity`` tokens; the first ``length`` stay."""
@@ -42,7 +43,7 @@ class ResidentStore:
         return new
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
+        """Store KV (1, kv_heads, n, kept_dim) of the tokens from ``start`` on."""
         stop = start + k.shape[2]
         self.keys[:, start:stop] = k[0]
         self.values[:, start:stop] = v[0]
@@ -57,7 +58,7 @@ class HostStore:
 
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
-        rows = torch.empty(capacity, 2, shape.kv_heads, shape.head_dim, dtype=shape.dtype)
+        rows = torch.empty(capacity, 2, shape.kv_heads, shape.kept_dim, dtype=shape.kept_dtype)
         if capacity and shape.device.type == "cuda":
             _pin(rows)
         return rows
@@ -75,7 +76,7 @@ class HostStore:
         self._rows = new
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on, without waiting for a GPU."""
+        """Store KV (1, kv_heads, n, kept_dim) of the tokens from ``start`` on, without waiting for a GPU."""
         rows = to_rows(k, v)
         self._rows[start : start + rows.shape[0]].copy_(rows, non_blocking=True)
 
@@ -84,7 +85,7 @@ class HostStore:
         return self._rows[start:stop]
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, head_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        """Rows (n, size, 2, kept_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
         total = int(chunks.max()) + 1
         self.arrived()
         return self._rows[: total * size].unflatten(0, (total, size))[chunks, :, :, heads]
@@ -122,7 +123,7 @@ class DiskStore:
         """What is written is there at once."""
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on.
+        """Store KV (1, kv_heads, n, kept_dim) of the tokens from ``start`` on.
 
         Raises:
             ResourceError: the disk is full.
@@ -139,10 +140,10 @@ class DiskStore:
             raise _full(error) from error
 
     def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows of tokens [start, stop), read into ``buffer`` (rows, 2, kv_heads, head_dim) if one is given."""
+        """Rows of tokens [start, stop), read into ``buffer`` (rows, 2, kv_heads, kept_dim) if one is given."""
         shape = self._shape
         if buffer is None:
-            buffer = torch.empty(stop - start, 2, shape.kv_heads, shape.head_dim, dtype=shape.dtype)
+            buffer = torch.empty(stop - start, 2, shape.kv_heads, shape.kept_dim, dtype=shape.kept_dtype)
         rows = buffer[: stop - start]
         into, offset = _bytes_of(rows), start * self._row_bytes
         while len(into):
@@ -153,10 +154,10 @@ class DiskStore:
         return rows
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Rows (n, size, 2, head_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        """Rows (n, size, 2, kept_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
         shape = self._shape
         wanted, places = chunks.unique(return_inverse=True)
-        rows = torch.empty(len(wanted), size, 2, shape.kv_heads, shape.head_dim, dtype=shape.dtype)
+        rows = torch.empty(len(wanted), size, 2, shape.kv_heads, shape.kept_dim, dtype=shape.kept_dtype)
         for place, chunk in enumerate(wanted.tolist()):
             self.rows(chunk * size, (chunk + 1) * size, rows[place])
         return rows[places, :, :, heads]
@@ -190,12 +191,12 @@ def _pin(rows: torch.Tensor) -> None:
 
 
 def to_rows(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """KV (1, kv_heads, n, head_dim) as rows (n, 2, kv_heads, head_dim)."""
+    """KV (1, kv_heads, n, kept_dim) as rows (n, 2, kv_heads, kept_dim)."""
     return torch.stack([k[0], v[0]]).permute(2, 0, 1, 3).contiguous()
 
 
 def from_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views (kv_heads, n, head_dim) of keys and values in rows (n, 2, kv_heads, head_dim)."""
+    """Views (kv_heads, n, kept_dim) of keys and values in rows (n, 2, kv_heads, kept_dim)."""
     return rows[:, 0].transpose(0, 1), rows[:, 1].transpose(0, 1)
 
 
