@@ -1,8 +1,9 @@
-"""Bytes of a text file become text. Byte order marks first, then UTF-8, then UTF-16 by its zeros, then a guess."""
+"""Bytes of a text file become text. Marks and escapes first, UTF-16 by its zeros, then UTF-8, then a guess."""
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,6 +14,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
+_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # Chinese in seven bits (RFC 1843)
+_FIRST_CHARACTER = 0x30  # below it a pair of that encoding is punctuation
 _CYRILLIC = ("cp1251", "koi8_r", "koi8_u", "iso8859_5", "cp866", "mac_cyrillic")
 # What charset-normalizer may take these for, and what tells them apart: signs that their texts are full of.
 _EAST_ASIAN = ("cp932", "euc_jp", "gb18030", "big5", "euc_kr")
@@ -33,7 +37,9 @@ _LATIN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cp1254", ("çğıöşüâîû",)),
     ("cp1250", ("áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "ąćęłńóśźż", "áéíóöőúüű", "ăâîşţ", "čćžšđ")),
     ("iso8859_2", ("áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "ąćęłńóśźż", "áéíóöőúüű", "ăâîşţ", "čćžšđ")),
-    ("cp1257", ("āčēģīķļņšūž", "ąčęėįšųūž", "äöüõšž")),
+    ("cp1257", ("āčēģīķļņšūž", "ąčęėįšųūž", "äöüõšž", "ąćęłńóśźż")),
+    ("iso8859_13", ("āčēģīķļņšūž", "ąčęėįšųūž", "äöüõšž", "ąćęłńóśźż")),
+    ("iso8859_4", ("āčēģīķļņšūž", "ąčęėįšųūž")),
     ("cp850", ("àâæçéèêëîïôùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú")),
     ("mac_roman", ("àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú")),
 )  # fmt: skip
@@ -98,8 +104,8 @@ def decode_sample(data: bytes) -> str | None:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return encoding
-    if b"\x1b$B" in data[:_SAMPLE] and max(data[:_SAMPLE]) < 0x80:
-        return "iso2022_jp"
+    if max(data[:_SAMPLE], default=0) < 0x80 and (escaped := _escaped(data)):
+        return escaped
     head = data[: 4096 - 4096 % 2]
     half = len(head) // 2
     if head.count(0) > _NOTHING * len(head):
@@ -116,6 +122,22 @@ def decode_sample(data: bytes) -> str | None:
             return "utf-16-le"
         if low > _ONE_SCRIPT * half and high < 0.5 * half:
             return "utf-16-be"
+    return None
+
+
+def _escaped(data: bytes) -> str | None:
+    """The encoding of seven bits that a text's escapes are of."""
+    head = data[:_SAMPLE]
+    for escape, encoding in _ESCAPES:
+        if escape in head:
+            return encoding
+    pairs = b"".join(_HZ.findall(head))
+    shifted = bytes(byte | 0x80 for byte in pairs) + b" "
+    # A program may hold tildes and braces too: what stands between them is Chinese only as common characters.
+    if any(byte >= _FIRST_CHARACTER for byte in pairs[::2]) and (
+        _share(shifted, "gb18030", _is_common_asian("gb18030")) > _COMMON
+    ):
+        return "hz"
     return None
 
 

@@ -105,6 +105,13 @@ _SAMPLES = {
     "french": "« L’été dernier, à la plage, l’élève a mangé une crêpe — déjà ! » " * 4,
     "russian": "Все счастливые семьи похожи друг на друга, каждая несчастлива по-своему. " * 4,
     "japanese": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 6,
+    "lithuanian": "„Kur tu buvai?“ paklausė ji. Ąžuolas šlamėjo už lango, o šuo lojo prie vartų. Įėjęs jis tylėjo. "
+    * 4,
+    "latvian": "Viņi dzīvoja pie pašas zilās jūras, un ļoti lepojās. Ķēniņš ģērbās zelta mētelī. " * 4,
+    "estonian": "„Kus sa olid?“ küsis ta. Öö oli pime, vana püüdis võrguga kala. Šokolaad ja žanr. " * 4,
+    "polish": "„Gdzie byłeś?” – zapytała. Żył kiedyś stary rybak ze swoją żoną, dąb szumiał. Źdźbło, łąka, ćma. " * 4,
+    "chinese": "从前有一个老渔夫，和他的妻子住在蓝色的大海边。“你去哪儿了？”她问道。" * 6,
+    "korean": "옛날에 늙은 어부가 아내와 함께 푸른 바닷가에 살았다. 노인은 그물로 물고기를 잡았다. " * 6,
     "arabic": "كان يا ما كان في قديم الزمان رجل يحرس المنارة. " * 4,
 }
 
@@ -113,7 +120,9 @@ _UNICODE = ("utf-8", "utf-8-sig", "utf-16", "utf-32")
 _LOCAL = [
     ("german", "utf-16-le"), ("german", "utf-16-be"), ("german", "cp1252"), ("german", "iso8859-1"),
     ("french", "cp1252"), ("russian", "cp1251"), ("russian", "koi8-r"), ("japanese", "shift_jis"),
-    ("japanese", "euc_jp"),
+    ("japanese", "euc_jp"), ("japanese", "iso2022_jp"), ("lithuanian", "cp1257"), ("lithuanian", "iso8859_13"),
+    ("latvian", "cp1257"), ("estonian", "cp1257"), ("polish", "cp1257"), ("polish", "cp1250"),
+    ("chinese", "gb18030"), ("chinese", "hz"), ("korean", "euc_kr"), ("korean", "iso2022_kr"),
 ]  # fmt: skip
 
 
@@ -124,6 +133,16 @@ def test_encodings(files: Any, sample: str, encoding: str) -> None:
     document = read_document(files.text("a.txt", _SAMPLES[sample], encoding))
     assert document.text == " ".join(_SAMPLES[sample].split())
     assert document.warnings == ()
+
+
+def test_chinese_in_seven_bits_among_other_words(files: Any) -> None:
+    mixed = "Chapter 1\n\nThe first words, and a tilde ~.\n\n" + _SAMPLES["chinese"]
+    assert read_document(files.text("a.txt", mixed, "hz")).text.split("\n\n")[-1] == _SAMPLES["chinese"]
+
+
+@pytest.mark.parametrize("text", ["let f ~{ b ~} = 1", "~{xy~} ~{ab~} ~{0~}", "a ~{b~c~}", "~{~}", "~{!!~}~{"])
+def test_tildes_and_braces_are_not_chinese(files: Any, text: str) -> None:
+    assert read_document(files.text("a.txt", f"{_PARAGRAPH} {text}")).text.endswith(text)
 
 
 def test_a_broken_character_is_a_warning(files: Any) -> None:
