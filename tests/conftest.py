@@ -21,9 +21,8 @@ def pytest_configure() -> None:
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
     if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
         os.environ["TRITON_INTERPRET"] = "1"
-    from engine.threads import sleep_while_waiting
-
-    sleep_while_waiting()  # the tests run in several processes, and start more
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, who share the cores with the programs that they start
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell's background job ignores Ctrl-C, and so would every program that it starts and wants to stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

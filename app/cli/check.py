@@ -14,6 +14,10 @@ from app.settings import CHECKOUT, Settings
 
 EXIT_FAILED = 1
 
+# Two processes, each with whole files of tests: many tests wait for programs that they have started, and a file's tests
+# share what is slow to make. More would ask for more memory than a small machine has. ``-n 0`` is one after the other.
+_PYTEST = ("pytest", "--numprocesses=2", "--dist=loadfile")
+
 _CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
     "lint": ("ruff", "check", "."),
@@ -26,7 +30,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     failed = [name for name, command in _CHECKS.items() if _python(name, *command) != 0]
     if failed:
         say(f"Not clean: {', '.join(failed)}. The tests run all the same.")
-    status = _python("tests", "pytest", *options.rest)
+    status = _python("tests", *_PYTEST, *options.rest)
     return status or (EXIT_FAILED if failed else 0)
 
 
