@@ -51,6 +51,8 @@ class EngineConfig:
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: of the target: "stored", or "8bit" or "4bit" to round them for less memory; answers are then exact with
             respect to the rounded weights.
+        kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
+            approximate, and exact with respect to 8-bit KV.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1). None: it and
             ``num_pending_tokens`` are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
@@ -79,6 +81,7 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     weights: str = "stored"
+    kv: str = "model"
     num_draft_tokens: int | None = None
     num_lookup_tokens: int = 32
     num_pending_tokens: int | None = None
@@ -102,6 +105,7 @@ class EngineConfig:
         _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
         _check(self.weights in WEIGHTS, "weights", self.weights, "one of " + ", ".join(WEIGHTS))
+        _check(self.kv in KV_NOTES, "kv", self.kv, "one of " + ", ".join(KV_NOTES))
         _check(0 <= (self.num_draft_tokens or 0) <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
         _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
         pending = self.num_pending_tokens
@@ -136,6 +140,9 @@ def bytes_of(size: str) -> int | None:
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 WEIGHTS = ("stored", "8bit", "4bit")
+KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
+"""How KV is kept, and what a person is told of it."""
+
 REFRESHES = ("every", "drop", "never")
 
 _Config = TypeVar("_Config", SamplingParams, EngineConfig)

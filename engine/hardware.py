@@ -66,6 +66,7 @@ class ModelFacts:
     ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
     ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
     books of several lengths; ``prefill_block`` (0: the usual one) and ``retrieval_budget`` are what the planner takes.
+    ``kv_note`` is what has to be said of how KV is kept.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ModelFacts:
     retrieval_budget: int = 0
     expected: tuple[Expected, ...] = ()
     speeds: Speeds | None = None
+    kv_note: str = ""
 
 
 def probe_torch() -> TorchFacts:
@@ -107,10 +109,13 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         OptionError: there is no such device.
     """
     from engine import architecture, planner, probing
+    from engine.config import KV_NOTES
 
     model = architecture.load_config(name)
     device = planner.pick_device(config.device)
     shape = architecture.kv_shape_of(model, architecture.pick_dtype(model, config.dtype, device), device)
+    kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
+    shape = shape.kept_as(kv)
     limit = int(model.max_position_embeddings)
     weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
     free = planner.free_resources(device, config)
@@ -119,7 +124,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     room = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
     most = planner.most_tokens(shape, limit, room)
     plan = planner.plan(shape, most, room)
-    speeds = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights)
+    speeds = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
     chosen = planner.completed(config, speeds, config.context or limit)
     return ModelFacts(
         name=architecture.display_name(name),
@@ -136,6 +141,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         retrieval_budget=chosen.retrieval_budget or 0,
         expected=tuple(_expected(planner.plan_for_book(shape, n, most, room), n, speeds) for n in _lengths(most)),
         speeds=speeds,
+        kv_note=KV_NOTES[kv],
     )
 
 

@@ -34,7 +34,7 @@ MEMORY_SHARE = 0.85
 # The same of host memory beside a GPU: what is pinned there cannot be swapped out.
 _PINNED_SHARE = 0.6
 _DISK_SHARE = 0.8
-# Buffers that spilled layers pass through.
+# Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGES = 2
 
 
@@ -135,9 +135,12 @@ def completed(config: EngineConfig, speeds: Speeds | None, window: int) -> Engin
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
     layers, per_layer = shape.layers, max(1, tokens * shape.bytes_per_token // shape.layers)
-    resident = min(layers, resources.device // per_layer)
+    buffer = max(1, tokens * shape.whole_bytes_per_token // shape.layers)
+    staging = buffer * shape.rounded
+    resident = min(layers, (resources.device - staging) // per_layer)
     if resident < layers:
-        resident -= _STAGES
+        staging += _STAGES * buffer
+        resident = min(layers - 1, (resources.device - staging) // per_layer)
     if resident < 0:
         return None
     in_host = min(layers - resident, resources.host // per_layer)
@@ -145,7 +148,7 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     if on_disk * per_layer > resources.disk:
         return None
     placement = Placement.spread(layers, resident, in_host)
-    return Plan(tokens, placement, placement.bytes(shape, tokens), _STAGES * per_layer * (resident < layers))
+    return Plan(tokens, placement, placement.bytes(shape, tokens), staging)
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:

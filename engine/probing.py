@@ -59,11 +59,16 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
     """
     if not config.speeds_file:
         return None
-    file, key = Path(config.speeds_file), key_of(decoder.config, decoder.dtype, decoder.device, config.weights)
+    file, key = (
+        Path(config.speeds_file),
+        key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv),
+    )
     known = speeds.load(file, key, time.time())
     if known is None:
         try:
-            known = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights)
+            known = measure(
+                decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv
+            )
         except (RuntimeError, MemoryError):  # a device too full for one more layer
             _log.exception("this machine could not be probed")
             return None
@@ -71,11 +76,11 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
     return known
 
 
-def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> str:
+def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:
     """What the speeds depend on: this machine, this torch, and the shape of the model."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
-    shape = dataclasses.astuple(kv_shape_of(config, dtype, device))
+    shape = dataclasses.astuple(kv_shape_of(config, dtype, device).kept_as(kv))
     model = [config.model_type, config.hidden_size, config.intermediate_size, config.vocab_size, *map(str, shape)]
     return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
 
@@ -86,6 +91,7 @@ def measure(
     device: torch.device,
     folder: Path | None = None,
     weights: str = "stored",
+    kv: str = "model",
     clock: Clock = time.perf_counter,
     limit_s: float = LIMIT_S,
 ) -> Speeds:
@@ -96,13 +102,15 @@ def measure(
         dtype, device: of weights and KV.
         folder: for spilled KV, whose disk is read; None is the system's own place.
         weights: "stored", or the bits to which they are rounded.
+        kv: "model", or the bits to which it is rounded.
         clock: seconds.
     """
-    probe = _Probe(_one_layer(config, dtype, device, weights), clock, limit_s)
+    probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _COPY_BYTES / probe.copy_seconds()
         disk = _disk_rate(folder, clock)
-        step, middle = probe.pass_speed(1), probe.pass_speed(_MIDDLE_TOKENS)
+        # The retrieval cache, which middle passes attend to, holds nothing that has to be unpacked.
+        step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
         behind = probe.seconds(tokens, probe.context)
@@ -122,20 +130,26 @@ def measure(
     )
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Probe:
     """One layer and a cache behind which it can be timed."""
 
-    def __init__(self, layer: Decoder, clock: Clock, limit_s: float) -> None:
+    def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
         config, device = layer.config, layer.device
         self._most = _CPU_BLOCK if device.type == "cpu" else _CUDA_BLOCK
         window = max(64, min(config.max_position_embeddings, _CONTEXT + self._most))
         self._most = min(self._most, window // 2)
         self.context = min(_CONTEXT, window - self._most)
-        self._cache = FullCache(layer.kv_shape, window)
+        shape = layer.kv_shape.kept_as(kv)
+        self._cache = FullCache(shape, window)
         self._cache.reserve(window)
-        self._cache.keys(0, 0, window).fill_(_FILLING)
-        self._cache.values(0, 0, window).fill_(_FILLING)
+        filling = torch.full((1, 1, 1, 1), _FILLING, dtype=shape.dtype, device=device)
+        filling = filling.expand(1, shape.kv_heads, window, shape.head_dim)
+        self._cache.write(0, 0, filling, filling)
         self._end = clock() + limit_s
         self._share = _PROBE_SHARE * limit_s
 
@@ -144,8 +158,8 @@ class _Probe:
         target = torch.zeros_like(source)
         return self._best(lambda: target.copy_(source))
 
-    def pass_speed(self, tokens: int) -> PassSpeed:
-        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context)
+    def pass_speed(self, tokens: int, before: Callable[[], None] = _nothing) -> PassSpeed:
+        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context, before)
         return PassSpeed(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
@@ -159,12 +173,22 @@ class _Probe:
             tokens *= 2
         return found
 
-    def seconds(self, tokens: int, context: int) -> float:
-        """Seconds of a pass over ``tokens`` tokens through the layer, behind a context."""
+    def forget(self) -> None:
+        """KV in 8 bits that was unpacked for the last pass is unpacked again: in a whole model other layers come in
+        between. Costs other KV nothing."""
+        self._cache.crop(0)
+
+    def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
+        """Seconds of a pass over ``tokens`` tokens through the layer, behind a context, and of what comes before it."""
         layer, cache = self._layer, self._cache
         hidden = torch.full((1, tokens, layer.config.hidden_size), _FILLING, dtype=layer.dtype, device=self._device)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
-        return self._best(lambda: layer.layer(0, hidden, rope, cache.extend(context)))
+
+        def work() -> None:
+            before()
+            layer.layer(0, hidden, rope, cache.extend(context))
+
+        return self._best(work)
 
     def _best(self, work: Callable[[], Any]) -> float:
         """The best of a few, fewer where they are slow; the first one pays for memory that is touched first."""

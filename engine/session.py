@@ -72,7 +72,8 @@ class Session:
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
-        self.full = FullCache(target.kv_shape, target.window, spill_folder=planner.spill_folder(config))
+        shape = target.kv_shape.kept_as(config.kv)
+        self.full = FullCache(shape, target.window, spill_folder=planner.spill_folder(config))
         self.keeping = Keeping(config, target, tokenizer, self.full)
         self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))

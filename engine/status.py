@@ -25,6 +25,8 @@ class ModelInfo:
     kv_bytes_per_token: int
     draft_name: str | None
     draft_parameters: int | None
+    kv_note: str = ""
+    """What a person has to know of how KV is kept; nothing where it is kept as it is computed."""
 
 
 @dataclass(frozen=True)

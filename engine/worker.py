@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.config import EngineConfig, Mode, SamplingParams
+from engine.config import KV_NOTES, EngineConfig, Mode, SamplingParams
 from engine.document import Document
 from engine.errors import Closed, EngineError, TrifoldError
 from engine.events import AnswerDone, Event, Failed, PagesScored, ReadingProgress, TextDelta
@@ -232,7 +232,8 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         dtype=str(target.dtype).removeprefix("torch."),
         device=str(target.device),
         vocabulary=target.vocabulary,
-        kv_bytes_per_token=target.kv_shape.bytes_per_token,
+        kv_bytes_per_token=session.full.shape.bytes_per_token,
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
+        kv_note=KV_NOTES[config.kv],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,10 @@ class KvShape:
     dtype: torch.dtype
     device: torch.device
     rounded: bool = False
+
+    def kept_as(self, kv: str) -> KvShape:
+        """The same KV, kept as the setting ``kv`` says: "model" or "8bit"."""
+        return replace(self, rounded=kv == "8bit")
 
     @property
     def kept_dtype(self) -> torch.dtype:
