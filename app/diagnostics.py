@@ -62,7 +62,8 @@ def _model_lines(status: Status) -> list[str]:
     draft = f"{model.draft_parameters:,} parameters" if model.draft_parameters else "none"
     lines = [
         f"Model      {model.name}: {model.architecture}, {model.parameters:,} parameters, {model.dtype} on "
-        f"{model.device}, window {model.context_limit:,}, {model.kv_bytes_per_token:,} bytes of cache per token",
+        f"{model.device}, window {model.context_limit:,}, {model.kv_bytes_per_token:,} bytes of cache per token"
+        f"{model.kv_note and f' ({model.kv_note})'}",
         f"Draft      {draft}",
     ]
     if status.book is not None:  # how much, not what

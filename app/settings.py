@@ -59,6 +59,11 @@ class Settings:
     password: str = field(default="", repr=False)
 
     @property
+    def kv(self) -> str:
+        """How a model's cache is kept, for sizes that are told before the engine has checked its settings."""
+        return str(self.options.get("kv", "model"))
+
+    @property
     def uploads(self) -> Path:
         return self.data / "uploads"
 

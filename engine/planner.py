@@ -140,7 +140,7 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     resident = min(layers, (resources.device - staging) // per_layer)
     if resident < layers:
         staging += _STAGES * buffer
-        resident = min(layers - 1, (resources.device - staging) // per_layer)
+        resident = (resources.device - staging) // per_layer
     if resident < 0:
         return None
     in_host = min(layers - resident, resources.host // per_layer)

@@ -159,7 +159,7 @@ def _model_line(role: str, model: ModelFacts | None) -> str:
     return (
         f"{role:10} {model.name}: {model.architecture}, {size(model.weights_bytes)} of weights, "
         f"{model.dtype} on {model.device}, window {model.context_limit:,} tokens, "
-        f"{size(model.kv_bytes_per_token)} of cache per token"
+        f"{size(model.kv_bytes_per_token)} of cache per token{model.kv_note and f' ({model.kv_note})'}"
     )
 
 

@@ -26,6 +26,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "mode": live.mode,
         "model": model.name if model else None,
         "draft": model.draft_name if model else None,
+        "kv_note": model.kv_note if model else "",
         "title": document.title,
         "pages": [document.pages[0].number, document.pages[max(book.pages_read, 1) - 1].number],
         "prompt_tokens": live.prompt_tokens,
@@ -86,7 +87,8 @@ def progress_line(event: ReadingProgress) -> str:
 
 def model_line(model: ModelInfo) -> str:
     draft = f" with {model.draft_name}" if model.draft_name else " without a draft model"
-    return f"{model.name}{draft}, {model.dtype} on {model.device}"
+    note = f"; {model.kv_note}" if model.kv_note else ""
+    return f"{model.name}{draft}, {model.dtype} on {model.device}{note}"
 
 
 def size(count: int) -> str:

@@ -36,7 +36,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
 
 
 def _bring(options: argparse.Namespace, settings: Settings, places: Places) -> Settings:
-    free = room.measure(settings.data, Status("loading", ""))
+    free = room.measure(settings.data, Status("loading", ""), kv=settings.kv)
     with Stage(f"Looking for {settings.model}") as stage:
 
         def show(progress: Progress) -> None:

@@ -30,13 +30,15 @@ _WORDS_PER_TOKEN = 0.75
 @dataclass(frozen=True)
 class Room:
     """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
-    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there.
+    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``kv`` is how this
+    start keeps a cache: "model", or "8bit" to round it.
     """
 
     memory: int
     disk: int
     on_gpu: bool
     host: int = 0
+    kv: str = "model"
 
     @property
     def where(self) -> str:
@@ -62,24 +64,32 @@ def fit(target: Shape, draft: Shape | None, room: Room) -> Fit:
     """What running this pair takes here."""
     itemsize = _itemsize(target, room)
     weights = target.parameters * itemsize + (draft.parameters * _itemsize(draft, room) if draft else 0)
-    per_token = target.kv_bytes_per_token(itemsize)
+    per_token, whole = target.kv_bytes_per_token(itemsize), 0
+    if room.kv == "8bit":
+        per_token, whole = target.rounded_kv_bytes_per_token, per_token
     left = int((room.memory - weights) * MEMORY_SHARE)
-    tokens = most_tokens(target, per_token, left, 0, 0)
-    spilled = most_tokens(target, per_token, left, int(room.host * HOST_SHARE), int(room.disk * DISK_SHARE))
+    tokens = most_tokens(target, per_token, left, 0, 0, whole)
+    spilled = most_tokens(target, per_token, left, int(room.host * HOST_SHARE), int(room.disk * DISK_SHARE), whole)
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
     return Fit(verdict, tokens, spilled, weights, 1000 * per_token, _sentence(verdict, tokens, spilled, weights, room))
 
 
-def most_tokens(shape: Shape, per_token: int, device: int, host: int, disk: int) -> int:
+def most_tokens(shape: Shape, per_token: int, device: int, host: int, disk: int, whole: int = 0) -> int:
     """The longest context whose KV has a place, by the rule of ``engine.planner.plan``: layers that do not fit where
     the model computes go to host memory, then to disk, through buffers of two layers.
+
+    Args:
+        per_token: bytes that are kept of a token.
+        whole: bytes of a token in buffers, where what is kept is rounded; resident layers need one buffer then.
     """
 
     def has_a_place(tokens: int) -> bool:
         layer = max(1, tokens * per_token // shape.layers)
-        resident = min(shape.layers, device // layer)
+        buffer = max(1, tokens * (whole or per_token) // shape.layers)
+        staging = buffer if whole else 0
+        resident = min(shape.layers, (device - staging) // layer)
         if resident < shape.layers:
-            resident -= _STAGES
+            resident = (device - staging - _STAGES * buffer) // layer
         if resident < 0:
             return False
         on_disk = max(0, shape.layers - resident - host // layer)

@@ -12,13 +12,14 @@ from engine import Status
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def measure(data: Path, status: Status, kv_bytes: int = 0) -> Room:
+def measure(data: Path, status: Status, kv_bytes: int = 0, kv: str = "model") -> Room:
     """Look at memory and disk.
 
     Args:
         data: the folder whose disk matters.
         status: of the engine that runs; its weights are counted as free.
         kv_bytes: of the open book, in the memory that the engine uses.
+        kv: how this start keeps a cache.
     """
     model = status.model
     held = model.parameters * _BYTES.get(model.dtype, 0) if model else 0
@@ -30,8 +31,8 @@ def measure(data: Path, status: Status, kv_bytes: int = 0) -> Room:
     available = int(psutil.virtual_memory().available)
     gpu = _gpu_memory()
     if gpu is not None:
-        return Room(gpu + held + kv_bytes, disk, on_gpu=True, host=available)
-    return Room(available + held + kv_bytes, disk, on_gpu=False)
+        return Room(gpu + held + kv_bytes, disk, on_gpu=True, host=available, kv=kv)
+    return Room(available + held + kv_bytes, disk, on_gpu=False, kv=kv)
 
 
 def _gpu_memory() -> int | None:

@@ -89,6 +89,10 @@ class Setup:
     def data(self) -> Path:
         return self._settings.data
 
+    @property
+    def kv(self) -> str:
+        return self._settings.kv
+
     def begin(self) -> None:
         """Load what this start's settings name."""
         self._start(self._first, first=True)
@@ -190,7 +194,7 @@ class Setup:
 
             return lambda: RemoteEngine(remote), ""
         download = self._download or Download()
-        space = room.measure(self.data, self.slot.status())
+        space = room.measure(self.data, self.slot.status(), kv=self.kv)
         brought = bring(self._places, download, wanted.model, wanted.draft, self._progress, space)
         config = self._config(wanted, brought.model, brought.draft)
         return lambda: self._make_engine(config), brought.note

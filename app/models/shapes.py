@@ -39,6 +39,11 @@ class Shape:
         """Bytes that one token takes in the full cache: keys and values of every layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
 
+    @property
+    def rounded_kv_bytes_per_token(self) -> int:
+        """Of cache in 8 bits: a byte a number, and two for the scale of each key and value of a head."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim + 2)
+
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The settings of a model folder.

@@ -124,12 +124,24 @@ def test_fit_is_weights_and_cache_against_what_is_free() -> None:
     device=st.integers(-(10**9), 10**11),
     host=st.integers(0, 10**11),
     disk=st.integers(0, 10**12),
+    kv=st.sampled_from(["model", "8bit"]),
 )
-def test_the_planner_will_say_the_same(layers: int, heads: int, device: int, host: int, disk: int) -> None:
+def test_the_planner_will_say_the_same(layers: int, heads: int, device: int, host: int, disk: int, kv: str) -> None:
     shape = Shape(layers, heads, 128, 1, 1, 131_072)
-    theirs = KvShape(layers, heads, 128, torch.bfloat16, torch.device("cpu"))
+    theirs = KvShape(layers, heads, 128, torch.bfloat16, torch.device("cpu")).kept_as(kv)
     said = planner.most_tokens(theirs, shape.window, planner.Resources(device, host, disk))
-    assert fit.most_tokens(shape, shape.kv_bytes_per_token(), device, host, disk) == said
+    kept, whole = shape.kv_bytes_per_token(), 0
+    if kv == "8bit":
+        kept, whole = shape.rounded_kv_bytes_per_token, kept
+    assert kept == theirs.bytes_per_token
+    assert fit.most_tokens(shape, kept, device, host, disk, whole) == said
+
+
+def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
+    target = Shape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
+    whole, rounded = (fit.fit(target, None, Room(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit"))
+    assert rounded.kv_per_1k == 1000 * 2 * 32 * 8 * 130
+    assert 1.8 * whole.tokens < rounded.tokens < whole.tokens * 256 / 130  # a layer's buffer takes its part
 
 
 def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
