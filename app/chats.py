@@ -207,7 +207,8 @@ class Chats:
                     (now, exchange.answer_id),
                 )
 
-        self.database.write(write)
+        ended = any(exchange.stopped is not None for exchange in unsaved.values())
+        (self.database.write if ended else self.database.note)(write)
         self._saved = time.monotonic()
 
     def _load(self, chat_id: str) -> Chat | None:

@@ -147,8 +147,10 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
     from starlette.routing import Route
 
     from app.ui import layout, shell
+    from app.ui.handlers import Handlers
     from app.ui.live import Live
     from app.ui.routes import BookRoutes
+    from app.ui.tabs import Tabs
 
     async def healthz(request: object) -> JSONResponse:
         return JSONResponse({"app": PROGRAM_NAME, "status": "ok"})
@@ -161,9 +163,10 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
         *BookRoutes(keeper, sample).routes(),
         *(route for panel in panels for route in panel.routes()),
     ]
-    blocks = layout.build(keeper)
+    handlers = Handlers(keeper)
+    blocks = layout.build(handlers)
     blocks.state_session_capacity = _TABS
-    return gradio.mount_gradio_app(
+    page = gradio.mount_gradio_app(
         app,
         blocks,
         path="/",
@@ -179,6 +182,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
         mcp_server=False,
         theme=layout.theme(),
     )
+    return Tabs(page, handlers.leave)
 
 
 def _listen(port: int, host: str = HOST) -> socket.socket:

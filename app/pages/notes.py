@@ -66,7 +66,7 @@ class Notes:
         self._ends: list[int] = []  # of every token: characters of the answer up to it
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(ink)]
         self._readings: list[PagesScored] = []
-        self._done = False
+        self._done = self._stale = False  # whether words have come since the citations were looked up
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, quoting.Check | None] = {}
         self._near: dict[tuple[int, str], tuple[int, int]] = {}
@@ -85,18 +85,23 @@ class Notes:
             self._readings = list(event.readings) or self._readings
         else:
             return False
-        self._chips = sorted(self._cite(), key=lambda chip: chip["at"])
+        self._stale = True
         if self._done:
+            self._look_up()
             self._usual.add(drawing.mean([reading.scores for reading in self._readings]))
         return True
 
     def close(self) -> None:
         """The answer ends here, without its last event."""
-        self._done = True
-        self._chips = sorted(self._cite(), key=lambda chip: chip["at"])
+        self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
         """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``)."""
+        self._look_up()
+        return self.sketch()
+
+    def sketch(self) -> dict[str, Any]:
+        """The record with the citations that were looked up last: looking them up takes time while an answer grows."""
         return {"v": VERSION, "unit": self._index.document.unit, "ink": self.ink(), "chips": self._chips}
 
     def ink(self) -> str:
@@ -105,6 +110,11 @@ class Notes:
         Only letters count: a page that shows the answer can count them too, whatever the marks became.
         """
         return "".join(f"{ink}{count}" for ink, count in self._runs if count)
+
+    def _look_up(self) -> None:
+        if self._stale:
+            self._stale = False
+            self._chips = sorted(self._cite(), key=lambda chip: chip["at"])
 
     def _add(self, event: TextDelta) -> None:
         start = len(self._text)

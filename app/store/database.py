@@ -51,7 +51,7 @@ class Database:
 
     @property
     def changes(self) -> int:
-        """Grows with everything that is written."""
+        """Grows with everything that is written but ``note``."""
         return self._changes
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -70,8 +70,13 @@ class Database:
     def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run ``work`` in one transaction. Where the file refuses it, it is run again in memory."""
         with self._lock:
-            self.mend()
             self._changes += 1
+            return self.note(work)
+
+    def note(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        """As ``write``, for what changes often and no list shows, such as an answer that grows."""
+        with self._lock:
+            self.mend()
             try:
                 return self._transaction(work)
             except sqlite3.IntegrityError:

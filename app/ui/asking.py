@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,11 @@ from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopRe
 
 logger = logging.getLogger(__name__)
 
-UPDATE_SECONDS = 0.05  # at most 20 updates a second: more costs the page more than the answer costs the engine
-_SMOOTH = 3000  # characters of an answer up to which it is shown at that rate; a longer one is laid out less often
-_SLOWEST_UPDATE = 0.25
-_POLL = 0.1  # seconds that one look for an event may take: a stop or a closed tab is noticed that soon
-_QUIET = 0.25  # seconds without news after which the caller gets its turn all the same
+# Whatever runs beside the engine in this process takes the interpreter from it, so what it says is let gather and
+# taken in ten times a second, and laid out anew once a second; in between the live stream brings the newest words.
+UPDATE_SECONDS = 0.1
+REDRAW_SECONDS = 1.0
+_POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
 _HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
 _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
 
@@ -130,25 +130,32 @@ def _answer(
     if request is None:
         return
     try:
-        shown, news = time.monotonic(), False
-        while not writer.done:
-            pace = writer.pace
-            event = request.next_event(timeout=pace if news else _POLL)
-            if claim.is_set():
-                request.cancel()
+        drawn, shown = time.monotonic(), writer.phase
+        while not writer.done and not request.finished:
+            writer.take(_news(request, claim, gather=bool(writer.written)))
             keeper.chats.save_in_time()
-            if event is not None:
-                writer.take(event)
-                news = True
-            elif request.finished:
-                break
             now = time.monotonic()
-            if now - shown >= (pace if news else _QUIET):
-                shown, news = now, False
+            if writer.phase != shown or now - drawn >= REDRAW_SECONDS:
+                drawn, shown = now, writer.phase
+                writer.cite()
                 yield writer.waiting
     finally:
         if not request.finished:
             request.cancel()
+
+
+def _news(request: Any, claim: threading.Event, gather: bool) -> list[Any]:
+    """What the engine has said since the last look. ``gather``: let some gather first, unless it is to be stopped."""
+    if gather and not claim.is_set():
+        claim.wait(UPDATE_SECONDS)
+    if claim.is_set():
+        request.cancel()
+    patience = _POLL if claim.is_set() or not gather else 0.0
+    events = []
+    while (event := request.next_event(timeout=patience)) is not None:
+        events.append(event)
+        patience = 0.0
+    return events
 
 
 def _request(
@@ -187,14 +194,20 @@ class _Writer:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
+        self._moved: dict[str, Any] = {}  # of the desk, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
         earlier = reversed(known.exchanges[: position + 1])
         keeper.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
 
     @property
-    def pace(self) -> float:
-        """Seconds between two updates: the page lays out the whole answer each time, which takes longer as it grows."""
-        return min(_SLOWEST_UPDATE, UPDATE_SECONDS * max(1.0, len(self._exchange.answer) / _SMOOTH))
+    def written(self) -> str:
+        """The answer so far."""
+        return self._exchange.answer
+
+    @property
+    def phase(self) -> tuple[str, bool]:
+        """What is shown at once when it changes: what is being waited for, and whether there is a first word."""
+        return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
         chat = self._keeper.chats.get(self.chat)
@@ -205,47 +218,67 @@ class _Writer:
         read = self._keeper.desk.read
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
-    def take(self, event: Any) -> None:
+    def take(self, events: Sequence[Any]) -> None:
+        """Take what the engine has said; written down and shown once."""
+        if not events:
+            return
+        for event in events:
+            self._take(event)
+        self._keeper.show(**self._moved)
+        self._moved = {}
+        self._write(notes=self._notes.sketch() if self._notes else None)
+
+    def cite(self) -> None:
+        """Look up what the words so far cite."""
+        if self._notes is not None and not self.done:
+            self._write(notes=self._notes.record())
+
+    def _take(self, event: Any) -> None:
         self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
-            self._write(answer=self._exchange.answer + event.text, figures=event.figures)
+            self._add(answer=self._exchange.answer + event.text, figures=event.figures)
         elif isinstance(event, PagesScored):
-            self._keeper.show(scores=event.scores)
+            self._moved["scores"] = event.scores
         elif isinstance(event, AnswerStarted):
             self.waiting = "Writing…"
         elif isinstance(event, AnswerDone):
             self._figures(event)
             if event.page_scores:
-                self._keeper.show(scores=event.page_scores)
+                self._moved["scores"] = event.page_scores
             stages = self._stages + "".join(stage.value[0] for stage in event.stages)
             answer = self.begun + event.answer
-            self._write(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
+            self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
         elif isinstance(event, Failed):
             self.fail(Trouble(event.cause, event.remedy))
             self.done = True
 
     def fail(self, trouble: Trouble) -> None:
+        self.cite()
         self._write(trouble=trouble, stopped=StopReason.CANCELLED)
 
     def close(self) -> None:
         """Whatever ended it, the exchange does not stay open."""
         if self._exchange.stopped is None:
+            self.cite()
             self._write(stopped=StopReason.CANCELLED)
 
     def _note(self, event: Any) -> None:
-        """What stands behind the words, as far as it is known; ``_write`` of the same event keeps it."""
+        """What stands behind the words, as far as it is known."""
         if self._notes is None:
             document, before = self._keeper.desk.document, self._exchange.notes
             self._notes = self._keeper.note_taker.begin(document, self.begun, before)
         self._notes.take(event)
-        self._exchange = replace(self._exchange, notes=self._notes.record())
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
-        pace = presentation.longer_pace(self._keeper.desk.pace, event, self._exchange.figures)
-        self._keeper.show(figures=event.figures, pace=pace)
+        pace = self._moved.get("pace", self._keeper.desk.pace)
+        self._moved["pace"] = presentation.longer_pace(pace, event, self._exchange.figures)
+        self._moved["figures"] = event.figures
+
+    def _add(self, **changes: Any) -> None:
+        self._exchange = replace(self._exchange, **changes)
 
     def _write(self, **changes: Any) -> None:
-        self._exchange = replace(self._exchange, **changes)
+        self._add(**changes)
         self._keeper.chats.update(self.chat, self._position, self._exchange)

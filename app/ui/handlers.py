@@ -36,6 +36,7 @@ class Handlers:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._made: messages.Made = {}
+        self._writing = ""  # the tab whose question is being answered
 
     def show(self) -> list[Message]:
         """The chat on the desk, as it stands: after a reload, in a second tab, after another chat was chosen."""
@@ -53,52 +54,62 @@ class Handlers:
     def stop(self) -> None:
         self._keeper.stop_asking()
 
-    def ask(self, question: str, act: str, *how: Any) -> Iterator[Update]:
+    def leave(self, tab: str) -> None:
+        """A tab has been closed or reloaded: nobody waits for its answer any more."""
+        if tab and tab == self._writing:
+            self._keeper.stop_asking()
+
+    def ask(self, request: gr.Request, question: str, act: str, *how: Any) -> Iterator[Update]:
         """Ask; where ``act`` says so, in the place of an earlier question, which stays as another version."""
         if question.strip():
-            yield from self._ask(question.strip(), self._position(act, acts.EDIT), how)
+            yield from self._ask(request, question.strip(), self._position(act, acts.EDIT), how)
         else:
             yield self._idle()
 
-    def act(self, act: str, *how: Any) -> Iterator[Update]:
+    def act(self, request: gr.Request, act: str, *how: Any) -> Iterator[Update]:
         """A button under an answer: ask its question once more, or go on with it."""
         again, go_on = self._position(act, acts.AGAIN), self._position(act, acts.GO_ON)
         keeper, chat = self._keeper, self._keeper.chat
         if chat is not None and again is not None:
-            yield from self._ask(chat.exchanges[again].question, again, how, clears=False)
+            yield from self._ask(request, chat.exchanges[again].question, again, how, clears=False)
         elif chat is not None and go_on is not None and chat.exchanges[go_on].can_be_continued:
             yield from self._steps(
-                lambda sampling, mode: asking.go_on(keeper, sampling, mode, go_on), how, clears=False
+                request, lambda sampling, mode: asking.go_on(keeper, sampling, mode, go_on), how, clears=False
             )
         else:
             yield self._idle()
 
-    def choose(self, chosen: gr.SelectData, question: str, act: str, *how: Any) -> Iterator[Update]:
+    def choose(
+        self, chosen: gr.SelectData, request: gr.Request, question: str, act: str, *how: Any
+    ) -> Iterator[Update]:
         """A button inside a message: stop another tab's answer, and ask."""
         if chosen.value == messages.STOP_OTHER:
             self._keeper.stop_asking()
             for _ in asking.until_free(self._keeper):
                 yield gr.skip(), gr.skip(), gr.skip(), gr.skip(), gr.skip()
-            yield from self.ask(question, act, *how)
+            yield from self.ask(request, question, act, *how)
 
     def _position(self, act: str, wanted: str) -> int | None:
         """Where the message stands that an act is about, if it is an act of this kind and still in sight."""
         parsed, chat = acts.parse(act), self._keeper.chat
         return chat.position_of(parsed[1]) if chat and parsed and parsed[0] == wanted else None
 
-    def _ask(self, question: str, position: int | None, how: How, clears: bool = True) -> Iterator[Update]:
+    def _ask(
+        self, request: gr.Request, question: str, position: int | None, how: How, clears: bool = True
+    ) -> Iterator[Update]:
         keeper = self._keeper
         yield from self._steps(
-            lambda sampling, mode: asking.ask(keeper, question, sampling, mode, position), how, clears
+            request, lambda sampling, mode: asking.ask(keeper, question, sampling, mode, position), how, clears
         )
 
-    def _steps(self, steps: Steps, how: How, clears: bool) -> Iterator[Update]:
+    def _steps(self, request: gr.Request, steps: Steps, how: How, clears: bool) -> Iterator[Update]:
         """Draw every step of an answer. ``clears``: the question was taken from the box, which is empty then."""
         mode, temperature, top_p, length = how
-        taken = False
+        taken = here = False
         try:
             sampling = SamplingParams(temperature=float(temperature), top_p=float(top_p), max_tokens=int(length))
             for waiting in steps(sampling, mode):  # type: ignore[arg-type]
+                self._writing, here = str(request.session_hash), True
                 yield (self._shown(waiting), *self._busy(taken, clears))
                 taken = True
         except Busy as error:
@@ -107,6 +118,9 @@ class Handlers:
             yield self._refused(error)
         else:
             yield self._idle()
+        finally:
+            if here:
+                self._writing = ""
 
     def _shown(self, waiting: str) -> list[Message]:
         chat = self._keeper.chat

@@ -10,9 +10,9 @@ from typing import Any
 
 import gradio as gr
 
-from app.ui.desk import Keeper
 from app.ui.handlers import Handlers
 from engine.config import SamplingParams
+from engine.errors import EngineError
 
 SERIF = ("Iowan Old Style", "Palatino Linotype", "Palatino", "P052", "EB Garamond", "Georgia", "serif")
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "DejaVu Sans", "sans-serif")
@@ -22,6 +22,8 @@ _DEFAULTS = SamplingParams()
 _LENGTHS = (32, 2048)
 _MODES = [("Hierarchical: guess ahead, check, stay exact", "hierarchical"), ("Plain: one token at a time", "plain")]
 _MAX_QUESTION_LINES = 8
+_LOOK_SECONDS = 0.04  # a question may wait so long before it is begun: nobody notices
+_PROGRESS_SECONDS = 1.0
 
 
 def theme() -> gr.themes.Base:
@@ -29,9 +31,8 @@ def theme() -> gr.themes.Base:
     return gr.themes.Base(font=SANS, font_mono=MONO, spacing_size="md", radius_size="md", text_size="md")
 
 
-def build(keeper: Keeper) -> gr.Blocks:
+def build(handlers: Handlers) -> gr.Blocks:
     """The components and what they call."""
-    handlers = Handlers(keeper)
     with gr.Blocks(title="Trifold", analytics_enabled=False) as page:
         chat = _chat()
         with gr.Row(elem_id="ask-row"):
@@ -71,7 +72,22 @@ def build(keeper: Keeper) -> gr.Blocks:
         refresh.click(handlers.show, None, chat, trigger_mode="always_last", **quick)
         page.load(handlers.show, None, chat, **quick)
     page.queue(api_open=False, default_concurrency_limit=None)
+    _let_sleep(page)
     return page
+
+
+def _let_sleep(page: gr.Blocks) -> None:
+    """Gradio's queue looks for questions a thousand times a second and for progress bars, which are not used here, a
+    hundred times, also when nobody asks; each look takes the interpreter away from the engine.
+
+    Raises:
+        EngineError: the queue is not the one of the Gradio that is pinned.
+    """
+    queue = page._queue
+    if not (hasattr(queue, "sleep_when_free") and hasattr(queue, "progress_update_sleep_when_free")):
+        raise EngineError("This version of Gradio has another queue.", "Install the one in requirements.txt.")
+    queue.sleep_when_free = _LOOK_SECONDS
+    queue.progress_update_sleep_when_free = _PROGRESS_SECONDS
 
 
 def _chat() -> gr.Chatbot:

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from app.ui.desk import Desk, Keeper
 from app.ui.panel import Panel
-from app.ui.presentation import View
-from app.ui.view import map_view, page_view
+from app.ui.presentation import View, glow
+from app.ui.view import Growing, map_view, page_view
 from engine.document import Document
 
 TICK_SECONDS = 0.1
@@ -35,11 +35,13 @@ class Live:
         self._keeper = keeper
         self._panels = tuple(panels)
         self._mapped: tuple[Document | None, View] | None = None
+        self._glowing: tuple[tuple[float, ...], list[int]] | None = None
 
     def view(self) -> View:
         desk = self._keeper.desk
+        page = page_view(desk, self._keeper.engine.status(), self._keeper.chat)
         # The map comes first: what glows on it needs to know how many pages there are.
-        view = {"map": self._map(desk), **page_view(desk, self._keeper.engine.status(), self._keeper.chat)}
+        view = {"map": self._map(desk), **page, "scores": self._glow(desk)}
         for panel in self._panels:
             view.update(panel.view())
         return view
@@ -57,6 +59,12 @@ class Live:
             self._mapped = desk.document, map_view(desk)
         return self._mapped[1]
 
+    def _glow(self, desk: Desk) -> list[int]:
+        """Nor are its scores, unless there are new ones."""
+        if self._glowing is None or self._glowing[0] is not desk.scores:
+            self._glowing = desk.scores, glow(desk.scores)
+        return self._glowing[1]
+
 
 async def changes(
     view: Callable[[], View], gone: Callable[[], Awaitable[bool]], tick: float = TICK_SECONDS
@@ -66,7 +74,11 @@ async def changes(
     spoke = 0.0
     while not await gone():
         current = view()
-        news = {key: value for key, value in current.items() if key not in sent or sent[key] != value}
+        news = {
+            key: value.since(sent.get(key)) if isinstance(value, Growing) else value
+            for key, value in current.items()
+            if key not in sent or sent[key] != value
+        }
         now = time.monotonic()
         if news:
             yield f"data: {json.dumps(news, ensure_ascii=False, separators=(',', ':'))}\n\n"

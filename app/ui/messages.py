@@ -37,7 +37,10 @@ _LINK = re.compile(r"(?<!!)\[([^\]\n]{1,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)
 _DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]{1,300})\]:", re.M)
 _SCHEMES = ("http", "https")
 
-CARET = '<span class="caret"></span>'
+CARET = '<span class="caret at-{}"></span>'
+"""Where an answer goes on; the number is how many UTF-16 units of it stand before. The page's ``writing.js`` puts the
+words in that come between two layouts of the chat."""
+
 WAITING = '<span class="waiting">{}</span>'
 
 
@@ -89,8 +92,9 @@ def _answer(exchange: Exchange, turn: int, waiting: str) -> Message:
     content = citations.marked(exchange.answer, exchange.notes, turn, harmless)
     if exchange.stopped is None:
         # An answer that is continued waits behind its own words.
-        content = _unfinished(content) if content else WAITING.format(html.escape(waiting or "Thinking…"))
-        return {"role": "assistant", "content": content}
+        if content:
+            return {"role": "assistant", "content": _unfinished(content, exchange.answer)}
+        return {"role": "assistant", "content": WAITING.format(html.escape(waiting or "Thinking…"))}
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     if line := _line(exchange):
@@ -111,12 +115,12 @@ def _line(exchange: Exchange) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _unfinished(content: str) -> str:
+def _unfinished(content: str, answer: str) -> str:
     """An answer in the middle of being written: bold words that are still open are shown bold, not as asterisks."""
     words = content.rstrip("* ") if content.endswith("*") else content
     if words.rpartition("\n\n")[2].count("**") % 2 and not words.endswith((" ", "\n")):
         words += "**"
-    return words + CARET
+    return words + CARET.format(len(answer.encode("utf-16-le", "surrogatepass")) // 2)
 
 
 def _trouble(trouble: Trouble) -> str:

@@ -6,6 +6,7 @@ changes often is kept apart from what is large. Pure: a snapshot of the desk in,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +21,25 @@ DEMO_NAME = "Demo model"
 _LOADING = "The model is being loaded. You can open a book already."
 
 
+@dataclass(frozen=True)
+class Growing:
+    """The answer that is being written. Only what is new of it is sent to a tab that knows its beginning.
+
+    ``answer`` names it, and ``text`` is what there is of it.
+    """
+
+    answer: int
+    text: str
+
+    def since(self, before: object) -> View:
+        """What a tab that was sent ``before`` does not know. ``whole``: it is all of the text."""
+        known = before.text if isinstance(before, Growing) and before.answer == self.answer else None
+        whole = known is None or not self.text.startswith(known)
+        return {"answer": self.answer, "whole": whole, "text": self.text if whole else self.text[len(known or "") :]}
+
+
 def page_view(desk: Desk, status: Any, chat: Chat | None = None) -> View:
-    """What the page shows of the desk, but for the map's own shape (``map_view``), which hardly changes.
+    """What the page shows of the desk, but for the map (``map_view`` and ``presentation.glow``), which is large.
 
     Args:
         status: the engine's own snapshot, ``engine.Status``.
@@ -35,9 +53,9 @@ def page_view(desk: Desk, status: Any, chat: Chat | None = None) -> View:
         "read": presentation.read_line(desk.read, _unit(desk)) if desk.read and not desk.paused else "",
         "asking": desk.asking,
         "chat": _chat(desk, chat),
+        "writing": _writing(desk, chat),
         "figures": _figures(desk, chat),
         "memory": presentation.kv_view(desk.read.kv_bytes) if desk.read else [],
-        "scores": presentation.glow(desk.scores),
         "pace": list(desk.pace),
     }
 
@@ -146,6 +164,11 @@ def _figures(desk: Desk, chat: Chat | None) -> View | None:
     turns = chat.exchanges if chat else ()
     figures = desk.figures if desk.asking else turns[-1].figures if turns else None
     return presentation.figures_view(figures) if figures else None
+
+
+def _writing(desk: Desk, chat: Chat | None) -> Growing | None:
+    turns = chat.exchanges if chat and desk.asking else ()
+    return next((Growing(turn.answer_id, turn.answer) for turn in reversed(turns) if turn.stopped is None), None)
 
 
 def _chat(desk: Desk, chat: Chat | None) -> View:

@@ -11,6 +11,7 @@ import { bindPages, showPaging } from "./pages.js";
 import { bindPreferences, showSetup } from "./preferences.js";
 import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
+import { bindWriting, showWriting } from "./writing.js";
 
 const RETRY_MS = 1500;
 
@@ -35,6 +36,7 @@ const show = {
     showChat(chat);
     showOpenChat(chat);
   },
+  writing: showWriting,
   memory: showMemory,
   figures: showFigures,
   pace: showPace,
@@ -77,6 +79,7 @@ bindActs();
 bindLibrary();
 bindSearch();
 bindInk();
+bindWriting();
 bindPages();
 bindRace();
 bindPreferences();

@@ -10,7 +10,7 @@ import pytest
 
 from app.ui import asking
 from app.ui.desk import Action, Keeper, Stage
-from app.ui.view import page_view
+from app.ui.live import Live
 from engine.config import SamplingParams
 from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
 from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, wait_for
@@ -171,7 +171,7 @@ def test_each_book_keeps_its_chat(ready: Make, tmp_path: Path) -> None:
 
 
 def shown(keeper: Keeper) -> dict:
-    return page_view(keeper.desk, keeper.engine.status(), keeper.chat)
+    return Live(keeper).view()
 
 
 def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:

@@ -60,13 +60,14 @@ def test_a_question_is_shown_as_it_was_typed(question: str, shown: str) -> None:
 
 
 def test_an_answer_being_written_has_a_caret_and_no_open_marks() -> None:
-    first, growing, bold = (
+    first, growing, bold, far = (
         messages.messages([Exchange("Who?", text)], "Reading the question…")[1]["content"]
-        for text in ("", "It was", "It was **Maren Ho")
+        for text in ("", "It was", "It was **Maren Ho", "𝔄é")
     )
     assert first == '<span class="waiting">Reading the question…</span>'
-    assert growing == f"It was{messages.CARET}"
-    assert bold == f"It was **Maren Ho**{messages.CARET}"
+    assert growing == 'It was<span class="caret at-6"></span>'
+    assert bold == 'It was **Maren Ho**<span class="caret at-17"></span>'
+    assert far == '𝔄é<span class="caret at-3"></span>'  # as a browser counts
 
 
 def test_only_the_last_exchange_waits() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -13,11 +14,15 @@ from starlette.testclient import TestClient
 
 from app.books import Books
 from app.chats import Chats
-from app.ui import shell, view
+from app.ui import layout, live, shell, tabs, view
 from app.ui.desk import Desk, Keeper, Stage
+from app.ui.handlers import Handlers
 from app.ui.live import changes
-from app.ui.view import map_view, page_view
+from app.ui.presentation import glow
+from app.ui.tabs import Tabs
+from app.ui.view import Growing, map_view, page_view
 from engine.errors import EngineError
+from engine.events import StopReason
 from tests.app.ui.entering import enter
 from tests.app.ui.scripted import ScriptedEngine, ScriptedModel, ScriptedStatus, book, figures, wait_for
 
@@ -57,7 +62,7 @@ def test_the_start_page_is_ours_around_gradios_chat(browser: TestClient) -> None
 
 
 def test_every_file_that_the_page_names_is_served(browser: TestClient) -> None:
-    for name in ("theme.js", "main.js", "map.js", "figures.js", "trifold.css", "chat.css", "trifold.svg"):
+    for name in ("theme.js", "main.js", "writing.js", "map.js", "figures.js", "trifold.css", "chat.css", "trifold.svg"):
         answer = browser.get(f"/ui/{name}")
         assert answer.status_code == 200, name
         assert answer.content
@@ -214,12 +219,105 @@ def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
     assert asyncio.run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
 
 
+def test_of_an_answer_that_grows_only_the_new_words_are_sent() -> None:
+    texts = [Growing(7, "It was"), *[Growing(7, "It was Maren")] * 2, Growing(8, "It was no"), None]
+    views = iter([{"writing": text} for text in texts])
+    left = iter([*[False] * 5, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
+
+    assert [news["writing"] for news in asyncio.run(collect())] == [
+        {"answer": 7, "whole": True, "text": "It was"},
+        {"answer": 7, "whole": False, "text": " Maren"},
+        {"answer": 8, "whole": True, "text": "It was no"},
+        None,
+    ]
+
+
+def test_a_tab_that_goes_before_its_answer_has_ended_is_noticed() -> None:
+    left: list[str] = []
+
+    def stream(*bodies: bool) -> Callable:
+        async def app(scope: dict, receive: object, send: Callable) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for more in bodies:
+                await send({"type": "http.response.body", "body": b"x", "more_body": more})
+
+        return app
+
+    async def send(message: object) -> None:
+        pass
+
+    def ask(path: str, *bodies: bool) -> None:
+        scope = {"type": "http", "path": path, "query_string": b"session_hash=tab7"}
+        asyncio.run(Tabs(stream(*bodies), left.append)(scope, None, send))  # type: ignore[arg-type]
+
+    ask(tabs.STREAM, True, False)
+    ask("/live", True)
+    assert left == []
+    ask(tabs.STREAM, True)
+    assert left == ["tab7"]
+
+
+def test_only_the_tab_that_asks_can_end_its_answer_by_leaving(keeper: Keeper) -> None:
+    keeper.close_book()
+    keeper.open(keeper.books.all()[0])
+    wait_for(lambda: keeper.desk.stage is Stage.READY)
+    handlers, how = Handlers(keeper), ("hierarchical", 0.0, 1.0, 64)
+    mine, other = (SimpleNamespace(session_hash=tab) for tab in ("mine", "other"))
+    steps = handlers.ask(mine, "Who?", "", *how)  # type: ignore[arg-type]
+    next(steps)
+    refused = list(handlers.ask(other, "And I?", "", *how))  # type: ignore[arg-type]
+    assert "Another tab" in refused[-1][0][-1]["content"]
+    handlers.leave("other")
+    handlers.leave("")
+    list(steps)
+    assert keeper.chat.exchanges[-1].stopped is StopReason.END
+    steps = handlers.ask(mine, "Who?", "", *how)  # type: ignore[arg-type]
+    next(steps)
+    handlers.leave("mine")
+    list(steps)
+    assert keeper.chat.exchanges[-1].stopped is StopReason.CANCELLED
+
+
+def test_gradios_queue_sleeps_while_nobody_asks(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = layout.build(Handlers(keeper))._queue
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        queue.stopped = len(slept) >= 4
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def look() -> None:
+        await asyncio.gather(queue.start_processing(), queue.start_progress_updates())
+
+    asyncio.run(look())
+    assert sum(1 / seconds for seconds in set(slept)) < 30  # looks in a second; Gradio's own are 1,100
+
+
 def test_a_view_is_json_and_small() -> None:
     document = book(2000, words=3)
     desk = Desk(stage=Stage.READY, document=document, scores=tuple([1 / 2000] * 2000), figures=figures())
-    view = view_of(desk)
-    moving = {key: view[key] for key in ("figures", "scores", "pace")}
+    moving = {"scores": glow(desk.scores), **{key: view_of(desk)[key] for key in ("figures", "pace")}}
     assert len(json.dumps(moving)) < 16_000
+
+
+def test_what_glows_is_worked_out_once_for_all_looks_at_it(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[int] = []
+    monkeypatch.setattr(live, "glow", lambda scores: worked.append(len(scores)) or [len(scores)])
+    stream = live.Live(keeper)
+    for scores in ((0.5, 0.5), (0.1, 0.2, 0.7)):
+        keeper.show(scores=scores)
+        assert [stream.view()["scores"] for _ in range(3)] == [[len(scores)]] * 3
+    assert worked == [2, 3]
 
 
 def test_the_map_is_sent_before_what_glows_on_it(served: tuple[TestClient, Keeper]) -> None:

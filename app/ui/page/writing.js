@@ -1,0 +1,44 @@
+// The words that came since the chat was last laid out. Gradio lays the whole chat out anew, which takes time from the
+// engine, so it does that seldom; in between the newest words stand in the caret, as plain text.
+
+const CARET = "#chat .bot .caret";
+const AT = /\bat-(\d+)/;
+const MARKS = /[*`]+/g; // of Markdown: the next layout knows what they mean
+const BOTTOM = 60; // pixels from its end within which somebody follows the chat
+
+let answer = 0;
+let heard = ""; // all of the answer, as far as the stream has told it
+
+export function showWriting(news) {
+  if (!news) {
+    answer = 0;
+    heard = "";
+    return;
+  }
+  heard = news.whole || news.answer !== answer ? news.text : heard + news.text;
+  answer = news.answer;
+  draw();
+}
+
+function draw() {
+  const caret = [...document.querySelectorAll(CARET)].at(-1);
+  if (!caret || !answer) return;
+  const from = Number(AT.exec(caret.className)?.[1] ?? heard.length);
+  const words = heard.slice(from).replace(MARKS, "");
+  if (caret.textContent === words) return;
+  const room = scroller(caret);
+  const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
+  caret.textContent = words;
+  if (follows) room.scrollTop = room.scrollHeight;
+}
+
+function scroller(element) {
+  let room = element.parentElement;
+  while (room && room.scrollHeight <= room.clientHeight) room = room.parentElement;
+  return room;
+}
+
+export function bindWriting() {
+  // A new layout brings a new caret, which gets its words before it is painted.
+  new MutationObserver(draw).observe(document.getElementById("talk"), { subtree: true, childList: true });
+}
