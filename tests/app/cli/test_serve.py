@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -32,7 +33,7 @@ def start(pair: list[str], checkout: Path, tmp_path: Path) -> Iterator[Start]:
 
     def run(*options: str) -> subprocess.Popen[str]:
         with (tmp_path / f"said-{len(processes)}").open("w", encoding="utf-8") as errors:
-            command = [sys.executable, "-m", "app.cli", "--no-browser", *pair, *options]
+            command = [sys.executable, "-m", "app.cli", *pair, *options]
             process = subprocess.Popen(command, cwd=checkout, stderr=errors, text=True)
         processes.append(process)
         return process
@@ -41,6 +42,20 @@ def start(pair: list[str], checkout: Path, tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+def stand_in_for_a_browser(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """From now on a page is opened by a program that notes what it gets. Returns where."""
+    notes, program = folder / "opened", folder / "browser.py"
+    program.write_text(
+        "import sys, urllib.request\n"
+        f"with urllib.request.urlopen(sys.argv[1]) as page, open({str(notes)!r}, 'a') as notes:\n"
+        "    notes.write(f'{page.status}\\n')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("BROWSER", shlex.join([sys.executable, str(program), "%s"]))
+    monkeypatch.setenv("DISPLAY", ":0")
+    return notes
 
 
 def wait_for_address(file: Path, process: subprocess.Popen[str]) -> tuple[str, int]:
@@ -56,7 +71,10 @@ def wait_for_address(file: Path, process: subprocess.Popen[str]) -> tuple[str, i
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_app_from_start_to_end(start: Start, tmp_path: Path, data_folder: Path) -> None:
+def test_app_from_start_to_end(
+    start: Start, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = stand_in_for_a_browser(tmp_path, monkeypatch)
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -69,14 +87,20 @@ def test_app_from_start_to_end(start: Start, tmp_path: Path, data_folder: Path) 
     assert announced == {"pid": first.pid, "port": port}
     with urllib.request.urlopen(address) as page:
         assert page.status == 200
+    deadline = time.monotonic() + LIMIT_S
+    while not (opened.exists() and opened.read_text()):
+        assert time.monotonic() < deadline, "no browser was opened"
+        time.sleep(0.1)
+    assert opened.read_text() == "200\n"  # at the first attempt: the page was ready
 
-    second = start()
+    second = start("--no-browser")
     again, same_port = wait_for_address(tmp_path / "said-1", second)
     assert second.wait(LIMIT_S) == 0
     assert same_port == port
     assert "running already" in (tmp_path / "said-1").read_text(encoding="utf-8")
     with urllib.request.urlopen(again) as page:  # another ticket than the first, which has been used
         assert page.status == 200
+    assert opened.read_text() == "200\n"
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(address)
 
