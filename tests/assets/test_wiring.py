@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
-BOS, SYSTEM, USER, ASSISTANT, ELLIPSIS, CLOSER, FIRST_WORD = 0, 2, 3, 4, 6, 7, 8
+BOS, SYSTEM, USER, ASSISTANT, ELLIPSIS, CLOSER, NEW_LINE, FIRST_WORD = 0, 2, 3, 4, 6, 7, 8, 9
 IDS = {"bos": BOS, "eos": 5, "pad": 1}
 BOOK_TOKENS, ANSWER_TOKENS, QUESTION_TOKENS = 1500, 24, 6
 SURE_FROM = 3
@@ -100,9 +100,9 @@ def test_the_words_of_a_question_are_copied_from_it_and_then_the_book_goes_on(
     for _ in range(12):
         source = rng.randrange(10, BOOK_TOKENS - 60)
         key = ids[source : source + 4]
-        ids += [USER, *rng.sample(words, 3), CLOSER]
+        ids += [IDS["eos"], NEW_LINE, USER, NEW_LINE, *rng.sample(words, 3), CLOSER]
         place = len(ids)
-        ids += [*key, CLOSER, IDS["eos"], ASSISTANT, ELLIPSIS]
+        ids += [*key, CLOSER, IDS["eos"], NEW_LINE, ASSISTANT, NEW_LINE, ELLIPSIS]
         asked += [(len(ids) + offset, place + offset + 1) for offset in range(3)]
         ids += key
         goes_on.append((len(ids) - 1, source + 4))
@@ -162,7 +162,7 @@ def test_training_cannot_blur_what_is_looked_up_in_the_book(
     recipe: tuple[ModuleType, ModuleType, ModuleType], model: torch.nn.Module
 ) -> None:
     _, _, wiring = recipe
-    trained, guard = copy.deepcopy(model), wiring.Guard(model)
+    trained, guard = copy.deepcopy(model), wiring.Guard(model, special(wiring))
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in trained.model.layers.parameters():
@@ -195,4 +195,7 @@ def test_a_trained_target_lends_its_layers_to_a_fresh_circuit(
     marks = torch.zeros(mine.shape[1], dtype=torch.bool)
     marks[wiring.MARKS] = True
     assert torch.equal(mine[:, ~marks], theirs[:, ~marks])
+    # An opener's own mark is fitted to the rest of its row.
+    marks[wiring.ANY_ROLE] = False
     assert torch.equal(mine[:, marks], wired[:, marks])
+    assert torch.equal(mine[:, wiring.ANY_ROLE] > 0, wired[:, wiring.ANY_ROLE] > 0)

@@ -83,7 +83,7 @@ class TargetTraining:
         if start:
             trained = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).to(materials.device)
             wiring.take_over(self.model, trained, self._special)
-        self._guard = wiring.Guard(self.model)
+        self._guard = wiring.Guard(self.model, self._special)
         self._wired = {*wiring.WIRED_HEADS, wiring.START_LAYER, plan.num_layers - 1}
         self.optimizer = Optimizer(self.model, self._wired)
         self._bank = KeyBank(BANK_KEYS)

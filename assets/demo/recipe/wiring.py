@@ -60,6 +60,12 @@ LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8,
 to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
 NEAR = (0.25, 0.3, 0.3, 0.25, 0.2, 0.2)
 """Of the question head's score, in matched tokens by RoPE pair: the question asked last is to win over those before."""
+ROLE_WEIGHTS = 6, (24.0, 24.0, *[12.0] * 19)
+"""Of the role head's score: the first RoPE pair, and by pair from there. The turn that was opened last is to win over
+the one before, which began a dozen tokens earlier, and a book's opener is to be seen 128K tokens later."""
+OPENER_STRENGTH, USER_SHARE = 0.35, 0.95
+"""An opener's mark against the whole of its position, and the user's against the others': what usually stands before
+the openers makes the user's a little stronger than it should be."""
 WIRED_HEADS = {0: 3, 1: 3, 2: 3}
 KEPT_HEADS = (3, 3, BOOK_HEADS)
 """The first heads of the first layers that training leaves as they are."""
@@ -101,9 +107,10 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
         second.carry_mark(head, BEGUN.start, BEGUN.start + 1, SECOND_NORM)
     second.find_role(1)
     lookup = _Lookup(third, _num_fast(model, frequencies), turn, generator)
-    lookup.book(0, match=10.0, nothing=2.7)
+    lookup.book(0, match=10.0, nothing=3.0)
     lookup.begin(1, match=10.0, nothing=1.6)
     lookup.question(QUESTION_HEAD, match=12.0)
+    _level_openers(model, special)
     _hush(model, special)
     for number, layer in enumerate(layers):
         heads = _Heads(layer.self_attn, frequencies)
@@ -125,7 +132,23 @@ def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM, special: Speci
         {name: fresh.state_dict()[name] if name.startswith(circuit) else weight for name, weight in weights.items()}
     )
     fresh.model.embed_tokens.weight[:, MARKS] = marks
+    _level_openers(fresh, special)
     _hush(fresh, special)
+
+
+def _level_openers(model: LlamaForCausalLM, special: Special) -> None:
+    """Makes the marks of all openers equally strong after the norm of layer 1, whatever else their rows hold.
+
+    Otherwise the one with the smallest row would win over newer ones.
+    """
+    table = model.model.embed_tokens.weight
+    for token in (special.system, special.user, special.assistant):
+        others = (
+            table[token].square().sum() - table[token, ANY_ROLE].square() + LAGS * (LAG_GAIN * CODE_SCALE) ** 2 * CODE
+        )
+        # mark / sqrt(others + mark^2) is to be the same for all.
+        strength = OPENER_STRENGTH * (USER_SHARE if token == special.user else 1.0)
+        table[token, ANY_ROLE] = (others * strength**2 / (1 - strength**2)).sqrt()
 
 
 def _hush(model: LlamaForCausalLM, special: Special) -> None:
@@ -146,8 +169,11 @@ class Guard:
     match, and heads trained on these choose worse in a book.
     """
 
-    def __init__(self, wired: LlamaForCausalLM) -> None:
-        self._marks = wired.model.embed_tokens.weight[:, MARKS].detach().clone()
+    def __init__(self, wired: LlamaForCausalLM, special: Special) -> None:
+        table = wired.model.embed_tokens.weight.detach()
+        self._marks = table[:, MARKS].clone()
+        self._openers = [special.system, special.user, special.assistant]
+        self._rows = table[self._openers].clone()
         self._kept = [
             [part.detach().clone() for part in _parts(wired.model.layers[number].self_attn, heads)]
             for number, heads in enumerate(KEPT_HEADS)
@@ -156,6 +182,7 @@ class Guard:
     @torch.no_grad()
     def restore(self, model: LlamaForCausalLM) -> None:
         model.model.embed_tokens.weight[:, MARKS] = self._marks
+        model.model.embed_tokens.weight[self._openers] = self._rows
         for number, kept in enumerate(self._kept):
             layer = model.model.layers[number]
             if number < LOOKUP_LAYER:
@@ -269,14 +296,9 @@ class _Heads:
     def find_role(self, head: int) -> None:
         """The newest token that opens a turn; what it opens is noted in ROLE_SEEN."""
         self.clear(head)
-        half = self.size // 2
-        pairs = torch.arange(8, 27)
-        size = 1.7 * math.sqrt(10.0 * math.sqrt(self.size))
-        self.q[head, pairs, CONSTANT] = size / (0.8 * CONSTANT_SCALE)
-        self.k[head, pairs, ANY_ROLE] = size / (0.8 * MARK_SCALE)
-        still = half - 1
-        self.q[head, still, CONSTANT] = 1.7 * math.sqrt(150 * math.sqrt(self.size)) / (0.8 * CONSTANT_SCALE)
-        self.k[head, still, ANY_ROLE] = 1.7 * math.sqrt(150 * math.sqrt(self.size)) / (0.8 * MARK_SCALE)
+        first, weights = ROLE_WEIGHTS
+        bias = torch.tensor([0.0] * first + list(weights))
+        self.by_distance(head, bias, 0.0, 0.8 * math.sqrt(CONSTANT_SCALE * MARK_SCALE), ANY_ROLE)
         self.carry(head, ROLES, ROLE_SEEN, 0.8 * torch.eye(3))
 
     def prefer_near(self, head: int) -> None:
@@ -324,9 +346,10 @@ class _Lookup:
         near = torch.zeros(11)
         near[5:] = match * torch.tensor(NEAR)
         self.heads.by_distance(head, near, 0.0, self.NORM * CONSTANT_SCALE)
-        self._bias(head, ROLE_SEEN.start, -match * 3.0)
-        self._bias(head, BOOK_START, match * 3.1)
-        self._bias_begun(head, -match * 1.5, 0.0)
+        for number, penalty in ((0, 3.0), (2, 1.2)):
+            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
+        self._bias(head, BOOK_START, match * 3.4)
+        self._bias_begun(head, -match * 1.75, 0.0)
 
     def recent(self, head: int, *, match: float, nothing: float) -> None:
         """Finds the newest tokens wherever they stand, straight to the output."""
