@@ -67,6 +67,20 @@ def endless_app(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[st
         yield started
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests import spreading
+
+        items.sort(key=lambda item: spreading.rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests import spreading
+
+    return spreading.scheduler(config, log)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes hands over what it has counted."""
     from tests import tally

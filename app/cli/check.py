@@ -14,9 +14,9 @@ from app.settings import CHECKOUT, Settings
 
 EXIT_FAILED = 1
 
-# Two processes, each with whole files of tests: many tests wait for programs that they have started, and a file's tests
-# share what is slow to make. More would ask for more memory than a small machine has. ``-n 0`` is one after the other.
-_PYTEST = ("pytest", "--numprocesses=2", "--dist=loadfile")
+# Many tests wait for programs that they have started, so two processes share them; more would ask for more memory than
+# a small machine has. ``-n 0`` is one test after the other.
+_PYTEST = ("pytest", "--numprocesses=2")
 
 _CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
