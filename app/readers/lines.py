@@ -44,7 +44,9 @@ class Line:
     bottom: float
     cut: bool = False  # the last word goes on in the next line
     size: float = 0.0  # height of the type where it is known, else of the box
-    shown: bool = True  # False outside of the visible part of the page
+    shown: bool = True  # False outside of the visible part of the page, and of what nobody sees
+    suspect: bool = False  # drawn in a way that may be unseen
+    unseen: bool = False
 
     @property
     def height(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
+from app.readers import pdf_forms
 from app.readers.parsed import Refused, damaged
 from app.readers.pdf import open_pdf
 from app.readers.pdf_lines import text_as_read
@@ -29,7 +30,7 @@ def render(request: dict[str, Any]) -> str:
     if height > _TALLEST * width:
         scale *= _TALLEST * width / height
     stream = io.BytesIO()
-    page.render(scale=scale, may_draw_forms=False).to_pil().save(stream, "PNG")
+    page.render(scale=scale).to_pil().save(stream, "PNG")
     page.close()
     document.close()
     return base64.b64encode(stream.getvalue()).decode("ascii")
@@ -38,6 +39,7 @@ def render(request: dict[str, Any]) -> str:
 def find(request: dict[str, Any]) -> list[list[float]]:
     """Rectangles of a passage, one per line."""
     document, page = _page(request)
+    page = pdf_forms.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
     letters: list[str] = []
     places: list[int] = []

@@ -10,13 +10,14 @@ import ctypes
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, furniture
+from app.readers import cleaning, furniture, pdf_forms, pdf_unseen
 from app.readers.limits import Limits
 from app.readers.lines import Line, Margins, reflow
 from app.readers.parsed import Heading, Parsed, Refused, Section, damaged, listed
@@ -52,6 +53,7 @@ class _Pages:
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.absent: list[int] = []
+        self.unseen: list[int] = []
         self.characters = 0
 
 
@@ -103,6 +105,8 @@ def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
                 "is encrypted in a way that is not supported.", "Save it without protection in its own program."
             ) from None
         return None
+    with suppress(pdfium.PdfiumError):  # of a broken form only the values are lost
+        document.init_forms()  # fields without an appearance of their own are given one
     return document
 
 
@@ -147,12 +151,14 @@ def _read_pages(
 def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: Any) -> list[Line]:
     page = document[index]
     try:
-        lines = page_lines(page)
+        lines = page_lines(page, pdf_forms.values(document, index, page))
         text = sum(len(line.text) for line in lines if line.shown)
-        if text < SCAN_CHARACTERS and _has_image(page):
+        if text < SCAN_CHARACTERS and pdf_unseen.has_image(page):
             pages.images.append(index + 1)
     finally:
         page.close()
+    if any(line.unseen for line in lines):
+        pages.unseen.append(index + 1)
     trouble = second.font_trouble(index)
     if trouble == "absent":
         pages.absent.append(index + 1)
@@ -167,10 +173,6 @@ def _rescue(second: Any, index: int) -> list[Line]:
     except Exception:  # noqa: BLE001 - the first failure is the one that is reported
         return []
     return found
-
-
-def _has_image(page: pdfium.PdfPage) -> bool:
-    return next(iter(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=4)), None) is not None
 
 
 def _is_garbled(text: str) -> bool:
@@ -292,6 +294,8 @@ def _warnings(pages: _Pages, count: int) -> list[str]:
         )
     if pages.absent:
         said.append(f"A font is not inside the file; text may be missing on pages {listed(pages.absent)}.")
+    if pages.unseen:
+        said.append(f"Text that nobody sees on the page was left out: pages {listed(pages.unseen)}.")
     blank = [at for at, lines in enumerate(pages.lines, 1) if not lines and at not in pages.bad]
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:

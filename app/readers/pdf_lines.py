@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from ctypes import byref
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning
+from app.readers import cleaning, pdf_unseen
 from app.readers.lines import Line
-
-_Box = tuple[float, float, float, float]
+from app.readers.pdf_boxes import Box, Boxes
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
@@ -39,24 +38,26 @@ _LOOK = 400  # characters by which it is judged how the letters of a page stand
 _LEVEL = 0.1  # radians
 
 
-def page_lines(page: pdfium.PdfPage) -> list[Line]:
+def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = ()) -> list[Line]:
     """Args:
         page: an open page.
+        values: what was filled in on it, which is no part of its own text.
 
     Returns:
         lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
     """
     text_page = _upright(page)
     try:
-        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox())
+        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), pdf_unseen.Ink(page, text_page))
     finally:
         text_page.close()
+    pdf_unseen.hide(page, pieces)
     if not pieces:
-        return []
+        return list(values)
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
     if tall * 2 > len(pieces):
         return _vertical(pieces)
-    lines = _merged(_columns(pieces))
+    lines = _merged(_with_values(_columns(pieces), values))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
         lines = [replace(line, x0=width - line.x1, x1=width - line.x0) for line in lines]
@@ -76,14 +77,14 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     return page.get_textpage()
 
 
-def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> list[Line]:
-    boxes = _Boxes(text_page, rotation, visible)
+def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: Box, ink: pdf_unseen.Ink) -> list[Line]:
+    boxes = Boxes(text_page, rotation, visible)
     text = _as_read(raw_text(text_page), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        found = _words(text, match, boxes)
+        found = _words(text, match, boxes, ink)
         for piece in found:
-            piece.text = _tidy(piece.text)
+            piece.text = tidy(piece.text)
             piece.shown = boxes.shows(piece)
         if found and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
             found[-1].text += "-"
@@ -104,10 +105,10 @@ def raw_text(text_page: pdfium.PdfTextPage) -> str:
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
     """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
-    return _as_read(raw_text(text_page), _Boxes(text_page, page.get_rotation(), page.get_bbox()))
+    return _as_read(raw_text(text_page), Boxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
-def _as_read(text: str, boxes: _Boxes) -> str:
+def _as_read(text: str, boxes: Boxes) -> str:
     """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
 
     Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
@@ -127,7 +128,7 @@ def _as_read(text: str, boxes: _Boxes) -> str:
     return "".join(signs)
 
 
-def _words(text: str, match: re.Match[str], boxes: _Boxes) -> list[Line]:
+def _words(text: str, match: re.Match[str], boxes: Boxes, ink: pdf_unseen.Ink) -> list[Line]:
     """One piece of text as one line, or as several where wide gaps divide it."""
     found: list[Line] = []
     begin = 0
@@ -137,9 +138,10 @@ def _words(text: str, match: re.Match[str], boxes: _Boxes) -> list[Line]:
             continue
         x0, x1, top, bottom = box
         line = found[-1] if found else None
-        if line is None or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
+        suspect = ink.is_suspect(word.start())
+        if line is None or suspect != line.suspect or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
             begin = word.start()
-            found.append(Line(word.group(), x0, x1, top, bottom, size=bottom - top))
+            found.append(Line(word.group(), x0, x1, top, bottom, size=bottom - top, suspect=suspect))
             continue
         line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
         line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
@@ -147,61 +149,28 @@ def _words(text: str, match: re.Match[str], boxes: _Boxes) -> list[Line]:
     return found
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """Surrogate pairs put together, unwanted signs dropped."""
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
     return " ".join(cleaning.characters(text).split())
 
 
-class _Boxes:
-    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
-
-    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: _Box) -> None:
-        self._raw = text_page.raw
-        self._rect = raw.FS_RECTF()
-        self._ref = byref(self._rect)
-        self._rotation = rotation
-        self._left, self._bottom, self._right, self._top = visible
-        across, down = self._right - self._left, self._top - self._bottom
-        self._width, self._height = (down, across) if rotation % 180 else (across, down)
-
-    def shows(self, line: Line) -> bool:
-        """Whether the middle of a line lies on the visible part of the page."""
-        across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
-        return 0 <= across <= self._width and 0 <= down <= self._height
-
-    def place(self, index: int) -> float | None:
-        """Where a character stands across the page; None where pdfium has no box."""
-        box = self._one(index)
-        return None if box is None else (box[0] + box[1]) / 2
-
-    def span(self, first: int, last: int) -> tuple[float, float, float, float] | None:
-        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
-        one = self._one(first)
-        two = one if last == first else self._one(last)
-        if one is None or two is None:
-            return one or two
-        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
-
-    def _one(self, index: int) -> tuple[float, float, float, float] | None:
-        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
-            return None
-        box = self._rect
-        left, right = box.left - self._left, self._right - box.right
-        low, high = box.bottom - self._bottom, self._top - box.top
-        width, height = box.right - box.left, box.top - box.bottom
-        if self._rotation == 90:
-            return low, low + height, left, left + width
-        if self._rotation == 180:
-            return right, right + width, low, low + height
-        if self._rotation == 270:
-            return high, high + height, right, right + width
-        return left, left + width, high, high + height
-
-
-def _same_row(one: Line, two: Line) -> bool:
+def same_row(one: Line, two: Line) -> bool:
     overlap = min(one.bottom, two.bottom) - max(one.top, two.top)
     return overlap > 0.5 * min(one.height, two.height)
+
+
+def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
+    """Each value behind what stands to its left, or above what stands below it."""
+    pieces = list(pieces)
+    for value in values:
+        left = [at for at, piece in enumerate(pieces) if same_row(piece, value) and piece.x0 <= value.x0]
+        if left:
+            at = max(left, key=lambda at: pieces[at].x0) + 1
+        else:
+            at = next((at for at, piece in enumerate(pieces) if piece.top >= value.top), len(pieces))
+        pieces.insert(at, value)
+    return pieces
 
 
 def _merged(pieces: list[Line]) -> list[Line]:
@@ -215,7 +184,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
             last is None
             or last.cut
             or last.shown != piece.shown
-            or not _same_row(last, piece)
+            or not same_row(last, piece)
             or not _continues(last, piece)
         ):
             lines.append(piece)
@@ -243,7 +212,7 @@ def _columns(pieces: list[Line]) -> list[Line]:
     Most files store their columns one after the other; then there is nothing to do. A table, whose cells belong
     side by side, is told by its short cells.
     """
-    pairs = [(one, two) for one, two in pairwise(pieces) if _same_row(one, two) and two.x0 - one.x1 > _TAB * one.height]
+    pairs = [(one, two) for one, two in pairwise(pieces) if same_row(one, two) and two.x0 - one.x1 > _TAB * one.height]
     if len(pairs) < _COLUMN_ROWS or sum(len(one.text) + len(two.text) for one, two in pairs) < (
         2 * _COLUMN_TEXT * len(pairs)
     ):
