@@ -224,7 +224,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
     target, draft = session.target, session.draft
     return ModelInfo(
-        name=target.name,
+        name=f"{target.name} (8-bit KV)" if session.full.shape.rounded else target.name,
         path=config.model,
         parameters=target.parameters,
         architecture=target.config.model_type,

@@ -91,5 +91,5 @@ class Verified:
 
 def _name(model: Any) -> str:
     """Everything of a loaded pair that the check depends on."""
-    parts = (model.path, model.parameters, model.draft_name, model.draft_parameters, model.dtype, model.device)
-    return " | ".join(map(str, parts))
+    parts = [model.path, model.parameters, model.draft_name, model.draft_parameters, model.dtype, model.device]
+    return " | ".join(map(str, [*parts, model.kv_note] if model.kv_note else parts))

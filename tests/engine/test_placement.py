@@ -1,4 +1,7 @@
-"""KV over the tiers: the same bits and answers wherever it lives, and each spilled byte moves once per pass."""
+"""KV over the tiers: the same bits and answers wherever it lives, and each spilled byte moves once per pass.
+
+Whole, and rounded to 8 bits: then with respect to what is rounded.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,14 @@ def decoder(tiny: Callable[..., str]) -> Decoder:
     return models.load(tiny("llama", layers=LAYERS), window=4096, device=CPU)
 
 
+@pytest.fixture(params=["model", "8bit"])
+def shape(request: pytest.FixtureRequest, decoder: Decoder) -> KvShape:
+    return decoder.kv_shape.kept_as(request.param)
+
+
 @pytest.fixture(params=PLACEMENTS)
-def placed(request: pytest.FixtureRequest, decoder: Decoder, tmp_path: Path) -> Iterator[FullCache]:
-    cache = FullCache(decoder.kv_shape, 4096, PLACEMENTS[request.param], tmp_path)
+def placed(request: pytest.FixtureRequest, shape: KvShape, tmp_path: Path) -> Iterator[FullCache]:
+    cache = FullCache(shape, 4096, PLACEMENTS[request.param], tmp_path)
     yield cache
     cache.crop(0)
     cache.place(Placement.resident(LAYERS))
@@ -67,7 +75,7 @@ def run(decoder: Decoder, cache: FullCache) -> torch.Tensor:
 
 
 def test_every_placement_computes_the_same_bits(decoder: Decoder, placed: FullCache) -> None:
-    resident = FullCache(decoder.kv_shape, 4096)
+    resident = FullCache(placed.shape, 4096)
     assert torch.equal(run(decoder, placed), run(decoder, resident))
     for layer in range(LAYERS):
         for one, other in zip(placed.export(layer, 3, 341), resident.export(layer, 3, 341), strict=True):
@@ -106,7 +114,7 @@ def test_bytes_by_tier(decoder: Decoder, placed: FullCache) -> None:
 
 def test_retrieval_takes_the_same_chunks(decoder: Decoder, placed: FullCache) -> None:
     """Chosen while no layer is at hand, as at the start of an answer."""
-    resident = FullCache(decoder.kv_shape, 4096)
+    resident = FullCache(placed.shape, 4096)
     ids = some_ids(603)
     chosen = []
     for cache in (placed, resident):
@@ -122,8 +130,8 @@ def test_retrieval_takes_the_same_chunks(decoder: Decoder, placed: FullCache) ->
             assert torch.equal(one[:, : chosen[0].held], other[:, : chosen[1].held])
 
 
-def test_a_layer_is_spilled_with_what_it_holds(decoder: Decoder, tmp_path: Path) -> None:
-    resident, cache = FullCache(decoder.kv_shape, 4096), FullCache(decoder.kv_shape, 4096, spill_folder=tmp_path)
+def test_a_layer_is_spilled_with_what_it_holds(decoder: Decoder, shape: KvShape, tmp_path: Path) -> None:
+    resident, cache = FullCache(shape, 4096), FullCache(shape, 4096, spill_folder=tmp_path)
     ids = some_ids(300)
     for each in (resident, cache):
         prefill.run(decoder, each, ids, segment=256, block=100)

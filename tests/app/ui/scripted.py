@@ -59,6 +59,7 @@ class ScriptedModel:
     draft_parameters: int | None = 3_000_000
     kv_bytes_per_token: int = 12_288
     vocabulary: int = 8_192
+    kv_note: str = ""
 
 
 @dataclass(frozen=True)
