@@ -148,6 +148,7 @@ def _model_parts(model: Any) -> list[str]:
         draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
     return [
         f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
+        *([model.kv_note] if model.kv_note else []),
         draft,
         f"Window of {wording.counted(model.context_limit, 'token')}",
     ]

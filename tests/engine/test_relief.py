@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from engine import models, prefill
-from engine.cache.full import FullCache
+from engine.cache.full import FullCache, KvShape
 from engine.cache.placement import Tier
 from engine.context import full_pass
 from engine.errors import ResourceError
 from engine.models import Decoder
-from engine.relief import is_out_of_memory, with_relief
+from engine.relief import ease, is_out_of_memory, with_relief
 
 CPU = torch.device("cpu")
 LAYERS = 6
@@ -78,6 +78,19 @@ def test_then_layers_are_spilled_and_nothing_is_lost(decoder: Decoder, monkeypat
     assert torch.equal(logits, expected)
     assert cache.placement.count(Tier.DISK) == 4  # three at first, since two buffers are needed, then one
     assert cache.length == 299
+
+
+@pytest.mark.parametrize(("dtype", "first"), [(torch.float32, 9), (torch.bfloat16, 5)])
+def test_of_kv_in_8_bits_enough_layers_are_spilled_at_once(dtype: torch.dtype, first: int) -> None:
+    """The two buffers hold what is computed with: fewer layers than they take the place of would free nothing."""
+    shape = KvShape(10, 2, 128, dtype, CPU, rounded=True)
+    cache = FullCache(shape, 2048)
+    assert ease(cache)
+    assert len(cache.placement.spilled) == first
+    buffers, layer = 2 * shape.whole_bytes_per_token // 10, shape.bytes_per_token // 10
+    assert (first - 1) * layer >= buffers > (first - 2) * layer
+    assert ease(cache)
+    assert len(cache.placement.spilled) == first + 1
 
 
 @pytest.mark.parametrize("tier", [Tier.DISK, Tier.HOST])

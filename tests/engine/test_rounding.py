@@ -17,11 +17,12 @@ from engine.cache.placement import Placement, Tier
 from engine.cache.rounding import LEVELS, rounded, unrounded
 from engine.cache.shape import KvShape
 from engine.cache.snapshot import restore
-from engine.config import EngineConfig, Mode, SamplingParams
+from engine.config import KV_NOTES, EngineConfig, Mode, SamplingParams
 from engine.conversation import Turn
 from engine.document import Document, Page
 from engine.errors import OptionError, SnapshotRefused
 from engine.events import AnswerDone, BookRead
+from engine.hardware import inspect_model
 from engine.kernels import plain as attend_slowly
 from engine.planner import Resources, plan
 from engine.session import Session
@@ -338,7 +339,7 @@ def test_a_saved_reading_belongs_to_its_kind(tiny: Callable[..., str], book: Doc
 def test_the_mode_is_named(tiny: Callable[..., str]) -> None:
     session = open_session(tiny)
     about = describe(session, session.config)
-    assert about.kv_note == "KV 8-bit: approximate; exact with respect to 8-bit KV"
+    assert about.kv_note == KV_NOTES["8bit"] == "KV 8-bit: approximate; exact with respect to 8-bit KV"
     assert about.name == f"{session.target.name} (8-bit KV)"
     assert about.kv_bytes_per_token == 2 * 3 * 2 * 18
     session.close()
@@ -348,6 +349,13 @@ def test_the_mode_is_named(tiny: Callable[..., str]) -> None:
     whole.close()
     with pytest.raises(OptionError, match="8bit"):
         EngineConfig("m", kv="4bit")
+
+
+def test_what_doctor_is_told(tiny: Callable[..., str], tmp_path: Path) -> None:
+    config = EngineConfig(tiny("llama"), kv="8bit", spill_folder=str(tmp_path))
+    target, draft = (inspect_model(name, config) for name in (config.model, tiny("llama", seed=1, layers=1, width=32)))
+    assert (target.kv_bytes_per_token, target.kv_note) == (2 * 3 * 2 * 18, KV_NOTES["8bit"])
+    assert (draft.kv_bytes_per_token, draft.kv_note) == (2 * 1 * 2 * 8 * 4, "")  # a draft's stays as it is
 
 
 def test_the_demo_pair_answers_from_a_part_of_the_sample_book() -> None:

@@ -6,12 +6,15 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine import architecture, planner, probing, speeds
+from engine.cache.staging import Workspace
+from engine.cache.stores import ResidentStore
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone, KvBytes
@@ -140,6 +143,28 @@ def test_one_layer_of_any_family_is_timed(kind: str, tiny: Callable[..., str], t
     assert found.bus == 0.0
     assert list(tmp_path.iterdir()) == []  # the file that was read is gone
     assert config.num_hidden_layers == 3  # and the model's own configuration is as it was
+
+
+def test_kv_in_8_bits_is_unpacked_for_every_step(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a whole model other layers come in between, so a step that finds its layer unpacked says too little."""
+    config = architecture.load_config(tiny("llama"))
+    unpacked: list[int] = []
+    real = Workspace.acquire
+
+    def acquire(self: Workspace, layer: int, store: ResidentStore, length: int) -> None:
+        if not self.at_hand(layer, length):
+            unpacked.append(length)
+        real(self, layer, store, length)
+
+    monkeypatch.setattr(Workspace, "acquire", acquire)
+    probing.measure(config, torch.float32, CPU, tmp_path, kv="8bit", clock=Clock(0.001), limit_s=10.0)
+    behind = 4096 - 512  # a window of 4,096, less the largest block
+    # Every one of the steps; of the passes of the retrieval level and of the blocks only the first.
+    assert unpacked.count(behind) == 4 + 1 + 1
+    key = partial(probing.key_of, config, torch.float32, CPU, "stored")
+    assert key() == key("model") != key("8bit")
 
 
 def test_a_slow_machine_is_asked_less(tiny: Callable[..., str], tmp_path: Path) -> None:

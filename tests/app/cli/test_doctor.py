@@ -13,7 +13,7 @@ from app.cli.doctor import Findings, advice_for, lines_of
 from app.cli.main import main
 from app.launcher.torch_build import Gpu
 from app.machine import ChildProcess, Machine, ProbeFailed
-from engine.config import EngineConfig
+from engine.config import KV_NOTES, EngineConfig
 from engine.errors import ModelNotFound
 from engine.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
 from engine.speeds import PassSpeed, Speeds
@@ -45,6 +45,13 @@ def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
     assert "131,072 tokens: about 10 min to read" in text
     assert "by the probes of one layer and the 8 layers of the configuration" in text
     assert "about" not in "\n".join(lines_of(WELL))  # nothing was measured, and nothing is said
+
+
+def test_kv_that_is_not_exact_is_named() -> None:
+    rounded = dataclasses.replace(MODEL, kv_note=KV_NOTES["8bit"])
+    target, draft = lines_of(dataclasses.replace(WELL, target=rounded))[-4:-2]
+    assert target.endswith("of cache per token (KV 8-bit: approximate; exact with respect to 8-bit KV)")
+    assert draft.endswith("of cache per token")
 
 
 def with_machine(**changes: object) -> Findings:

@@ -9,6 +9,7 @@ import pytest
 
 from app.cli import figures
 from engine import ModelInfo
+from engine.config import KV_NOTES
 from engine.document import Document, Page
 from engine.events import (
     Acceptance,
@@ -47,6 +48,14 @@ FIGURES = Figures(
 )
 DONE = AnswerDone("Maren.", (1, 2), (Stage.DRAFT, Stage.TARGET), StopReason.END, FIGURES)
 MODEL = ModelInfo("demo", "/m", 10, "llama", 4096, "float32", "cpu", 384, 100, "small", 5)
+
+
+def test_kv_that_is_not_exact_is_named() -> None:
+    rounded = dataclasses.replace(MODEL, kv_note=KV_NOTES["8bit"])
+    assert figures.model_line(rounded).endswith("; KV 8-bit: approximate; exact with respect to 8-bit KV")
+    assert figures.report_of(DOCUMENT, BOOK, DONE, rounded)["kv_note"] == KV_NOTES["8bit"]
+    assert "KV" not in figures.model_line(MODEL)
+    assert figures.report_of(DOCUMENT, BOOK, DONE, MODEL)["kv_note"] == ""
 
 
 def test_report_holds_what_programs_rely_on() -> None:

@@ -165,6 +165,13 @@ def test_an_empty_desk() -> None:
     assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
 
 
+def test_kv_that_is_not_exact_is_named() -> None:
+    note = "KV 8-bit: approximate; exact with respect to 8-bit KV"
+    told = view_of(Desk(), ScriptedStatus(model=ScriptedModel(kv_note=note)))["model"]["parts"]
+    assert note in told
+    assert [part for part in told if part != note] == view_of(Desk())["model"]["parts"]
+
+
 def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
     elsewhere = dataclasses.replace(ScriptedModel(), parameters=0)
     assert view_of(Desk())["model"]["here"]
