@@ -22,6 +22,9 @@ from app.store.search import Found, find
 __all__ = ["Chat", "ChatLine", "Chats", "Exchange", "Trouble"]
 
 NAME_LENGTH = 120
+MOST_HELD = 16
+"""Chats that are in memory with all their turns, besides being in the store."""
+
 SAVE_SECONDS = 0.4  # between two savings of a growing answer: what the end of the program may cost
 
 
@@ -52,14 +55,23 @@ class Chats:
         """A new chat about the book with this hash; it is kept as soon as something is asked in it."""
         chat = Chat(secrets.token_urlsafe(9), book, time.time())
         with self._lock:
-            self._chats[chat.id] = chat
+            self._hold(chat)
         return chat
 
     def get(self, chat_id: str) -> Chat | None:
         with self._lock:
-            if chat_id not in self._chats and (chat := self._load(chat_id)) is not None:
-                self._chats[chat_id] = chat
-            return self._chats.get(chat_id)
+            chat = self._chats.get(chat_id) or self._load(chat_id)
+            if chat is not None:
+                self._hold(chat)
+            return chat
+
+    def _hold(self, chat: Chat) -> None:
+        """Have a chat at hand instead of the one used longest ago: all but empty ones are in the store."""
+        self._chats.pop(chat.id, None)
+        self._chats[chat.id] = chat
+        if len(self._chats) > MOST_HELD:
+            self.save_now()
+            del self._chats[next(iter(self._chats))]
 
     def all(self) -> tuple[ChatLine, ...]:
         """Chats about all books, the last written first."""
@@ -192,7 +204,7 @@ class Chats:
         self.database.write(work)
         chat = self._load(chat_id)
         assert chat is not None
-        self._chats[chat_id] = chat
+        self._hold(chat)
 
     def _save(self) -> None:
         unsaved, self._unsaved = self._unsaved, {}

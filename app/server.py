@@ -131,6 +131,8 @@ def quiet_gradio(uploads: Path) -> None:
     """What must be in the environment before Gradio is imported: it reports nothing and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
+        GRADIO_ANALYTICS_MAX_EVENTS="1",  # it notes every event all the same, would keep 10,000 of them,
+        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of them all after each one
         GRADIO_TEMP_DIR=str(uploads),
         GRADIO_SSR_MODE="False",
         GRADIO_MCP_SERVER="False",
@@ -148,6 +150,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
 
     from app.ui import layout, shell
     from app.ui.handlers import Handlers
+    from app.ui.leftovers import Leftovers
     from app.ui.live import Live
     from app.ui.routes import BookRoutes
     from app.ui.tabs import Tabs
@@ -182,7 +185,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
         mcp_server=False,
         theme=layout.theme(),
     )
-    return Tabs(page, handlers.leave)
+    return Tabs(Leftovers(page, blocks), handlers.leave)
 
 
 def _listen(port: int, host: str = HOST) -> socket.socket:
