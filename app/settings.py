@@ -64,6 +64,11 @@ class Settings:
         return str(self.options.get("kv", "model"))
 
     @property
+    def rounding(self) -> str:
+        """What a model's weights are rounded to, for the same."""
+        return str(self.options.get("weights", "stored"))
+
+    @property
     def uploads(self) -> Path:
         return self.data / "uploads"
 

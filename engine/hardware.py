@@ -147,11 +147,11 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
 def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
     """Memory that the weights take: those of the decoder blocks may be rounded."""
-    from engine import architecture, quantized
+    from engine import architecture, fitting
 
     embedding = model.vocab_size * model.hidden_size
     blocks = architecture.estimate_parameters(model) - embedding
-    return int(embedding * itemsize + blocks * quantized.bytes_per_weight(weights, itemsize))
+    return int(embedding * itemsize + blocks * fitting.bytes_per_weight(weights, itemsize))
 
 
 def _lengths(most: int) -> list[int]:

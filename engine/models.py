@@ -26,6 +26,7 @@ from engine.architecture import (
 )
 from engine.cache.shape import KvShape
 from engine.errors import ModelError, VocabularyMismatch
+from engine.fitting import BITS
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
@@ -171,9 +172,9 @@ def load(
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
     title = display_name(name)
-    if weights in quantized.BITS:
+    if weights in BITS:
         quantized.quantize(model, weights, title)
-        title = f"{title} ({quantized.BITS[weights]}-bit weights)"
+        title = f"{title} ({BITS[weights]}-bit weights)"
     return Decoder(model.to(device).eval(), title, window)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -21,21 +21,12 @@ from engine.config import EngineConfig, bytes_of
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
+from engine.fitting import DISK_SHARE, MEMORY_SHARE, MIN_CHAT_TOKENS, PINNED_SHARE, Fit, KvSize
 from engine.speeds import LEAST_BUDGET, Speeds, sentence
 from engine.tokenizer import BookTokens
 
-MIN_CHAT_TOKENS = 256
-"""Room that is kept free behind a book for a question and an answer."""
-
 # Room for a chat that is set aside where the window has it.
 _CHAT_TOKENS = 4096
-# Share of the free memory that the cache may take: the rest is for activations and for everything else that runs.
-MEMORY_SHARE = 0.85
-# The same of host memory beside a GPU: what is pinned there cannot be swapped out.
-_PINNED_SHARE = 0.6
-_DISK_SHARE = 0.8
-# Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
-_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -55,26 +46,6 @@ class Plan:
     placement: Placement
     kv: KvBytes
     staging: int
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Whether a book fits. ``tokens`` of the book, ``limit`` of the window, ``kv_bytes`` that reading it will take.
-
-    ``kv`` says where they will lie; ``reading_s`` and ``step_ms`` what is to be expected, None where nothing has been
-    measured; ``estimate`` says it in words.
-    """
-
-    tokens: int
-    limit: int
-    fits: bool
-    pages_that_fit: int
-    kv_bytes: int
-    sentence: str
-    kv: KvBytes = field(default_factory=KvBytes)
-    reading_s: float | None = None
-    step_ms: float | None = None
-    estimate: str = ""
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -115,13 +86,13 @@ def free_resources(device: torch.device, config: EngineConfig, kept: KvBytes | N
     available = int(psutil.virtual_memory().available) + kept.host
     folder = (spill_folder(config) or Path(tempfile.gettempdir())).absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
-    disk = int((shutil.disk_usage(existing).free + kept.disk) * _DISK_SHARE)
+    disk = int((shutil.disk_usage(existing).free + kept.disk) * DISK_SHARE)
     if device.type == "cpu":
         return Resources(int(available * MEMORY_SHARE) if host_limit is None else host_limit, 0, disk)
     # torch keeps what has been given back to it for itself.
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free = int((torch.cuda.mem_get_info(device)[0] + idle + kept.device) * MEMORY_SHARE)
-    host = int(available * _PINNED_SHARE) if host_limit is None else host_limit
+    host = int(available * PINNED_SHARE) if host_limit is None else host_limit
     return Resources(free if device_limit is None else device_limit, host, disk)
 
 
@@ -134,21 +105,11 @@ def completed(config: EngineConfig, speeds: Speeds | None, window: int) -> Engin
 
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
-    layers, per_layer = shape.layers, max(1, tokens * shape.bytes_per_token // shape.layers)
-    buffer = max(1, tokens * shape.whole_bytes_per_token // shape.layers)
-    staging = buffer * shape.rounded
-    resident = min(layers, (resources.device - staging) // per_layer)
-    if resident < layers:
-        staging += _STAGES * buffer
-        resident = (resources.device - staging) // per_layer
-    if resident < 0:
+    found = _size(shape).spread(tokens, resources.device, resources.host, resources.disk)
+    if found is None:
         return None
-    in_host = min(layers - resident, resources.host // per_layer)
-    on_disk = layers - resident - in_host
-    if on_disk * per_layer > resources.disk:
-        return None
-    placement = Placement.spread(layers, resident, in_host)
-    return Plan(tokens, placement, placement.bytes(shape, tokens), staging)
+    placement = Placement.spread(shape.layers, found.resident, found.in_host)
+    return Plan(tokens, placement, placement.bytes(shape, tokens), found.staging)
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
@@ -160,11 +121,11 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 def most_tokens(shape: KvShape, limit: int, resources: Resources) -> int:
     """The longest context, at most ``limit``, that has a place."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if plan(shape, middle, resources) else (low, middle - 1)
-    return low
+    return _size(shape).most_tokens(limit, resources.device, resources.host, resources.disk)
+
+
+def _size(shape: KvShape) -> KvSize:
+    return KvSize(shape.layers, shape.bytes_per_token, shape.whole_bytes_per_token, shape.rounded)
 
 
 def fit_of(

@@ -27,6 +27,7 @@ from engine import attention, quantized, rates, speeds
 from engine.architecture import estimate_parameters, kv_shape_of
 from engine.cache.full import FullCache
 from engine.config import EngineConfig
+from engine.fitting import BITS
 from engine.models import Decoder
 from engine.planner import spill_folder
 from engine.speeds import PassSpeed, Speeds
@@ -220,7 +221,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     model.model.layers[0].to_empty(device="cpu")
     for weight in model.model.layers[0].parameters():
         weight.fill_(_FILLING)
-    if weights in quantized.BITS:
+    if weights in BITS:
         quantized.quantize(model, weights, config.model_type)
     model.model.layers[0].to(device)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)

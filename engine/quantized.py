@@ -19,12 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
-
-GROUP = 32
-"""Neighbouring 4-bit weights that share a scale."""
-
-BITS = {"8bit": 8, "4bit": 4}
-"""Bits by the names of the setting."""
+from engine.fitting import BITS, GROUP
 
 # Most rows that torch's kernels are taken for: a verification. Reading a book is faster with unpacked weights.
 _KERNEL_ROWS = 64
@@ -138,13 +133,6 @@ def count_parameters(model: nn.Module) -> int:
         layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
     )
     return sum(weight.numel() for weight in model.parameters()) - held + meant
-
-
-def bytes_per_weight(weights: str, itemsize: int) -> float:
-    """Bytes of a weight of the decoder blocks, scales included; ``itemsize`` is that of the dtype."""
-    if weights not in BITS:
-        return float(itemsize)
-    return 1.0 if BITS[weights] == 8 else 0.5 + 2 * itemsize / GROUP
 
 
 def _has_kernel(like: torch.Tensor) -> bool:

@@ -34,6 +34,7 @@ from engine.conversation import Conversation, Prompt, Turn
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerStarted, BookRead, Event, Loading, StopReason, TextDelta
+from engine.fitting import Fit
 from engine.hierarchy import Hierarchy
 from engine.keeping import Keeping, Restored
 from engine.metrics import Meter
@@ -102,7 +103,7 @@ class Session:
 
     # The book ------------------------------------------------------------------------------------------------
 
-    def measure(self, document: Document) -> planner.Fit:
+    def measure(self, document: Document) -> Fit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.title))
         return planner.fit_of(document, book, self.target.window, self.full.shape, self._free(), self.speeds)

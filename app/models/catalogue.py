@@ -76,7 +76,11 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "qwen3-4b",
         "Qwen 3 4B Instruct",
-        Model("Qwen/Qwen3-4B-Instruct-2507", Shape(36, 8, 128, 4_022_468_096, 8_044_982_080, 262_144), _APACHE),
+        Model(
+            "Qwen/Qwen3-4B-Instruct-2507",
+            Shape(36, 8, 128, 4_022_468_096, 8_044_982_080, 262_144, 388_956_160),
+            _APACHE,
+        ),
         _QWEN_3_06B,
         "A good first choice: no account needed, and a window for the longest novels.",
     ),
@@ -85,7 +89,7 @@ PAIRS: tuple[Pair, ...] = (
         "Llama 3.1 8B Instruct",
         Model(
             "meta-llama/Llama-3.1-8B-Instruct",
-            Shape(32, 8, 128, 8_030_261_248, 16_060_556_376, 131_072),
+            Shape(32, 8, 128, 8_030_261_248, 16_060_556_376, 131_072, 1_050_673_152),
             _LLAMA_31,
             gated=True,
         ),
@@ -95,7 +99,11 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "qwen2.5-7b-1m",
         "Qwen 2.5 7B Instruct 1M",
-        Model("Qwen/Qwen2.5-7B-Instruct-1M", Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, _TRAINED_1M), _APACHE),
+        Model(
+            "Qwen/Qwen2.5-7B-Instruct-1M",
+            Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, _TRAINED_1M, 1_089_994_752),
+            _APACHE,
+        ),
         _QWEN_25_05B,
         "The smallest cache per token of its size: the longest books on a given machine, up to the length that its "
         "makers trained it on.",
@@ -103,21 +111,29 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "qwen2.5-14b-1m",
         "Qwen 2.5 14B Instruct 1M",
-        Model("Qwen/Qwen2.5-14B-Instruct-1M", Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, _TRAINED_1M), _APACHE),
+        Model(
+            "Qwen/Qwen2.5-14B-Instruct-1M",
+            Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, _TRAINED_1M, 1_557_135_360),
+            _APACHE,
+        ),
         _QWEN_25_05B,
         "Better answers than 7B for twice the memory.",
     ),
     Pair(
         "qwen3-8b",
         "Qwen 3 8B",
-        Model("Qwen/Qwen3-8B", Shape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960), _APACHE),
+        Model("Qwen/Qwen3-8B", Shape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960, 1_244_659_712), _APACHE),
         _QWEN_3_06B,
         "For shorter books. Its makers' YaRN setting for 131,072 tokens goes into config.json of a copy of yours.",
     ),
     Pair(
         "phi-3-mini",
         "Phi-3 mini 128K Instruct",
-        Model("microsoft/Phi-3-mini-128k-instruct", Shape(32, 32, 96, 3_821_079_552, 7_642_181_896, 131_072), "MIT"),
+        Model(
+            "microsoft/Phi-3-mini-128k-instruct",
+            Shape(32, 32, 96, 3_821_079_552, 7_642_181_896, 131_072, 197_001_216),
+            "MIT",
+        ),
         None,
         "Small weights and a large cache. It has no smaller sibling: guesses come from the book's own words.",
     ),
@@ -126,7 +142,7 @@ PAIRS: tuple[Pair, ...] = (
         "LWM Text Chat 128K",
         Model(
             "LargeWorldModel/LWM-Text-Chat-128K",
-            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072),
+            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
             _LLAMA_2,
         ),
         _LLAMA_68M,
@@ -136,7 +152,9 @@ PAIRS: tuple[Pair, ...] = (
         "yarn-7b",
         "Yarn Llama 2 7B 128K",
         Model(
-            "NousResearch/Yarn-Llama-2-7b-128k", Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072), _LLAMA_2
+            "NousResearch/Yarn-Llama-2-7b-128k",
+            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
+            _LLAMA_2,
         ),
         _LLAMA_68M,
         "The paper's main model: it continues texts and was not taught to chat." + _OLD,
@@ -145,7 +163,9 @@ PAIRS: tuple[Pair, ...] = (
         "yarn-13b",
         "Yarn Llama 2 13B 128K",
         Model(
-            "NousResearch/Yarn-Llama-2-13b-128k", Shape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072), _LLAMA_2
+            "NousResearch/Yarn-Llama-2-13b-128k",
+            Shape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072, 327_680_000),
+            _LLAMA_2,
         ),
         _LLAMA_68M,
         "The paper's large model: it continues texts and was not taught to chat." + _OLD,

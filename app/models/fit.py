@@ -9,16 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.models.shapes import Shape
+from engine.fitting import DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
 
 Verdict = Literal["whole", "part", "none"]
-
-MEMORY_SHARE = 0.85
-"""Share of the free memory that weights and cache may take (``engine.planner``; a test keeps the two alike)."""
-
-# The same of memory beside a GPU and of the disk, and the layers of buffer between them: the planner's numbers too.
-HOST_SHARE = 0.6
-DISK_SHARE = 0.8
-_STAGES = 2
 
 CPU_FLOAT32_PARAMETERS = 1_500_000_000
 """Up to this size a processor holds weights in four bytes each (``engine.architecture``)."""
@@ -31,7 +24,8 @@ _WORDS_PER_TOKEN = 0.75
 class Room:
     """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
     is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``kv`` is how this
-    start keeps a cache: "model", or "8bit" to round it.
+    start keeps a cache: "model", or "8bit" to round it; ``rounding`` what it rounds a target's weights to: "8bit",
+    "4bit", or "stored", which is not at all.
     """
 
     memory: int
@@ -39,6 +33,7 @@ class Room:
     on_gpu: bool
     host: int = 0
     kv: str = "model"
+    rounding: str = "stored"
 
     @property
     def where(self) -> str:
@@ -63,43 +58,26 @@ class Fit:
 def fit(target: Shape, draft: Shape | None, room: Room) -> Fit:
     """What running this pair takes here."""
     itemsize = _itemsize(target, room)
-    weights = target.parameters * itemsize + (draft.parameters * _itemsize(draft, room) if draft else 0)
-    per_token, whole = target.kv_bytes_per_token(itemsize), 0
-    if room.kv == "8bit":
-        per_token, whole = target.rounded_kv_bytes_per_token, per_token
+    weights = _weights(target, itemsize, room.rounding)
+    weights += _weights(draft, _itemsize(draft, room), "stored") if draft else 0
+    size = _kv_size(target, itemsize, room.kv)
     left = int((room.memory - weights) * MEMORY_SHARE)
-    tokens = most_tokens(target, per_token, left, 0, 0, whole)
-    spilled = most_tokens(target, per_token, left, int(room.host * HOST_SHARE), int(room.disk * DISK_SHARE), whole)
+    tokens = size.most_tokens(target.window, left, 0, 0)
+    spilled = size.most_tokens(target.window, left, int(room.host * PINNED_SHARE), int(room.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
-    return Fit(verdict, tokens, spilled, weights, 1000 * per_token, _sentence(verdict, tokens, spilled, weights, room))
+    return Fit(verdict, tokens, spilled, weights, 1000 * size.kept, _sentence(verdict, tokens, spilled, weights, room))
 
 
-def most_tokens(shape: Shape, per_token: int, device: int, host: int, disk: int, whole: int = 0) -> int:
-    """The longest context whose KV has a place, by the rule of ``engine.planner.plan``: layers that do not fit where
-    the model computes go to host memory, then to disk, through buffers of two layers.
+def _kv_size(shape: Shape, itemsize: int, kv: str) -> KvSize:
+    whole = shape.kv_bytes_per_token(itemsize)
+    rounded = kv == "8bit"
+    return KvSize(shape.layers, shape.rounded_kv_bytes_per_token if rounded else whole, whole, rounded)
 
-    Args:
-        per_token: bytes that are kept of a token.
-        whole: bytes of a token in buffers, where what is kept is rounded; resident layers need one buffer then.
-    """
 
-    def has_a_place(tokens: int) -> bool:
-        layer = max(1, tokens * per_token // shape.layers)
-        buffer = max(1, tokens * (whole or per_token) // shape.layers)
-        staging = buffer if whole else 0
-        resident = min(shape.layers, (device - staging) // layer)
-        if resident < shape.layers:
-            resident = (device - staging - _STAGES * buffer) // layer
-        if resident < 0:
-            return False
-        on_disk = max(0, shape.layers - resident - host // layer)
-        return on_disk * layer <= disk
-
-    low, high = 0, shape.window
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if has_a_place(middle) else (low, middle - 1)
-    return low
+def _weights(shape: Shape, itemsize: int, rounding: str) -> int:
+    """Bytes in memory; embedding and output head stay as they are."""
+    blocks = shape.parameters - shape.embeddings
+    return int(shape.embeddings * itemsize + blocks * bytes_per_weight(rounding, itemsize))
 
 
 def _itemsize(shape: Shape, room: Room) -> int:

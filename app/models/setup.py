@@ -93,6 +93,10 @@ class Setup:
     def kv(self) -> str:
         return self._settings.kv
 
+    @property
+    def rounding(self) -> str:
+        return self._settings.rounding
+
     def begin(self) -> None:
         """Load what this start's settings name."""
         self._start(self._first, first=True)
@@ -194,7 +198,7 @@ class Setup:
 
             return lambda: RemoteEngine(remote), ""
         download = self._download or Download()
-        space = room.measure(self.data, self.slot.status(), kv=self.kv)
+        space = room.measure(self.data, self.slot.status(), kv=self.kv, rounding=self.rounding)
         brought = bring(self._places, download, wanted.model, wanted.draft, self._progress, space)
         config = self._config(wanted, brought.model, brought.draft)
         return lambda: self._make_engine(config), brought.note

@@ -25,7 +25,8 @@ _LARGEST = 1 << 31
 class Shape:
     """The numbers of one model.
 
-    ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow.
+    ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
+    ``embeddings`` are the parameters of embedding and output head, which are never rounded.
     """
 
     layers: int
@@ -34,6 +35,7 @@ class Shape:
     parameters: int
     weights_bytes: int
     window: int
+    embeddings: int = 0
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
         """Bytes that one token takes in the full cache: keys and values of every layer and KV head."""
@@ -91,9 +93,10 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Sh
     vocabulary = _number(config, "vocab_size", name)
     attention = 2 * width * head_dim * (heads + kv_heads)
     tied = 1 if config.get("tie_word_embeddings") else 2
-    parameters = layers * (attention + 3 * width * inner) + tied * vocabulary * width
+    embeddings = tied * vocabulary * width
+    parameters = layers * (attention + 3 * width * inner) + embeddings
     window = _number(config, "max_position_embeddings", name)
-    return Shape(layers, kv_heads, head_dim, parameters, weights_bytes or 2 * parameters, window)
+    return Shape(layers, kv_heads, head_dim, parameters, weights_bytes or 2 * parameters, window, embeddings)
 
 
 def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:

@@ -18,13 +18,14 @@ from typing import Any
 from app.models.choice import Remote
 from app.remote import address, client
 from app.remote.client import Client
-from app.remote.fit import RemoteFit, fit_of, guess_tokens
+from app.remote.fit import fit_of, guess_tokens
 from app.remote.meter import Meter
 from engine import BookInfo, ModelInfo, Request, SamplingParams, Status, Turn
 from engine.config import Mode
 from engine.document import Document
 from engine.errors import Closed, EngineError, InputError, ModelNotFound, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, Failed, KvBytes, Loading, StopReason, TextDelta
+from engine.fitting import Fit
 from engine.prompt import book_message
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class RemoteEngine:
             raise self._failure
         return self._status
 
-    def measure(self, document: Document) -> RemoteFit:
+    def measure(self, document: Document) -> Fit:
         """Guess a book's tokens from its characters and say whether it fits."""
         self.wait_ready()
         return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.document import Document
+from engine.fitting import MIN_CHAT_TOKENS, Fit
 
-MIN_CHAT_TOKENS = 256
 _CHARACTERS_PER_TOKEN = 3.5  # a careful guess; the server's own count takes its place once it has read the book
 
 
-@dataclass(frozen=True)
-class RemoteFit:
-    """As ``engine.planner.Fit``; ``tokens`` is a guess and the cache takes no memory of this machine."""
-
-    tokens: int
-    limit: int
-    fits: bool
-    pages_that_fit: int
-    kv_bytes: int
-    sentence: str
-
-
-def fit_of(document: Document, limit: int) -> RemoteFit:
+def fit_of(document: Document, limit: int) -> Fit:
     """Compare a book with a window of ``limit`` tokens."""
     room, tokens, pages = limit - MIN_CHAT_TOKENS, 0, 0
     for page in document.pages:
@@ -30,9 +16,9 @@ def fit_of(document: Document, limit: int) -> RemoteFit:
         pages += tokens <= room
     count = f"{len(document.pages):,} {document.unit}s, about {tokens:,} tokens"
     if tokens <= room:
-        return RemoteFit(tokens, limit, True, pages, 0, f"{count} of {limit:,}: it fits.")
+        return Fit(tokens, limit, True, pages, 0, f"{count} of {limit:,}: it fits.")
     sentence = f"{count}: too long for the window of {limit:,}. The first {pages:,} {document.unit}s fit."
-    return RemoteFit(tokens, limit, False, pages, 0, sentence)
+    return Fit(tokens, limit, False, pages, 0, sentence)
 
 
 def guess_tokens(text: str) -> int:

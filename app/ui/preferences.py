@@ -145,7 +145,7 @@ class Preferences:
     def _room(self) -> Room:
         read = self._keeper.desk.read
         held = read.kv_bytes.device or read.kv_bytes.host if read else 0
-        return room.measure(self._setup.data, self._keeper.engine.status(), held, self._setup.kv)
+        return room.measure(self._setup.data, self._keeper.engine.status(), held, self._setup.kv, self._setup.rounding)
 
     def _report(self) -> str:
         doing: Any = self._setup.doing

@@ -118,7 +118,7 @@ def _reading(desk: Desk) -> View | None:
     if desk.paused and desk.read is not None:
         return presentation.paused_view(desk.read, _unit(desk))
     if desk.progress is None:
-        return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": getattr(desk.fit, "estimate", "")}
+        return {"fraction": 0.0, "pages": 0, "where": "Starting to read", "pace": desk.fit.estimate if desk.fit else ""}
     return presentation.reading_view(desk.progress, _unit(desk))
 
 

@@ -13,8 +13,9 @@ from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.events import KvBytes
+from engine.fitting import MIN_CHAT_TOKENS
 from engine.pages import PageScores
-from engine.planner import MIN_CHAT_TOKENS, Resources, fit_of, free_resources, most_tokens, pick_device, plan
+from engine.planner import Resources, fit_of, free_resources, most_tokens, pick_device, plan
 from engine.tokenizer import BookTokens
 
 SHAPE = KvShape(layers=10, kv_heads=4, head_dim=64, dtype=torch.float32, device=torch.device("cpu"))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from app.settings import DEMO_MODEL
-from engine import fingerprint, models, quantized
+from engine import fingerprint, fitting, models
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.errors import ModelError, OptionError
@@ -37,8 +37,8 @@ def test_rounding_is_to_the_nearest_level(dtype: torch.dtype) -> None:
     slack = 1.0 if dtype is torch.float32 else 2.5  # of half a step: bfloat16 rounds what is unpacked once more
     assert ((eight - weight).abs() <= slack * 0.5001 * step).all()
     four = Linear4(layer).unpacked().float()
-    groups = weight.reshape(80, -1, quantized.GROUP)
-    step = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(quantized.GROUP, dim=1)
+    groups = weight.reshape(80, -1, fitting.GROUP)
+    step = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(fitting.GROUP, dim=1)
     slack = 1.0 if dtype is torch.float32 else 1.3
     assert ((four - weight).abs() <= slack * 0.5001 * step).all()
 
@@ -78,13 +78,13 @@ def stored(model: nn.Module) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_memory_is_what_the_plan_says(dtype: str) -> None:
     whole = models.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype)
-    for weights in quantized.BITS:
+    for weights in fitting.BITS:
         small = models.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype, weights=weights)
         assert small.parameters == whole.parameters
         share = stored(small.model.model.layers) / stored(whole.model.model.layers)
-        planned = quantized.bytes_per_weight(weights, whole.dtype.itemsize) / whole.dtype.itemsize
+        planned = fitting.bytes_per_weight(weights, whole.dtype.itemsize) / whole.dtype.itemsize
         assert share == pytest.approx(planned, rel=0.02)
-        assert f"{quantized.BITS[weights]}-bit weights" in small.name
+        assert f"{fitting.BITS[weights]}-bit weights" in small.name
     assert whole.name.endswith("target")
 
 

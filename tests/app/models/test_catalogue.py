@@ -29,8 +29,6 @@ KIB = 1024
 
 def test_what_is_said_beforehand_is_what_the_engine_does() -> None:
     assert shapes.FAMILIES == FAMILIES
-    assert (fit.MEMORY_SHARE, fit.HOST_SHARE) == (planner.MEMORY_SHARE, planner._PINNED_SHARE)
-    assert (fit.DISK_SHARE, fit._STAGES) == (planner._DISK_SHARE, planner._STAGES)
     assert fit.CPU_FLOAT32_PARAMETERS == ENGINE_FLOAT32_PARAMETERS
 
 
@@ -78,6 +76,8 @@ def test_parameters_follow_from_the_settings(name: str) -> None:
     layer = attention + 3 * width * inner + 2 * width
     embeddings = vocabulary * width * (1 if tied else 2)
     assert shape.parameters == shape.layers * layer + embeddings + width
+    is_target = name in {pair.target.name for pair in catalogue.PAIRS}
+    assert shape.embeddings == embeddings * is_target  # of a draft they are not asked: its weights are never rounded
 
 
 def test_every_model_that_is_offered_is_counted() -> None:
@@ -130,11 +130,9 @@ def test_the_planner_will_say_the_same(layers: int, heads: int, device: int, hos
     shape = Shape(layers, heads, 128, 1, 1, 131_072)
     theirs = KvShape(layers, heads, 128, torch.bfloat16, torch.device("cpu")).kept_as(kv)
     said = planner.most_tokens(theirs, shape.window, planner.Resources(device, host, disk))
-    kept, whole = shape.kv_bytes_per_token(), 0
-    if kv == "8bit":
-        kept, whole = shape.rounded_kv_bytes_per_token, kept
-    assert kept == theirs.bytes_per_token
-    assert fit.most_tokens(shape, kept, device, host, disk, whole) == said
+    size = fit._kv_size(shape, 2, kv)
+    assert (size.kept, size.whole) == (theirs.bytes_per_token, theirs.whole_bytes_per_token)
+    assert size.most_tokens(shape.window, device, host, disk) == said
 
 
 def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
@@ -142,6 +140,35 @@ def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
     whole, rounded = (fit.fit(target, None, Room(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit"))
     assert rounded.kv_per_1k == 1000 * 2 * 32 * 8 * 130
     assert 1.8 * whole.tokens < rounded.tokens < whole.tokens * 256 / 130  # a layer's buffer takes its part
+
+
+def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> None:
+    """Llama 3.1 8B: 6.98 billion weights in its blocks, 1.05 billion in embedding and head."""
+    target = catalogue.known("meta-llama/Llama-3.1-8B-Instruct").shape
+    draft = catalogue.known("meta-llama/Llama-3.2-1B-Instruct").shape
+    stored, eight, four = (
+        fit.fit(target, draft, Room(16 * 10**9, 0, on_gpu=True, rounding=rounding))
+        for rounding in ("stored", "8bit", "4bit")
+    )
+    blocks, rest = 8_030_261_248 - 1_050_673_152, 1_050_673_152
+    assert stored.verdict == "none"
+    assert eight.weights == blocks + 2 * rest + 2 * 1_235_814_400
+    assert four.weights == pytest.approx(0.625 * blocks + 2 * rest + 2 * 1_235_814_400)
+    assert (eight.verdict, four.verdict) == ("part", "part")
+    assert stored.tokens < eight.tokens < four.tokens
+
+
+def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
+    from engine import models, quantized
+
+    shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
+    for rounding in ("8bit", "4bit"):
+        model = models.load(
+            str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=rounding
+        ).model
+        held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        assert quantized.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
+        assert fit._weights(shape, 2, rounding) == pytest.approx(held, rel=0.02)
 
 
 def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
