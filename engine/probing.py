@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import torch
 
 from engine import attention, quantized, rates, speeds
@@ -56,6 +57,7 @@ _FILLING = 0.01
 def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
     """What the file of speeds says of this machine and a loaded model, or what is measured now and written down there.
 
+    Where other programs were at work meanwhile it is measured again at the next start, and the better of each counts.
     None where the configuration names no such file, and where measuring fails: a plan can do without.
     """
     if not config.speeds_file:
@@ -65,16 +67,41 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> Speeds | None:
         key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv),
     )
     known = speeds.load(file, key, time.time())
-    if known is None:
-        try:
-            known = measure(
-                decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv
-            )
-        except (RuntimeError, MemoryError):  # a device too full for one more layer
-            _log.exception("this machine could not be probed")
-            return None
-        speeds.keep(file, key, known, time.time())
-    return known
+    if known is not None:
+        return known
+    others = Others()
+    try:
+        taken = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv)
+    except (RuntimeError, MemoryError):  # a device too full for one more layer
+        _log.exception("this machine could not be probed")
+        return None
+    quiet = speeds.is_quiet(others.share())
+    rough = speeds.load_rough(file, key, time.time())
+    if not quiet and rough is not None:
+        taken = speeds.best_of(rough, taken)
+    speeds.keep(file, key, taken, time.time(), quiet=quiet)
+    return taken
+
+
+class Others:
+    """How much of this machine other programs take from now on."""
+
+    def __init__(self) -> None:
+        self._began = self._look()
+
+    def share(self) -> float:
+        """Of all processors, since this was made."""
+        busy, own, seconds = (now - before for now, before in zip(self._look(), self._began, strict=True))
+        return speeds.others_share(busy, own, seconds, psutil.cpu_count() or 1)
+
+    @staticmethod
+    def _look() -> tuple[float, float, float]:
+        """Seconds that all processors worked, those for this program, and the clock's."""
+        times = psutil.cpu_times()
+        # What guests take is in the user's time already.
+        resting = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+        own = psutil.Process().cpu_times()
+        return sum(times) - resting, own.user + own.system, time.monotonic()
 
 
 def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ _BLOCK_S = 0.25
 _ABOUT = 0.75
 # Seconds after which probes are taken again: drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
+# Share of the processors that other programs may have while the probes are taken for them to be kept so long.
+_MOST_OTHERS = 0.1
 
 
 @dataclass(frozen=True)
@@ -112,20 +114,72 @@ def sentence(speeds: Speeds, tokens: int, kv: KvBytes) -> str:
     return f"about {how_long} to read, then {ms:.0f} ms a token before speculation, by short probes of this machine"
 
 
+def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
+    """Share of all processors that other programs took.
+
+    Args:
+        busy_s: seconds that the processors worked, added up; own_s: those of them for this program.
+        seconds: by the clock.
+    """
+    return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
+
+
+def is_quiet(others: float) -> bool:
+    """Whether probes say what the machine can do, and not what other programs leave of it."""
+    return others <= _MOST_OTHERS
+
+
+def best_of(one: Speeds, other: Speeds) -> Speeds:
+    """The better of each measure of two probes of one model: whatever else runs makes all of them worse, and nothing
+    makes one better."""
+    blocks = dict(one.blocks)
+    for tokens, seconds in other.blocks:
+        blocks[tokens] = min(seconds, blocks.get(tokens, seconds))
+    return replace(
+        other,
+        memory=max(one.memory, other.memory),
+        bus=max(one.bus, other.bus),
+        disk=max(one.disk, other.disk),
+        step=_faster(one.step, other.step),
+        middle=_faster(one.middle, other.middle),
+        blocks=tuple(sorted(blocks.items())),
+        block_per_token=min(one.block_per_token, other.block_per_token),
+    )
+
+
+def _faster(one: PassSpeed, other: PassSpeed) -> PassSpeed:
+    return PassSpeed(min(one.base, other.base), min(one.per_token, other.per_token))
+
+
 # Kept from one start to the next ----------------------------------------------------------------------------------
 
 
 def load(file: Path, key: str, now: float) -> Speeds | None:
     """What was measured not long before ``now`` (Unix seconds) under this key; None if nothing usable is there."""
+    found = _load(file, key, now)
+    return found[0] if found and found[1] else None
+
+
+def load_rough(file: Path, key: str, now: float) -> Speeds | None:
+    """The same, even where other programs were at work meanwhile: the best so far, to be measured again."""
+    found = _load(file, key, now)
+    return found[0] if found else None
+
+
+def _load(file: Path, key: str, now: float) -> tuple[Speeds, bool] | None:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         entry = json.loads(file.read_text(encoding="utf-8"))[key]
         if 0.0 <= now - _number(entry["measured"]) <= _FRESH_S:
-            return _from(entry["speeds"])
+            return _from(entry["speeds"]), entry["quiet"] is True
     return None
 
 
-def keep(file: Path, key: str, speeds: Speeds, now: float) -> None:
-    """Write down what was measured. A folder that cannot be written to costs the next start another measurement."""
+def keep(file: Path, key: str, speeds: Speeds, now: float, *, quiet: bool) -> None:
+    """Write down what was measured. A folder that cannot be written to costs the next start another measurement.
+
+    Args:
+        quiet: whether the machine had nothing else to do.
+    """
     kept: Any = {}
     with suppress(OSError, ValueError, RecursionError):
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -134,7 +188,8 @@ def keep(file: Path, key: str, speeds: Speeds, now: float) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(
-            json.dumps({**kept, key: {"measured": now, "speeds": asdict(speeds)}}, indent=1), encoding="utf-8"
+            json.dumps({**kept, key: {"measured": now, "quiet": quiet, "speeds": asdict(speeds)}}, indent=1),
+            encoding="utf-8",
         )
         os.replace(partial, file)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import architecture, planner, probing, speeds
+from engine import architecture, models, planner, probing, speeds
 from engine.cache.staging import Workspace
 from engine.cache.stores import ResidentStore
 from engine.config import EngineConfig, SamplingParams
@@ -80,14 +84,66 @@ def test_what_the_configuration_says_wins() -> None:
 def test_what_is_kept_comes_back_until_it_is_old(tmp_path: Path) -> None:
     file = tmp_path / "not" / "there" / "speeds.json"
     assert speeds.load(file, "here", 1e9) is None
-    speeds.keep(file, "here", MADE, 1e9)
+    speeds.keep(file, "here", MADE, 1e9, quiet=True)
     other = replace(MADE, layers=3)
-    speeds.keep(file, "there", other, 1e9)
+    speeds.keep(file, "there", other, 1e9, quiet=True)
     assert speeds.load(file, "here", 1e9 + 5) == MADE
     assert speeds.load(file, "there", 1e9 + 5) == other
     assert speeds.load(file, "here", 1e9 + 8 * 24 * 3600) is None
     assert speeds.load(file, "here", 1e9 - 5) is None  # a clock that was set back
     assert [entry.name for entry in file.parent.iterdir()] == ["speeds.json"]
+
+
+def test_of_two_probes_the_better_of_each_measure_counts() -> None:
+    """A machine that does something else as well measures slower, in whatever it did it during."""
+    other = replace(
+        MADE,
+        memory=MADE.memory / 2,
+        disk=MADE.disk * 2,
+        step=PassSpeed(MADE.step.base * 3, MADE.step.per_token / 2),
+        blocks=(*((tokens, seconds * 2) for tokens, seconds in MADE.blocks[:-1]), (2 * MADE.blocks[-1][0], 9.0)),
+        block_per_token=MADE.block_per_token / 2,
+    )
+    for best in (speeds.best_of(MADE, other), speeds.best_of(other, MADE)):
+        assert (best.memory, best.disk) == (MADE.memory, 2 * MADE.disk)
+        assert best.step == PassSpeed(MADE.step.base, MADE.step.per_token / 2)
+        assert best.blocks == (*MADE.blocks, (2 * MADE.blocks[-1][0], 9.0))
+        assert best.block_per_token == MADE.block_per_token / 2
+    assert speeds.best_of(MADE, MADE) == MADE
+
+
+def test_a_busy_machine_is_told_from_one_that_only_measures() -> None:
+    assert speeds.others_share(busy_s=3.9, own_s=3.8, seconds=2.0, cores=2) == pytest.approx(0.025)
+    assert speeds.others_share(busy_s=4.0, own_s=2.0, seconds=2.0, cores=2) == pytest.approx(0.5)
+    assert speeds.others_share(busy_s=1.99, own_s=2.0, seconds=2.0, cores=2) == 0.0  # clocks of different grain
+    assert speeds.is_quiet(0.025)
+    assert not speeds.is_quiet(0.5)
+
+
+def test_another_program_at_work_is_seen() -> None:
+    burn = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
+    busy = subprocess.Popen([sys.executable, "-c", burn])
+    try:
+        others, until = probing.Others(), time.monotonic() + 30
+        while others.share() * (os.cpu_count() or 1) < 0.3:  # of one processor; a crowded machine gives it no more
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def test_probes_of_a_busy_machine_are_taken_again_and_the_best_is_kept(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter([replace(MADE, memory=5e9), replace(MADE, memory=3e9), replace(MADE, memory=4e9)])
+    shares = iter([0.6, 0.6, 0.0])
+    monkeypatch.setattr(probing, "measure", lambda *_: next(taken))
+    monkeypatch.setattr(probing.Others, "share", lambda _: next(shares))
+    config = EngineConfig(model=tiny("llama"), speeds_file=str(tmp_path / "speeds.json"))
+    decoder = models.load(config.model, window=None, device=CPU)
+    # Best of two busy ones; a quiet one then says it better than both, and stays.
+    assert [probing.of_engine(decoder, config).memory for _ in range(4)] == [5e9, 5e9, 4e9, 4e9]
 
 
 @pytest.mark.parametrize(
@@ -107,14 +163,14 @@ def test_what_is_kept_comes_back_until_it_is_old(tmp_path: Path) -> None:
 )
 def test_what_was_tampered_with_is_measured_again(damage: Callable[[dict[str, object]], None], tmp_path: Path) -> None:
     file = tmp_path / "speeds.json"
-    speeds.keep(file, "here", MADE, 1e9)
+    speeds.keep(file, "here", MADE, 1e9, quiet=True)
     kept = json.loads(file.read_text())
     damage(kept["here"])
     file.write_text(json.dumps(kept))
     assert speeds.load(file, "here", 1e9) is None
     file.write_text("[" * 100_000)
     assert speeds.load(file, "here", 1e9) is None
-    speeds.keep(file, "here", MADE, 1e9)
+    speeds.keep(file, "here", MADE, 1e9, quiet=True)
     assert speeds.load(file, "here", 1e9) == MADE
 
 
@@ -209,6 +265,7 @@ def test_a_session_measures_once_and_says_what_to_expect(
     tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EngineConfig(model=tiny("llama", spread=0.1), context=4096, speeds_file=str(tmp_path / "speeds.json"))
+    monkeypatch.setattr(probing.Others, "share", lambda _: 0.0)
     first = Session.load(config)
     assert first.speeds is not None
     fit = first.measure(book)
