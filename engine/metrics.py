@@ -9,6 +9,7 @@ time per token. Knows no clock: durations are handed in.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 
 from engine.events import Acceptance, Figures, KvBytes, Round, TimeSplit
@@ -31,7 +32,8 @@ class Meter:
         self.context_limit = context_limit
         self.plain_ms: float | None = None
         self._ttft_s: float | None = None
-        self._latencies: list[float] = []
+        self._latencies: list[float] = []  # ascending: figures are asked for after every round
+        self._total_ms = 0.0
         self._rounds = 0
         self._split = TimeSplit()
         self._middle = Acceptance()
@@ -43,7 +45,9 @@ class Meter:
         if self._ttft_s is None:
             self._ttft_s = since_asked_s
         count = len(done.tokens)
-        self._latencies += [elapsed_ms / count] * count
+        place = bisect(self._latencies, elapsed_ms / count)
+        self._latencies[place:place] = [elapsed_ms / count] * count
+        self._total_ms += elapsed_ms
         self._rounds += 1
         # What the stages do not account for (sampling, events, Python between rounds) must show up somewhere.
         spent = done.split
@@ -62,20 +66,20 @@ class Meter:
 
     def median_ms(self) -> float | None:
         """Median time per token so far."""
-        return percentile(self._latencies, 0.50)
+        return _nearest_rank(self._latencies, 0.50)
 
     def figures(self, kv_bytes: KvBytes, context_tokens: int) -> Figures:
         """All figures so far."""
         tokens = len(self._latencies)
-        mean = sum(self._latencies) / tokens if tokens else None
+        mean = self._total_ms / tokens if tokens else None
         return Figures(
             mode=self.mode,
             answer_tokens=tokens,
             rounds=self._rounds,
             ttft_s=self._ttft_s,
             ms_per_token_mean=mean,
-            ms_per_token_p50=percentile(self._latencies, 0.50),
-            ms_per_token_p95=percentile(self._latencies, 0.95),
+            ms_per_token_p50=_nearest_rank(self._latencies, 0.50),
+            ms_per_token_p95=_nearest_rank(self._latencies, 0.95),
             tokens_per_s=1000.0 / mean if mean else None,
             middle=self._middle,
             verify=self._verify,
@@ -94,10 +98,11 @@ class Meter:
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The value below which ``share`` of the values lie (nearest rank); None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return _nearest_rank(sorted(values), share)
+
+
+def _nearest_rank(ascending: Sequence[float], share: float) -> float | None:
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else None
 
 
 def _plus(a: Acceptance, b: Acceptance) -> Acceptance:
