@@ -47,8 +47,9 @@ MARKS = slice(CONSTANT, BEGUN.stop)
 THREE_GAIN, ELLIPSIS_SCALE = 0.2, 3.0
 CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
 COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
-QUESTION_GAIN, NEVER = 3.5, 6.0
-"""The question speaks louder than the book, which a false match may lead astray; more matched tokens than there are."""
+QUESTION_GAIN, BOOK_GAIN, BEGIN_GAIN, NEVER = 5.0, 2.0, 1.2, 6.0
+"""The question speaks louder than both heads of the book, which a false match may lead astray; more matched tokens than
+there are."""
 SECOND_NORM = 1.24
 """What the norm before layer 1 divides by, about."""
 LOOKUP_LAYER, START_LAYER = 2, 3
@@ -325,14 +326,14 @@ class _Lookup:
     def book(self, head: int, *, match: float, nothing: float) -> None:
         """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
         self._codes(head, match, NEWEST, LAG_GAIN)
-        self.heads.carry(head, TOKEN, COPY, 2 * COPY_GAIN * torch.eye(CODE))
+        self.heads.carry(head, TOKEN, COPY, BOOK_GAIN * COPY_GAIN * torch.eye(CODE))
         self._roles(head, match)
         self._bias(head, BOOK_START, match * nothing)
 
     def begin(self, head: int, *, match: float, nothing: float) -> None:
         """The same by three tokens, and only where a quotation has just begun."""
         self._codes(head, match, THREE, THREE_GAIN)
-        self.heads.carry(head, TOKEN, COPY, 2 * COPY_GAIN * torch.eye(CODE))
+        self.heads.carry(head, TOKEN, COPY, BEGIN_GAIN * COPY_GAIN * torch.eye(CODE))
         self._roles(head, match)
         self._bias(head, BOOK_START, match * NEVER)
         self._bias_begun(head, match * (nothing - NEVER), match * (nothing - NEVER))
