@@ -5,11 +5,11 @@ The engine's planner has the last word once a book is there; this says beforehan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.models.shapes import Shape
-from engine.fitting import DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
+from engine.fitting import BITS, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
 
 Verdict = Literal["whole", "part", "none"]
 
@@ -65,7 +65,16 @@ def fit(target: Shape, draft: Shape | None, room: Room) -> Fit:
     tokens = size.most_tokens(target.window, left, 0, 0)
     spilled = size.most_tokens(target.window, left, int(room.host * PINNED_SHARE), int(room.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
-    return Fit(verdict, tokens, spilled, weights, 1000 * size.kept, _sentence(verdict, tokens, spilled, weights, room))
+    sentence = _sentence(verdict, tokens, spilled, weights, room)
+    if verdict == "none" and (way := _way_out(target, draft, room)):
+        sentence += f" With --weights {way} it would fit."
+    return Fit(verdict, tokens, spilled, weights, 1000 * size.kept, sentence)
+
+
+def _way_out(target: Shape, draft: Shape | None, room: Room) -> str:
+    """What the weights of a model that does not fit would have to be rounded to; empty if that does not help."""
+    ways = BITS if room.rounding == "stored" else ()
+    return next((way for way in ways if fit(target, draft, replace(room, rounding=way)).verdict != "none"), "")
 
 
 def _kv_size(shape: Shape, itemsize: int, kv: str) -> KvSize:

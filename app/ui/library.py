@@ -97,7 +97,7 @@ class Library:
         state = (book, keeper.chats.database.changes, keeper.books.database.changes, now // LOOK_SECONDS)
         if self._listed[0] != state:
             lines = keeper.chats.of_book(book) if book else ()
-            chats = [{"id": line.id, "title": line.title, "line": wording.day(line.changed, now)} for line in lines]
+            chats = [{"id": line.id, "title": line.title, "line": wording.moment(line.changed, now)} for line in lines]
             self._listed = state, {"books": [self._book(book, now) for book in keeper.books.all()], "chats": chats}
         return self._listed[1]
 

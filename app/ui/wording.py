@@ -85,3 +85,9 @@ def day(when: float, now: float) -> str:
         return "yesterday"
     year = "" if then.tm_year == today.tm_year else f" {then.tm_year}"
     return f"{then.tm_mday} {_MONTHS[then.tm_mon - 1]}{year}"
+
+
+def moment(when: float, now: float) -> str:
+    """Its day, with the hour where it was today, to tell things apart that were done one after the other."""
+    named = day(when, now)
+    return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named

@@ -152,6 +152,10 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
     )
     blocks, rest = 8_030_261_248 - 1_050_673_152, 1_050_673_152
     assert stored.verdict == "none"
+    assert stored.sentence.endswith("With --weights 8bit it would fit.")
+    tight = fit.fit(target, draft, Room(11 * 10**9, 0, on_gpu=True))
+    assert tight.sentence.endswith("With --weights 4bit it would fit.")
+    assert "--weights" not in fit.fit(target, draft, Room(6 * 10**9, 0, on_gpu=True)).sentence
     assert eight.weights == blocks + 2 * rest + 2 * 1_235_814_400
     assert four.weights == pytest.approx(0.625 * blocks + 2 * rest + 2 * 1_235_814_400)
     assert (eight.verdict, four.verdict) == ("part", "part")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -186,3 +187,10 @@ def test_the_line_under_an_answer() -> None:
     )
     assert presentation.answer_line(None, StopReason.CANCELLED) == "stopped"
     assert presentation.answer_line(None, None) == ""
+
+
+def test_what_was_done_today_is_told_apart_by_the_hour() -> None:
+    now = time.mktime((2026, 5, 14, 21, 30, 0, 0, 0, -1))
+    assert wording.moment(now - 3 * 3600 - 25 * 60, now) == "today, 18:05"
+    assert wording.moment(now - 24 * 3600, now) == wording.day(now - 24 * 3600, now) == "yesterday"
+    assert wording.moment(now - 40 * 24 * 3600, now) == "4 Apr"
