@@ -216,6 +216,25 @@ def test_cropped_and_grown_again_it_never_was_cropped() -> None:
         assert torch.equal(values[index], straight.values(0, 8 * chunk, 8 * chunk + 8)[head])
 
 
+@pytest.mark.parametrize("where", [Placement.resident(1), Placement.spread(1, 0, 1)])
+def test_what_comes_from_disk_replaces_what_was_unpacked(where: Placement) -> None:
+    """A turn that is brought back lies where another was read: the buffer must not go on with that."""
+    shape = replace(SHAPE, layers=1)
+    one, other = FullCache(shape, 100, where), FullCache(shape, 100)
+    for cache, seed in ((one, 1), (other, 2)):
+        cache.reserve(50)
+        k, v, q = noise(1, 2, 50, 64, seed=seed), noise(1, 2, 50, 64, seed=seed), noise(1, 2, 50, 64, seed=3)
+        cache.extend(0).attend(0, q, k, v, 0.1)
+        cache.advance(50)
+    one.crop(20)
+    one.adopt(0, 20, *(part.unsqueeze(0) for part in other.export(0, 20, 50)))
+    one.advance(30)
+    one.bring(0, 50)
+    assert torch.equal(one.keys(0, 20, 50), other.keys(0, 20, 50))
+    assert torch.equal(one.values(0, 20, 50), other.values(0, 20, 50))
+    assert not torch.equal(one.keys(0, 0, 20), other.keys(0, 0, 20))
+
+
 @pytest.mark.parametrize(("saved", "wanted"), [("8bit", "model"), ("model", "8bit")])
 def test_a_shard_of_the_other_kind_is_refused(saved: str, wanted: str, tmp_path: Path) -> None:
     import zlib
