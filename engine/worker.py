@@ -25,7 +25,7 @@ from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
     from engine.conversation import Turn
-    from engine.planner import Fit
+    from engine.fitting import Fit
     from engine.session import Session
 
 _log = logging.getLogger(__name__)
