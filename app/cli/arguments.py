@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown, _, names = message.partition("unrecognized arguments: ")
         if names and not unknown:
-            name = names.split()[0].split("=")[0]
+            name = (names.split() or [""])[0].split("=")[0]  # words of nothing but spaces can be given too
             known = [text for action in self._actions for text in action.option_strings]
             raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
         raise OptionError(message[:1].upper() + message[1:] + ".", f"See: {self.prog} --help")

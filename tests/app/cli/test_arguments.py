@@ -62,6 +62,8 @@ def test_page_range(text: str, pages: tuple[int, int]) -> None:
         (["ask", "b"], "QUESTION"),
         (["--port", "70000"], "between 1 and 65535"),
         (["read"], "python launch.py read --help"),
+        (["doctor", "", ""], "There is no option ''."),
+        (["doctor", " "], "There is no option ''."),
     ],
 )
 def test_wrong_line_names_what_is_right(line: list[str], words: str) -> None:
