@@ -155,4 +155,4 @@ def test_ctrl_c_in_the_middle_ends_quietly(book_file: Path, endless_pair: tuple[
     _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60  # at once on a machine that has time
