@@ -16,7 +16,7 @@ from app.readers.pdf_boxes import Boxes
 from app.readers.pdf_lines import raw_text, same_row, tidy
 
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
-_MOST = 20_000  # annotations of a page that are looked through
+_MOST = 2_000  # annotations of a page; pdfium's time grows with the square of them, and no form has so many
 _WORD = re.compile(r"\S+")
 _APART = 1.2  # line heights between two words of one value
 
@@ -69,7 +69,8 @@ def _lines(text: str, start: int, boxes: Boxes) -> list[Line]:
 
 
 def _is_filled_in(page: pdfium.PdfPage) -> bool:
-    for at in range(min(raw.FPDFPage_GetAnnotCount(page.raw), _MOST)):
+    count = raw.FPDFPage_GetAnnotCount(page.raw)
+    for at in range(count if count <= _MOST else 0):
         annotation = raw.FPDFPage_GetAnnot(page.raw, at)
         if annotation:
             kind = raw.FPDFAnnot_GetSubtype(annotation)

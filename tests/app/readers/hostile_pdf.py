@@ -54,6 +54,13 @@ def _without_table() -> bytes:
     return data[: data.find(b"xref\n")] + b"trailer << /Root 1 0 R >>"
 
 
+def _fields(*fields: bytes | str) -> bytes:
+    """A page with fields, the objects from 6 on; those that are bytes are no fields but belong to one."""
+    names = " ".join(f"{at} 0 R" for at, field in enumerate(fields, 6) if isinstance(field, str))
+    return _objects(more=fields, catalog=f"/AcroForm << /Fields [{names}] >>", page=f"/Annots [{names}]")
+
+
+_FIELD = "<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /F 4 /DA (/F1 12 Tf 0 g) /Rect [72 500 500 520]"
 _BOOKMARKS = "/Outlines 6 0 R"
 _ROOT_OF_BOOKMARKS = "<< /Type /Outlines /First 7 0 R /Last 7 0 R >>"
 _BOMB_MAP = (
@@ -73,6 +80,16 @@ READ: dict[str, Callable[[], bytes]] = {
     "page without size": lambda: _objects(box="[0 0 0 0]"),
     "page of no numbers": lambda: _objects(box="[nan inf -inf 1e999]"),
     "form that holds itself": lambda: _objects(stream(_TEXT + b" /X Do"), [_form(b"/X Do", 6)], resources=_FORMS),
+    "fields in a ring": lambda: _fields(f"{_FIELD} /Kids [6 0 R 6 0 R] /Parent 6 0 R /V (x) >>"),
+    "a field that is drawn by itself": lambda: _fields(f"{_FIELD} /AP << /N 7 0 R >> >>", _form(b"/X Do", 7)),
+    "a field of no numbers": lambda: _fields(
+        "<< /Type /Annot /Subtype /Widget /FT /Tx /V << /V 6 0 R >> /DA 7 /Rect [nan 1e999 -1e999 inf] >>"
+    ),
+    "a field with a megabyte in it": lambda: _fields(f"{_FIELD} /Ff 4096 /V ({'lamp ' * 200_000}) >>"),
+    "20,000 fields": lambda: _fields(*[f"{_FIELD} /V (x) >>"] * 20_000),
+    "unseen words on a page of 1e12 points": lambda: _objects(
+        stream(_TEXT + b" 1 g BT /F1 12 Tf 72 600 Td (white) Tj ET"), box="[0 0 1e12 1e12]"
+    ),
     "bookmarks in a ring": lambda: _objects(
         catalog=_BOOKMARKS,
         more=[_ROOT_OF_BOOKMARKS, "<< /Title (Loop) /Dest [4 0 R /Fit] /Next 7 0 R /First 7 0 R >>"],

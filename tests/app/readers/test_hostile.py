@@ -261,9 +261,11 @@ def test_any_bytes_give_a_book_or_a_refusal(tmp_path: Path, head: bytes, body: b
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(spots=st.lists(st.tuples(st.integers(0, 900), st.binary(min_size=1, max_size=6)), min_size=1, max_size=12))
+@given(spots=st.lists(st.tuples(st.integers(0, 1_300), st.binary(min_size=1, max_size=6)), min_size=1, max_size=12))
 def test_any_damage_to_a_pdf_is_survived(files: Any, spots: list[tuple[int, bytes]]) -> None:
-    path = files.pdf("fuzz.pdf", [[(72, 700, "The first page.")], [(72, 700, "The second page.")]])
+    field = "<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /V (b) /F 4 /DA (/F1 12 Tf 0 g) /Rect [72 600 300 620] >>"
+    pages = [[(72, 700, "The first page.")], [(72, 700, "The second page.")]]
+    path = files.pdf("fuzz.pdf", pages, extra_page=f"/Annots [{field}]", catalog="/AcroForm << /Fields [] >>")
     data = bytearray(path.read_bytes())
     for place, change in spots:
         data[place % len(data) : place % len(data) + len(change)] = change
