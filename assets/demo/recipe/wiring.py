@@ -47,7 +47,7 @@ MARKS = slice(CONSTANT, BEGUN.stop)
 THREE_GAIN, ELLIPSIS_SCALE = 0.2, 3.0
 CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
 COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
-QUESTION_GAIN, BOOK_GAIN, BEGIN_GAIN, NEVER = 5.0, 2.0, 1.2, 6.0
+QUESTION_GAIN, BOOK_GAIN, BEGIN_GAIN, NEVER = 5.0, 2.6, 1.2, 6.0
 """The question speaks louder than both heads of the book, which a false match may lead astray; more matched tokens than
 there are."""
 SECOND_NORM = 1.24
