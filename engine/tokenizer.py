@@ -77,13 +77,15 @@ class BookTokenizer:
     def largest_id(self) -> int:
         """The largest id that words and the template's words can become.
 
-        The token of padding counts only where one of them gives it: many folders have one behind the model's last.
+        Tokens that were added to a vocabulary, such as one for padding, count only where one of them gives it: many
+        folders have some behind the model's last, which nothing ever becomes.
         """
-        vocabulary, padding = self.vocabulary, self._tokenizer.pad_token
-        template = str(getattr(self._tokenizer, "chat_template", None) or "")
-        in_template = padding is not None and (padding in template or "pad_token" in template)
-        if padding is not None and not in_template and vocabulary.get(padding) not in self.words(padding):
-            vocabulary.pop(padding, None)
+        tokenizer, vocabulary = self._tokenizer, self.vocabulary
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        named = {str(token) for name, token in tokenizer.special_tokens_map.items() if name in template}
+        for token, number in tokenizer.get_added_vocab().items():
+            if token not in template and token not in named and number not in self.words(token):
+                vocabulary.pop(token, None)
         return max(vocabulary.values(), default=-1)
 
     @property

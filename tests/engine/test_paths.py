@@ -45,6 +45,7 @@ class Chain:
 
     def __init__(self, tables: dict[str, torch.Tensor]) -> None:
         self.tables = tables
+        self.vocabulary = next(iter(tables.values())).shape[-1]
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
         return torch.tensor(tokens, dtype=torch.long)

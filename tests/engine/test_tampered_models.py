@@ -151,7 +151,12 @@ def test_a_tokenizer_that_knows_more_than_the_model(folder: Path, monkeypatch: p
 def test_an_added_token_behind_the_embedding(folder: Path) -> None:
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 384, "content": "<|later|>"})
+    later = {**tokenizer["added_tokens"][0], "id": 384, "content": "<|later|>", "special": True}
+    tokenizer["added_tokens"].append(later)
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    # Words never become a special token, and the template does not name this one.
+    assert Session.load(EngineConfig(model=str(folder))).tokenizer.vocabulary["<|later|>"] == 384
+    later["special"] = False
     path.write_text(json.dumps(tokenizer), encoding="utf-8")
     with pytest.raises(ModelError, match=r"ids up to 384, .* knows 384 tokens"):
         Session.load(EngineConfig(model=str(folder)))

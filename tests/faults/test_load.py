@@ -97,17 +97,21 @@ def test_a_reader_who_leaves_stops_the_engine(app: App) -> None:
         left = time.perf_counter()
         answer.close()
         noted, until = engine_clock.moments(app.data.parent / _CLOCK), time.monotonic() + 10
-        while noted[-1].what != "AnswerDone" and time.monotonic() < until:
+        asked = noted[-1].request
+        while "AnswerDone" not in (after := _after(noted, asked, left)) and time.monotonic() < until:
             time.sleep(0.02)
             noted = engine_clock.moments(app.data.parent / _CLOCK)
-        asked = noted[-1].request
-        stopped = [moment.what for moment in noted if moment.request == asked and moment.seconds > left]
-        assert "cancel" in stopped, "the answer was over before the reader left"
-        assert noted[-1].what == "AnswerDone"
-        waits.append(noted[-1].seconds - left)
+        assert "cancel" in after, "the answer was over before the reader left"
+        assert "AnswerDone" in after
+        waits.append(after["AnswerDone"] - left)
     count("readers who left in the middle of an answer", LEAVING)
     assert min(waits) < STOP_SECONDS, waits  # the other tests of this machine can only make it longer
     _still_answers(app)
+
+
+def _after(noted: list[engine_clock.Moment], asked: str, left: float) -> dict[str, float]:
+    """What was noted of a request after a moment, and when."""
+    return {moment.what: moment.seconds for moment in noted if moment.request == asked and moment.seconds > left}
 
 
 def test_twenty_tabs(app: App) -> None:
