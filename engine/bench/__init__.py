@@ -97,18 +97,22 @@ def load_session(options: argparse.Namespace) -> Session:
     return stand_in_session(config, options.stand_in) if options.stand_in else Session.load(config)
 
 
-def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Result]]:
-    """Load the models, read the book, run every row."""
+def open_bench(options: argparse.Namespace, document: Document) -> Bench:
+    """Load the models that the options ask for; as much of the book as the longest context may need."""
     session = load_session(options)
     form = session.tokenizer.format_for(document.title)
     longest = max(options.context)
     clipped = Document(
         document.title, document.author, (Page(1, "1", document.text[: _CHARACTERS_PER_TOKEN * longest]),), "text", ""
     )
-    ids = session.tokenizer.book(clipped, form).ids
-    bench = Bench(session, ids, options)
+    return Bench(session, session.tokenizer.book(clipped, form).ids, options)
+
+
+def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Result]]:
+    """Load the models, read the book, run every row."""
+    bench = open_bench(options, document)
     options.rows = options.rows or (["hierarchical"] if options.sweep else list(ROWS))
-    return session, list(sweep_results(bench, options.sweep) if options.sweep else bench.run())
+    return bench.session, list(sweep_results(bench, options.sweep) if options.sweep else bench.run())
 
 
 def main(

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.bench import load_session, parser
+from engine.bench import open_bench, parser
 from engine.bench.__main__ import ASSETS, open_text
 from engine.bench.rows import Bench
 from engine.bench.workloads import Case
@@ -143,9 +143,8 @@ def main(arguments: Sequence[str]) -> int:
     options.draft = options.draft or str(ASSETS / "demo" / "draft")
     options.rows, options.repeats = ["plain"], 1
     book = open_text(options.book or ASSETS / "sample" / "the-lamplighters-of-orre.txt")
-    session = load_session(options)
-    ids = session.tokenizer.book(book, session.tokenizer.format_for(book.title)).ids
-    bench = Bench(session, ids, options)
+    bench = open_bench(options, book)
+    session = bench.session
     drafter = session.hierarchy.drafter
     model = drafter.inner if isinstance(drafter, LookupDrafter) else drafter
     if not isinstance(model, ModelDrafter):
