@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from starlette.testclient import TestClient
 from app.guard import LOCKED, Door, Guard
 from app.tickets import TICKET_SECONDS, Tickets, load_secret, opening_address
 from engine.errors import ResourceError
+from tests.loops import run
 
 PORT = 7860
 BASE = f"http://127.0.0.1:{PORT}"
@@ -180,10 +179,7 @@ def test_a_client_of_another_machine_is_refused(tickets: Tickets) -> None:
 def test_only_known_routes_exist(owner: TestClient, path: str) -> None:
     """Nothing that a library adds to the server is reachable unless it was let in by name."""
     # The client would tidy ".." away, so the path goes in as it stands.
-    # In a thread of its own: a browser of other tests may keep an event loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        status = pool.submit(asyncio.run, raw_status(guarded(Tickets(SECRET)), path, owner)).result()
-    assert status == 404
+    assert run(raw_status(guarded(Tickets(SECRET)), path, owner)) == 404
 
 
 async def raw_status(app: Guard, path: str, owner: TestClient) -> int:

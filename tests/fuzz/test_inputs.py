@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.errors import OptionError, SnapshotRefused, TrifoldError
 from engine.snapshot_header import HEADER, TURN_HEADER, ids_hash, read_header, read_turn
 from tests.fuzz.conftest import JSON, SCALARS, looked_at, mutated, named
+from tests.loops import run
 from tests.tally import count
 
 _MESSAGE = named(["role", "content"]) | st.fixed_dictionaries(
@@ -285,9 +284,7 @@ def test_the_guard(method: str, path: str, query: bytes, headers: list[tuple[byt
         "headers": headers,
         "client": ("127.0.0.1", 1),
     }
-    # On a thread of its own: the browser tests leave a running loop on this one.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, guard(scope, receive, send)).result()
+    run(guard(scope, receive, send))
     assert len(told) == 1
     assert set(reached) <= {"/healthz"}
     assert told[0] in (200, 400, 401, 403, 404, 413)

@@ -75,7 +75,7 @@ function ask(question) {
 }
 
 function beginChat() {
-  if (asking) tell({ cause: "An answer is being written.", remedy: "Stop it, or wait for its end." });
+  if (asking || askedHere()) tell({ cause: "An answer is being written.", remedy: "Stop it, or wait for its end." });
   else press("fresh");
 }
 

@@ -16,7 +16,7 @@ from app.ui.desk import Keeper
 from engine.errors import Busy, InputError
 from engine.events import Failed, StopReason
 from tests.app.ui.conftest import a_file, make_keeper, ready  # noqa: F401 - fixtures of the page
-from tests.app.ui.scripted import ScriptedEngine, ScriptedModel, figures, wait_for
+from tests.app.ui.scripted import ScriptedEngine, figures, model_info, wait_for
 
 Make = Callable[..., Keeper]
 ANSWER = " ".join(f"word{number}" for number in range(24))
@@ -103,7 +103,7 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     assert keeper.chat is not None
     assert keeper.chat.exchanges == ()
     assert not keeper.desk.asking
-    record = Verified(tmp_path / "verified.json").of(ScriptedModel())
+    record = Verified(tmp_path / "verified.json").of(model_info())
     assert record is not None
     assert (record.how, record.tokens) == ("race", 24)
 
@@ -151,14 +151,14 @@ class Differing(ScriptedEngine):
 def test_a_race_that_differs_takes_the_badge_away(ready: Make, tmp_path: Path) -> None:  # noqa: F811
     keeper = ready(Differing(word_seconds=0.001))
     verified = Verified(tmp_path / "verified.json")
-    verified.note(ScriptedModel(), "selftest", 64, 64)
+    verified.note(model_info(), "selftest", 64, 64)
     race = Race(keeper, verified, lambda: QUESTIONS)
     race.start("Who?")
     wait_for(lambda: not race.state.running)
     assert race.result is not None
     assert len(race.result.heats) == 1, "the first difference ends it"
     assert (race.result.same, race.result.tokens) == (24, 26)
-    assert verified.of(ScriptedModel()) is None
+    assert verified.of(model_info()) is None
 
 
 def test_a_race_can_be_stopped_and_proves_nothing(ready: Make, tmp_path: Path) -> None:  # noqa: F811
@@ -180,7 +180,7 @@ def test_what_goes_wrong_is_said(ready: Make, make_keeper: Make, tmp_path: Path)
     wait_for(lambda: not race.state.running)
     assert race.state.trouble is not None
     assert race.state.trouble.cause == "The memory ran out."
-    race._keeper.engine.now = replace(race._keeper.engine.now, model=replace(ScriptedModel(), parameters=0))
+    race._keeper.engine.now = replace(race._keeper.engine.now, model=model_info(parameters=0))
     with pytest.raises(InputError, match="on this machine"):
         race.start("Who?")
     with pytest.raises(InputError, match="no question"):
@@ -192,16 +192,16 @@ def test_what_goes_wrong_is_said(ready: Make, make_keeper: Make, tmp_path: Path)
 def test_the_badge_belongs_to_one_pair_on_one_device(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "verified.json"
     verified = Verified(file, clock=lambda: 1.0)
-    verified.note(ScriptedModel(), "race", 15, 15)
-    assert verified.of(ScriptedModel()) is None, "too few tokens to prove anything"
-    verified.note(ScriptedModel(), "race", 192, 192)
-    assert verified.of(ScriptedModel()) is not None
+    verified.note(model_info(), "race", 15, 15)
+    assert verified.of(model_info()) is None, "too few tokens to prove anything"
+    verified.note(model_info(), "race", 192, 192)
+    assert verified.of(model_info()) is not None
     for change in ({"device": "cuda"}, {"draft_name": None}, {"kv_note": "KV 8-bit"}):
-        assert verified.of(replace(ScriptedModel(), **change)) is None  # type: ignore[arg-type]
+        assert verified.of(model_info(**change)) is None  # type: ignore[arg-type]
     assert verified.of(None) is None
     assert len(json.loads(file.read_text(encoding="utf-8"))) == 1
-    Verified(file).note(replace(ScriptedModel(), device="cuda"), "selftest", 64, 64)  # another program's check
-    assert verified.of(replace(ScriptedModel(), device="cuda")) is not None
-    assert verified.of(ScriptedModel()) is not None
+    Verified(file).note(model_info(device="cuda"), "selftest", 64, 64)  # another program's check
+    assert verified.of(model_info(device="cuda")) is not None
+    assert verified.of(model_info()) is not None
     file.write_text("not json", encoding="utf-8")
-    assert Verified(file).of(ScriptedModel()) is None
+    assert Verified(file).of(model_info()) is None

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from engine.document import Document
@@ -31,45 +31,35 @@ from engine.events import (
     TextDelta,
     TimeSplit,
 )
+from engine.fitting import Fit
+from engine.status import ModelInfo, Status
 
 GIB = 1 << 30
+KV_BYTES = 12_288  # of a token
 _ENDS = (BookRead, AnswerDone, Failed)
 
 
-@dataclass(frozen=True)
-class ScriptedFit:
-    tokens: int
-    limit: int
-    fits: bool
-    sentence: str
-    pages_that_fit: int
-    kv_bytes: int
+def model_info(**changes: Any) -> ModelInfo:
+    """A model that the page can tell of, as the engine's own record."""
+    known: dict[str, Any] = {
+        "name": "Storyteller 27M",
+        "path": "demo",
+        "parameters": 27_000_000,
+        "architecture": "llama",
+        "context_limit": 32_768,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "vocabulary": 8_192,
+        "kv_bytes_per_token": KV_BYTES,
+        "draft_name": "Storyteller 3M",
+        "draft_parameters": 3_000_000,
+    }
+    return ModelInfo(**{**known, **changes})
 
 
-@dataclass(frozen=True)
-class ScriptedModel:
-    name: str = "Storyteller 27M"
-    path: str = "demo"
-    parameters: int = 27_000_000
-    context_limit: int = 32_768
-    dtype: str = "bfloat16"
-    device: str = "cpu"
-    architecture: str = "llama"
-    draft_name: str | None = "Storyteller 3M"
-    draft_parameters: int | None = 3_000_000
-    kv_bytes_per_token: int = 12_288
-    vocabulary: int = 8_192
-    kv_note: str = ""
-
-
-@dataclass(frozen=True)
-class ScriptedStatus:
-    state: str = "idle"
-    detail: str = ""
-    model: ScriptedModel | None = field(default_factory=ScriptedModel)
-    book: Any = None
-    figures: Figures | None = None
-    page_scores: tuple[float, ...] = ()
+def engine_status(**changes: Any) -> Status:
+    """What the engine says of itself when it has nothing to do."""
+    return Status(**{"state": "idle", "detail": "", "model": model_info(), **changes})
 
 
 class Request:
@@ -134,7 +124,7 @@ class ScriptedEngine:
         self.limit = limit
         self.failure = failure
         self.fail_after = fail_after
-        self.now = ScriptedStatus()
+        self.now = engine_status()
         self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
         self.asked_in: list[str] = []  # chats
         self.requests: list[Request] = []
@@ -143,20 +133,20 @@ class ScriptedEngine:
         self._pages = 1
         self._read_part = 0.0
 
-    def status(self) -> ScriptedStatus:
+    def status(self) -> Status:
         return self.now
 
-    def wait_ready(self, timeout: float | None = None) -> ScriptedStatus:
+    def wait_ready(self, timeout: float | None = None) -> Status:
         return self.now
 
-    def measure(self, document: Document) -> ScriptedFit:
+    def measure(self, document: Document) -> Fit:
         tokens = max(1, document.characters // 4)
         pages = len(document.pages)
         fitting = min(pages, pages * self.limit // tokens)
         fits = tokens <= self.limit
         word = "fits in" if fits else "is too long for"
         sentence = f"This book has {tokens:,} tokens and {word} the window of {self.limit:,}."
-        return ScriptedFit(tokens, self.limit, fits, sentence, fitting, tokens * 12_288)
+        return Fit(tokens, self.limit, fits, fitting, tokens * KV_BYTES, sentence)
 
     def read(self, document: Document, fit: bool = False, resume: bool = False) -> Request:
         self._pages = len(document.pages)

@@ -13,7 +13,8 @@ from app.ui.desk import Action, Keeper, Stage
 from app.ui.live import Live
 from engine.config import SamplingParams
 from engine.errors import Busy, DocumentError, ModelNotFound, PasswordNeeded
-from tests.app.ui.scripted import ScriptedEngine, ScriptedStatus, book, wait_for
+from engine.status import Status
+from tests.app.ui.scripted import ScriptedEngine, book, engine_status, wait_for
 
 Make = Callable[..., Keeper]
 
@@ -108,7 +109,7 @@ def test_a_surprise_is_a_sentence_too(make_keeper: Make, a_file: Path, caplog: p
 
 def test_a_book_can_be_picked_while_the_model_loads(make_keeper: Make, a_file: Path) -> None:
     engine = ScriptedEngine()
-    engine.now = ScriptedStatus(state="loading", model=None)
+    engine.now = engine_status(state="loading", model=None)
     keeper = make_keeper(engine)
     keeper.open(keeper.books.copy_in(a_file))
     wait_for(at(keeper, Stage.WAITING))
@@ -119,7 +120,7 @@ def test_a_book_can_be_picked_while_the_model_loads(make_keeper: Make, a_file: P
 
 def test_a_model_that_cannot_be_loaded_is_a_sentence(make_keeper: Make, a_file: Path) -> None:
     class Broken(ScriptedEngine):
-        def wait_ready(self, timeout: float | None = None) -> ScriptedStatus:
+        def wait_ready(self, timeout: float | None = None) -> Status:
             raise ModelNotFound("There is no model.", "Name one.")
 
     keeper = make_keeper(Broken())

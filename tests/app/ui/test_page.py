@@ -23,8 +23,10 @@ from app.ui.tabs import Tabs
 from app.ui.view import Growing, map_view, page_view
 from engine.errors import EngineError
 from engine.events import StopReason
+from engine.status import Status
 from tests.app.ui.entering import enter
-from tests.app.ui.scripted import ScriptedEngine, ScriptedModel, ScriptedStatus, book, figures, wait_for
+from tests.app.ui.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
+from tests.loops import run
 
 PORT = 7862
 
@@ -152,8 +154,8 @@ def test_another_start_page_is_refused_not_broken() -> None:
         shell.frame("<html><body><new-gradio></new-gradio></body></html>")
 
 
-def view_of(desk: Desk, status: ScriptedStatus | None = None) -> dict:
-    return page_view(desk, status or ScriptedStatus())
+def view_of(desk: Desk, status: Status | None = None) -> dict:
+    return page_view(desk, status or engine_status())
 
 
 def test_an_empty_desk() -> None:
@@ -167,31 +169,31 @@ def test_an_empty_desk() -> None:
 
 def test_kv_that_is_not_exact_is_named() -> None:
     note = "KV 8-bit: approximate; exact with respect to 8-bit KV"
-    told = view_of(Desk(), ScriptedStatus(model=ScriptedModel(kv_note=note)))["model"]["parts"]
+    told = view_of(Desk(), engine_status(model=model_info(kv_note=note)))["model"]["parts"]
     assert note in told
     assert [part for part in told if part != note] == view_of(Desk())["model"]["parts"]
 
 
 def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
-    elsewhere = dataclasses.replace(ScriptedModel(), parameters=0)
+    elsewhere = model_info(parameters=0)
     assert view_of(Desk())["model"]["here"]
-    assert not view_of(Desk(), ScriptedStatus(model=elsewhere))["model"]["here"]
+    assert not view_of(Desk(), engine_status(model=elsewhere))["model"]["here"]
 
 
 def test_the_view_of_a_model_looks_at_the_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
     monkeypatch.setattr(view, "is_same_folder", lambda path, _: bool(looks.append(path)))
-    status = ScriptedStatus(model=dataclasses.replace(ScriptedModel(), path="/models/of/this/test"))
+    status = engine_status(model=model_info(path="/models/of/this/test"))
     for _ in range(10):
         assert view_of(Desk(), status)["model"]["state"] == "ready"
     assert looks == ["/models/of/this/test"]
 
 
 def test_a_model_on_its_way_and_one_that_failed() -> None:
-    loading = view_of(Desk(), ScriptedStatus(state="loading", model=None))["model"]
+    loading = view_of(Desk(), engine_status(state="loading", model=None))["model"]
     assert (loading["state"], loading["line"]) == ("loading", "Loading the model…")
     assert "open a book already" in loading["detail"]
-    failed = view_of(Desk(), ScriptedStatus(state="failed", detail="No folder.", model=None))["model"]
+    failed = view_of(Desk(), engine_status(state="failed", detail="No folder.", model=None))["model"]
     assert (failed["state"], failed["detail"]) == ("failed", "No folder.")
 
 
@@ -223,7 +225,7 @@ def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
     async def collect() -> list[dict]:
         return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
 
-    assert asyncio.run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
+    assert run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
 
 
 def test_of_an_answer_that_grows_only_the_new_words_are_sent() -> None:
@@ -237,7 +239,7 @@ def test_of_an_answer_that_grows_only_the_new_words_are_sent() -> None:
     async def collect() -> list[dict]:
         return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
 
-    assert [news["writing"] for news in asyncio.run(collect())] == [
+    assert [news["writing"] for news in run(collect())] == [
         {"answer": 7, "whole": True, "text": "It was"},
         {"answer": 7, "whole": False, "text": " Maren"},
         {"answer": 8, "whole": True, "text": "It was no"},
@@ -261,7 +263,7 @@ def test_a_tab_that_goes_before_its_answer_has_ended_is_noticed() -> None:
 
     def ask(path: str, *bodies: bool) -> None:
         scope = {"type": "http", "path": path, "query_string": b"session_hash=tab7"}
-        asyncio.run(Tabs(stream(*bodies), left.append)(scope, None, send))  # type: ignore[arg-type]
+        run(Tabs(stream(*bodies), left.append)(scope, None, send))  # type: ignore[arg-type]
 
     ask(tabs.STREAM, True, False)
     ask("/live", True)
@@ -306,7 +308,7 @@ def test_gradios_queue_sleeps_while_nobody_asks(keeper: Keeper, monkeypatch: pyt
     async def look() -> None:
         await asyncio.gather(queue.start_processing(), queue.start_progress_updates())
 
-    asyncio.run(look())
+    run(look())
     assert sum(1 / seconds for seconds in set(slept)) < 30  # looks in a second; Gradio's own are 1,100
 
 
