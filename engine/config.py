@@ -53,25 +53,26 @@ class EngineConfig:
             respect to the rounded weights.
         kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
             approximate, and exact with respect to 8-bit KV.
-        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1). None: it and
-            ``num_pending_tokens`` are chosen every round from measured costs and acceptance.
+        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not
+            given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
-        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; None takes what
-            a pass hardly notices on this machine, 1,024 where nothing has been measured.
+        retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given,
+            what a pass hardly notices on this machine, and 1,024 where nothing has been measured.
         chunk_size: neighbouring tokens that are selected together.
         refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
             drops) or "never".
         refresh_every: verifications between two rebuilds, for "every".
-        num_sink_tokens, window_size: the draft's streaming cache.
-        prefill_block: tokens in one forward step of one layer; None takes what is fast on this machine.
+        num_sink_tokens: first tokens that the draft's streaming cache keeps.
+        window_size: newest tokens that the draft's streaming cache keeps.
+        prefill_block: tokens in one forward step of one layer; if not given, what is fast on this machine.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on the GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
-        speeds_file: where short probes of this machine are kept; none probes nothing.
-        snapshot_folder: where read books are kept; none keeps nothing.
+        speeds_file: where short probes of this machine are kept; an empty name probes nothing.
+        snapshot_folder: where read books are kept; an empty name keeps nothing.
         snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
     """
 

@@ -232,8 +232,11 @@ def _add_model(parser: Parser) -> None:
         if field.name in _SHORT_NAMES:
             names.append(_SHORT_NAMES[field.name])
         kind = int if field.default is None else type(field.default)
-        usual = "chosen while it runs" if field.default is None else field.default
-        meaning = f"{meanings.get(field.name, '')} ({usual})".strip()
+        meaning = meanings.get(field.name, "")
+        if field.default is not None:
+            meaning += f" ({field.default or 'in the data folder'})"
+        elif "if not given" not in meaning:
+            meaning += " (chosen while it runs)"
         group.add_argument(*names, dest=field.name, type=kind, metavar="N" if kind is int else "NAME", help=meaning)
 
 

@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
     p.add_argument("--repeats", type=int, default=3, help="runs of every row, interleaved")
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
-    p.add_argument("--chunk-size", type=int, default=None)
+    p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
     p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
     p.add_argument("--gamma2", type=int, default=None, help="tokens pending per verification")
     p.add_argument(
@@ -67,10 +67,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--sweep", choices=SWEEPS, help="vary one setting instead; rows: hierarchical, unless others are named"
     )
-    p.add_argument("--device", default="auto")
-    p.add_argument("--dtype", default="auto")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
-    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--seed", type=int, default=1, help="of sampled answers")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
     p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results")
     p.add_argument("--quiet", action="store_true", help="no progress on stderr")
