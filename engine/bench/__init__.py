@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
     p.add_argument("--rows", type=_names(ROWS), default=None, help="rows: " + ",".join(ROWS))
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
+    p.add_argument("--questions", type=int, default=4, help="sentences that are asked for in quote")
     p.add_argument("--repeats", type=int, default=3, help="runs of every row, interleaved")
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
     p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
@@ -79,8 +80,8 @@ def parser() -> argparse.ArgumentParser:
 
 def load_session(options: argparse.Namespace) -> Session:
     """The session that the options ask for."""
-    if options.tokens < 2 or options.repeats < 1:
-        raise OptionError("--tokens must be at least 2 and --repeats at least 1.")
+    if options.tokens < 2 or options.repeats < 1 or options.questions < 1:
+        raise OptionError("--tokens must be at least 2, --repeats and --questions at least 1.")
     if options.plot and options.plot.suffix != ".svg":
         raise OptionError("Pictures are written as SVG.", "Name a file that ends in .svg.")
     chosen = {

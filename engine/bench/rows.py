@@ -89,7 +89,7 @@ class Bench:
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
         self._paces: dict[str, Pace] = {}
-        self._cases: dict[tuple[str, int], list[Case]] = {}
+        self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Result]:
@@ -97,9 +97,10 @@ class Bench:
         for context in self.options.context:
             self.prefill(context)
             for workload in self.options.workloads:
-                if (workload, context) not in self._cases:
-                    self._cases[workload, context] = self.workloads.cases(workload, context)
-                cases = self._cases[workload, context]
+                asked = workload, context, self.options.questions
+                if asked not in self._cases:
+                    self._cases[asked] = self.workloads.cases(*asked)
+                cases = self._cases[asked]
                 for temperature in self.options.temperature:
                     self._paces = {}
                     place = {"workload": workload, "context": context, "temperature": temperature}

@@ -16,8 +16,9 @@ from engine.tokenizer import BookTokenizer
 WORKLOADS = ("prose", "quote", "followup")
 # Words of the sentence that a question names.
 _KEY_WORDS = 6
-# Where in the book the sentences lie that are asked for, as shares of its length.
+# Where in the book the sentences lie that are asked for, as shares of its length; more are spread between these.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
+_SPREAD = 0.618  # steps of the golden section never fall together
 # Tokens that are searched for a sentence from there.
 _REACH = 400
 # A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
@@ -58,8 +59,8 @@ class Workloads:
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
 
-    def cases(self, workload: str, context: int) -> list[Case]:
-        """The cases of a workload on the first ``context`` tokens of the book.
+    def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
+        """The cases of a workload on the first ``context`` tokens of the book; so many ``questions`` for quotations.
 
         Raises:
             InputError: the book is shorter than that.
@@ -72,12 +73,13 @@ class Workloads:
         book = self._ids[:context]
         if workload == "prose":
             return [Case(book, len(book), ends=False)]
-        questions = [f"Where does it say “{self._key(book, depth)}”?" for depth in _DEPTHS]
-        prompts = [[*book, *self._question(question, self._form.after_book)] for question in questions]
+        spread = [0.05 + 0.9 * (number * _SPREAD % 1) for number in range(questions - len(_DEPTHS))]
+        asked = [f"Where does it say “{self._key(book, depth)}”?" for depth in (*_DEPTHS, *spread)]
+        prompts = [[*book, *self._question(question, self._form.after_book)] for question in asked]
         if workload == "quote":
-            return [Case(prompt, len(prompt), ends=True) for prompt in prompts]
+            return [Case(prompt, len(prompt), ends=True) for prompt in prompts[:questions]]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
-        second = self._question(questions[2], self._form.between_turns)
+        second = self._question(asked[2], self._form.between_turns)
         # An answer that ended by itself already carries the token that closes its turn.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 

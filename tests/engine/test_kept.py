@@ -1,0 +1,51 @@
+"""The measurements that are kept: files, their page and pictures, from a run on a tiny pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.bench import kept, open_bench, parser
+from engine.bench.rows import Bench
+from engine.document import Document
+
+PARTS = (
+    kept.Part("1k", "Rows.", 300, ("plain", "hierarchical"), ("prose", "quote"), 8, questions=6),
+    kept.Part("refresh", "Refreshing.", 300, ("hierarchical",), ("prose",), 8, sweep="refresh"),
+)
+
+
+@pytest.fixture
+def bench(tiny: Callable[..., str], book: Document) -> Bench:
+    line = ["--quiet", "--context", "300", "--budget", "64", "--model", tiny("llama", spread=0.1)]
+    options = parser().parse_args([*line, "--draft", tiny("llama", seed=1, layers=1, width=32)])
+    return open_bench(options, book)
+
+
+def test_what_is_kept_is_what_was_measured(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "PARTS", PARTS)
+    measured = [kept.measure(bench, part) for part in PARTS]
+    for part, results in zip(PARTS, measured, strict=True):
+        kept.write(tmp_path, part, bench, "The lamp", results)
+    kept.draw(tmp_path)
+    assert [results for _, _, results in kept.read(tmp_path)] == measured
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page.index("## Rows.") < page.index("| plain | prose | 300 |") < page.index("## Refreshing.")
+    assert "The lamp; at most 8 tokens, budget 64, one run." in page
+    for picture in ("contexts.svg", "refresh.svg"):
+        assert f"({picture})" in page
+        assert (tmp_path / picture).read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_more_questions_are_more_cases(bench: Bench) -> None:
+    bench.prefill(300)
+    few, many = (bench.workloads.cases("quote", 300, count) for count in (4, 9))
+    assert (len(few), len(many)) == (4, 9)
+    assert many[:4] == few
+
+
+def test_contexts_only_grow() -> None:
+    contexts = [part.context for part in kept.PARTS]
+    assert contexts == sorted(contexts)
