@@ -1,12 +1,22 @@
 """Models that are worth a try for whole books: pairs of a target and a draft, with what is known before a download.
 
 Pure data. The parameters follow, to the last one, from layers, widths, heads and vocabulary of each model's published
-config.json (a test counts them), and so do the KV bytes. These values were compared with copies of the settings in
-public repositories for Llama 3.1 8B, Qwen 3 4B and Phi-3 mini, and the window of Qwen 2.5 1M and the licence of Yarn
-Llama 2 with their makers' own words; sizes of files and the other licences are written down from memory (November
-2026), and whether LWM, Yarn Llama 2 and Llama-68M offer safetensors at all could not be looked up. Nothing is decided
-by them but what is shown beforehand: before weights are fetched, the hub's own list of files and the model's real
-settings take their place, and a model without safetensors is refused with that reason.
+config.json (a test counts them), and so do the KV bytes. What was looked up elsewhere, in stored copies of public pages
+(November 2026):
+
+    config.json in public repositories     Llama 3.1 8B, Qwen 3 4B, Phi-3 mini
+    the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
+      (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
+                                           their pickles), Llama-68M
+    licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM
+    its makers' words                      the window of Qwen 2.5 1M, the licence of Yarn Llama 2
+    pickled weights alone on the page      LWM, both Yarn, Llama-68M. For LWM, Yarn 7B and Llama-68M the hub's own
+                                           converter has proposed safetensors, which are taken (``listing``); of Yarn
+                                           13B this is not known, and without them it is refused with that reason
+
+From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B and Qwen 2.5 0.5B, the
+other licences. Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list
+of files and the model's real settings take their place.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -23,7 +33,7 @@ _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
 _APACHE = "Apache 2.0"
-_OLD = " Uploads of its age may lack safetensors: the hub's list is looked at first, and says so."
+_OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _TRAINED_1M = 262_144
 """Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 

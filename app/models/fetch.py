@@ -186,6 +186,7 @@ def _finish(listing: Listing, folder: Path) -> None:
         "id": listing.id,
         "revision": listing.revision,
         "licence": listing.licence,
+        "converted": listing.converted,
         "files": {file.name: {"size": file.size, "digest": file.digest} for file in listing.files},
     }
     written = folder / f"{MARKER}.new"

@@ -1,4 +1,9 @@
-"""What the hub has of a model: its revision and the files that we want of it. Used by ``fetch`` alone."""
+"""What the hub has of a model: its revision and the files that we want of it. Used by ``fetch`` alone.
+
+Old models often hold pickled weights only, which are never taken. For many of them the hub's own converter has proposed
+the same weights in safetensors, as a pull request that nobody merged: that is taken, as transformers itself does, where
+it is the one commit on top of what the maker published.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,9 @@ UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and
 
 FIRST_ANSWER_SECONDS = 6.0
 
+CONVERTER = "SFconvertbot"
+"""The hub's own account that converts pickled weights; nobody else's pull requests are looked at."""
+
 
 @dataclass(frozen=True)
 class File:
@@ -33,22 +41,35 @@ class File:
 
 @dataclass(frozen=True)
 class Listing:
-    """What the hub says about a model: its revision (a commit), its files that we want, and its licence."""
+    """What the hub says about a model: its revision (a commit), its files that we want, and its licence.
+
+    ``converted`` is the pull request of the hub's converter that the files come from, "" for what the maker published.
+    """
 
     id: str
     revision: str
     files: tuple[File, ...]
     licence: str
     gated: bool
+    converted: str = ""
 
 
 def look_up(name: str) -> Listing:
-    """Ask the hub for the list of a model's files."""
+    """Ask the hub for the list of a model's files.
+
+    Raises:
+        ModelError: there are no weights in safetensors, or no settings.
+        Exception: whatever the hub's library raises (``hub_words`` has the words for it).
+    """
     from huggingface_hub import HfApi
 
-    info = HfApi().model_info(name, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
-    files = [_file(sibling) for sibling in info.siblings or () if _wanted(sibling.rfilename)]
-    if not any(file.is_weights for file in files):
+    hub = HfApi()
+    info = hub.model_info(name, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
+    files, converted = _files(info), ""
+    if not _has_weights(files) and (proposal := _conversion(hub, name, str(info.sha))):
+        info = hub.model_info(name, revision=proposal, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
+        files, converted = _files(info), proposal
+    if not _has_weights(files):
         raise ModelError(
             f"{name} offers no weights in safetensors.",
             "Its other formats can run code when opened and are refused; choose another copy of this model.",
@@ -58,7 +79,34 @@ def look_up(name: str) -> Listing:
     card: Any = info.card_data or {}
     licence = card.get("license_name") or card.get("license") or ""
     files.sort(key=lambda file: (file.is_weights, file.name))
-    return Listing(name, str(info.sha), tuple(files), str(licence), bool(info.gated))
+    return Listing(name, str(info.sha), tuple(files), str(licence), bool(info.gated), converted)
+
+
+def _conversion(hub: Any, name: str, published: str) -> str | None:
+    """The pull request in which the converter added safetensors to exactly what is published."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        for proposal in hub.get_repo_discussions(
+            name, author=CONVERTER, discussion_type="pull_request", discussion_status="open"
+        ):
+            if proposal.author != CONVERTER or not proposal.is_pull_request or proposal.status != "open":
+                continue
+            reference = str(proposal.git_reference)
+            commits = hub.list_repo_commits(name, revision=reference)
+            if len(commits) > 1 and commits[1].commit_id == published:  # not of weights that were replaced since
+                return reference
+    except HfHubHTTPError:  # its maker has turned discussions off: then nothing was proposed
+        return None
+    return None
+
+
+def _files(info: Any) -> list[File]:
+    return [_file(sibling) for sibling in info.siblings or () if _wanted(sibling.rfilename)]
+
+
+def _has_weights(files: list[File]) -> bool:
+    return any(file.is_weights for file in files)
 
 
 def _file(sibling: Any) -> File:

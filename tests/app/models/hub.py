@@ -12,8 +12,19 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+PROPOSED = "89abcdef0123456789abcdef0123456789abcdef"
+
+
+@dataclass
+class Proposal:
+    """A pull request: who made it, the commit that it stands on, and the files of its branch."""
+
+    author: str
+    files: dict[str, bytes]
+    parent: str = REVISION
 
 
 @dataclass
@@ -23,6 +34,7 @@ class Hub:
     maps a file to the byte at which its first connection breaks; nothing after it comes until ``go_on`` is set."""
 
     models: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    proposals: dict[str, list[Proposal]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     key: str = "hf_right"
     cut: dict[str, int] = field(default_factory=dict)
@@ -48,9 +60,36 @@ class Hub:
         """The Range headers of the times a file's content was asked for."""
         return [wanted for method, path, wanted in self.asked if method == "GET" and path.endswith(f"/{file}")]
 
-    def listing(self, name: str) -> dict[str, Any]:
+    def contents(self, name: str, revision: str) -> dict[str, bytes]:
+        """The files of a revision: a commit, or a pull request such as refs/pr/1."""
+        number = revision.rpartition("/")[2]
+        if revision == PROPOSED or revision.startswith("refs/pr/"):
+            return self.proposals[name][int(number) - 1 if number.isdigit() else 0].files
+        return self.models[name]
+
+    def discussions(self, name: str) -> dict[str, Any]:
+        found = [
+            {
+                "title": "Adding `safetensors` variant of this model",
+                "num": number,
+                "author": {"name": proposal.author},
+                "createdAt": "2024-03-01T12:00:00.000Z",
+                "status": "open",
+                "repo": {"name": name, "type": "model"},
+                "isPullRequest": True,
+            }
+            for number, proposal in enumerate(self.proposals.get(name, ()), 1)
+        ]
+        return {"discussions": found, "count": len(found), "start": 0}
+
+    def commits(self, name: str, revision: str) -> list[dict[str, Any]]:
+        proposal = self.proposals[name][int(revision.rpartition("/")[2]) - 1]
+        entry = {"authors": [], "date": "2024-03-01T12:00:00.000Z", "title": "", "message": ""}
+        return [{**entry, "id": commit} for commit in (PROPOSED, proposal.parent)]
+
+    def listing(self, name: str, revision: str = "main") -> dict[str, Any]:
         siblings = []
-        for file, content in self.models[name].items():
+        for file, content in self.contents(name, revision).items():
             entry: dict[str, Any] = {"rfilename": file, "size": self.lies.get(file, len(content))}
             if file.endswith((".safetensors", ".bin")):
                 digest = hashlib.sha256(content).hexdigest()
@@ -62,7 +101,7 @@ class Hub:
         return {
             "id": name,
             "modelId": name,
-            "sha": REVISION,
+            "sha": PROPOSED if revision.startswith("refs/pr/") else REVISION,
             "gated": "manual" if name in self.gated else False,
             "private": False,
             "tags": [],
@@ -92,25 +131,32 @@ def start(hub: Hub) -> ThreadingHTTPServer:
             hub.asked.append((self.command, path, self.headers.get("Range", "")))
             parts = path.strip("/").split("/")
             if parts[:2] == ["api", "models"] and len(parts) >= 4:
-                self._listing("/".join(parts[2:4]))
+                self._about("/".join(parts[2:4]), parts[4:])
             elif len(parts) == 5 and parts[2] == "resolve":
-                self._file("/".join(parts[:2]), parts[4], with_body)
+                self._file("/".join(parts[:2]), unquote(parts[3]), parts[4], with_body)
             else:
                 self._refuse(404, "RepoNotFound")
 
-        def _listing(self, name: str) -> None:
+        def _about(self, name: str, rest: list[str]) -> None:
             if name not in hub.models:
                 return self._refuse(401, "RepoNotFound")
-            body = json.dumps(hub.listing(name)).encode()
+            revision = unquote(rest[1]) if len(rest) > 1 else "main"
+            if rest[:1] == ["discussions"]:
+                if name not in hub.proposals:
+                    return self._refuse(403, "DiscussionsDisabled")
+                answer: Any = hub.discussions(name)
+            else:
+                answer = hub.commits(name, revision) if rest[:1] == ["commits"] else hub.listing(name, revision)
+            body = json.dumps(answer).encode()
             self._head(200, {"Content-Type": "application/json", "Content-Length": str(len(body))})
             self.wfile.write(body)
 
-        def _file(self, name: str, file: str, with_body: bool) -> None:
+        def _file(self, name: str, revision: str, file: str, with_body: bool) -> None:
             if name not in hub.models:
                 return self._refuse(401, "RepoNotFound")
             if name in hub.gated and self.headers.get("Authorization") != f"Bearer {hub.key}":
                 return self._refuse(403 if self.headers.get("Authorization") else 401, "GatedRepo")
-            content = hub.models[name].get(file)
+            content = hub.contents(name, revision).get(file)
             if content is None:
                 return self._refuse(404, "EntryNotFound")
             if with_body and hub.damaged.get(file, 0) > 0:

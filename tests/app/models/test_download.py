@@ -14,11 +14,12 @@ from app.models.bring import bring
 from app.models.download import Cancelled, Download, Progress
 from app.models.fetch import MARKER, PARTS
 from app.models.fit import Room
+from app.models.listing import CONVERTER
 from app.models.places import Places
 from app.settings import DEMO_DRAFT, DEMO_MODEL
 from engine.errors import ModelError, ModelNotFound, ResourceError
 from tests.app.models.conftest import DRAFT, TARGET
-from tests.app.models.hub import REVISION, Hub
+from tests.app.models.hub import PROPOSED, REVISION, Hub, Proposal
 
 WEIGHTS = "model.safetensors"
 PLENTY = Room(memory=10**12, disk=10**12, on_gpu=False)
@@ -146,6 +147,40 @@ def test_pickled_weights_are_not_taken(hub: Hub, tmp_path: Path) -> None:
     hub.models["acme/old"] = {"config.json": b"{}", "pytorch_model.bin": b"\x80\x02"}
     with pytest.raises(ModelError, match="no weights in safetensors"):
         Download().get("acme/old", tmp_path / "got", lambda _: None)
+
+
+def _pickled(hub: Hub) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """A model whose maker offers pickles only, and the same with the weights in safetensors."""
+    converted = {**hub.models[TARGET], "pytorch_model.bin": b"\x80\x02"}
+    published = {name: content for name, content in converted.items() if name != WEIGHTS}
+    hub.models["acme/old"] = published
+    return published, converted
+
+
+def test_the_hubs_own_conversion_of_pickled_weights_is_taken(hub: Hub, tmp_path: Path) -> None:
+    published, converted = _pickled(hub)
+    stranger = Proposal("somebody", {**converted, WEIGHTS: b"not these"})
+    stale = Proposal(CONVERTER, {**converted, WEIGHTS: b"nor these"}, parent="f" * 40)
+    hub.proposals["acme/old"] = [stranger, stale, Proposal(CONVERTER, converted)]
+    about = Download().about("acme/old")
+    assert about["weights"] == len(converted[WEIGHTS])
+    hub.proposals["acme/old"] = [hub.proposals["acme/old"][2]]
+    Download().get("acme/old", tmp_path / "got", lambda _: None)
+    assert same(tmp_path / "got" / WEIGHTS, DEMO_MODEL / WEIGHTS)
+    assert not (tmp_path / "got" / "pytorch_model.bin").exists()
+    marker = json.loads((tmp_path / "got" / MARKER).read_text())
+    assert (marker["revision"], marker["converted"]) == (PROPOSED, "refs/pr/1")
+    assert WEIGHTS not in published
+
+
+@pytest.mark.parametrize(("author", "parent"), [("somebody", REVISION), (CONVERTER, "f" * 40)])
+def test_no_other_pull_request_is_taken(hub: Hub, tmp_path: Path, author: str, parent: str) -> None:
+    """Neither a stranger's nor one that was made of weights which the maker has replaced since."""
+    _, converted = _pickled(hub)
+    hub.proposals["acme/old"] = [Proposal(author, converted, parent)]
+    with pytest.raises(ModelError, match="no weights in safetensors"):
+        Download().get("acme/old", tmp_path / "got", lambda _: None)
+    assert hub.fetched(WEIGHTS) == []
 
 
 def test_a_draft_with_another_vocabulary_is_left_out_before_its_weights(hub: Hub, places: Places) -> None:
