@@ -106,7 +106,8 @@ def _line(exchange: Exchange) -> str:
     """The quiet line under an answer: its figures, how it ended, and from how much of the book it is."""
     if exchange.trouble is not None:
         return ""
-    parts = [presentation.answer_line(exchange.figures, None if exchange.interrupted else exchange.stopped)]
+    stopped = None if exchange.interrupted else exchange.stopped
+    parts = [presentation.answer_line(exchange.figures, stopped, len(exchange.stages))]
     if exchange.interrupted:
         parts.append("cut off when Trifold ended")
     if exchange.pages_read:

@@ -39,7 +39,7 @@ def start(keeper: Keeper, job: Job, work: Callable[[], None]) -> None:
 def open_book(keeper: Keeper, job: Job, book: Book, password: str | None) -> None:
     """From the file to a book that can be asked about."""
     path = keeper.books.path(book)
-    document = _named(keeper.read_document(path, password=password), book)
+    document = _taken_apart(keeper, book, password)
     if job.cancelled:
         return
     if password:
@@ -142,7 +142,12 @@ def _fail(keeper: Keeper, job: Job, error: TrifoldError, stage: Stage, action: A
     keeper.set(job, stage=stage, trouble=Trouble(error.cause, error.remedy), action=action)
 
 
-def _named(document: Document, book: Book) -> Document:
-    """A file without a title of its own is called by its name: the one it came with, not the one it is kept under."""
-    kept_under = PurePath(book.file).stem
-    return replace(document, title=PurePath(book.name).stem) if document.title == kept_under else document
+def _taken_apart(keeper: Keeper, book: Book, password: str | None) -> Document:
+    """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
+    with it, and as its title where it has none of its own."""
+    try:
+        document = keeper.read_document(keeper.books.path(book), password=password)
+    except TrifoldError as error:
+        raise type(error)(error.cause.replace(f"“{book.file}”", f"“{book.name}”"), error.remedy) from error
+    untitled = document.title == PurePath(book.file).stem
+    return replace(document, title=PurePath(book.name).stem) if untitled else document

@@ -166,13 +166,18 @@ def glow(scores: Sequence[float]) -> list[int]:
     return [round(SCORE_LEVELS * max(0.0, (score - usual) / (strongest - usual))) for score in scores]
 
 
-def answer_line(figures: Figures | None, stopped: StopReason | None) -> str:
-    """The quiet line under an answer."""
+def answer_line(figures: Figures | None, stopped: StopReason | None, tokens: int = 0) -> str:
+    """The quiet line under an answer.
+
+    Args:
+        tokens: of the whole answer, where that is known; ``figures`` are of what was written at last.
+    """
     parts = []
-    if figures is not None and figures.answer_tokens:
-        parts.append(wording.counted(figures.answer_tokens, "token"))
+    if figures is not None and (last := figures.answer_tokens):
+        parts.append(wording.counted(max(tokens, last), "token"))
         if figures.ms_per_token_mean is not None:
-            parts.append(f"{wording.milliseconds(figures.ms_per_token_mean)} each")
+            each = f"{wording.milliseconds(figures.ms_per_token_mean)} each"
+            parts.append(f"the last {wording.count(last)} at {each}" if tokens > last else each)
         if figures.speedup_vs_plain is not None and figures.mode != "plain":
             parts.append(f"{_times(figures.speedup_vs_plain)} plain")
     if stopped is not None and WHY_STOPPED[stopped]:

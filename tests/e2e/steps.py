@@ -87,6 +87,11 @@ def questions(page: Page) -> int:
     return page.locator("#chat .user").count()
 
 
+def chat_is_shown(page: Page) -> None:
+    """Wait until the chat on the desk is on the page: a page that has just been opened has no questions either way."""
+    until(page, lambda: (page.get_attribute("#trifold", "data-turns") == "some") == (questions(page) > 0))
+
+
 def clean_page(page: Page) -> None:
     """A new chat, through the page's own button."""
     page.evaluate("document.querySelector('#fresh').click()")

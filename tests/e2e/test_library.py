@@ -68,6 +68,9 @@ def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_pag
     page.keyboard.type("butterm")
     page.wait_for_selector("#search-found mark")
     assert page.locator("#search-found mark").first.inner_text() == "buttermilk"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.type("i")
+    assert page.input_value("#search-words") == "buttermi", "who types on means the words"
     page.keyboard.press("Enter")
     until(page, lambda: page.inner_text("#book-title") == "Fire and Stairs")
     until(page, lambda: questions(page) == 1 and last_answer(page).startswith("the buttermilk was sour"))

@@ -4,7 +4,7 @@
 const byId = (id) => document.getElementById(id);
 const WRITERS = { D: "ink-draft", L: "ink-lookup", R: "ink-retrieval", T: "ink-target" };
 const LETTER = /\p{L}/u;
-const APART = "button, .under, .trouble, .waiting";
+const APART = "button, .under, .acts, .trouble, .waiting";
 const KEPT = "trifold-ink";
 const SETTLE_MS = 200;
 

@@ -68,11 +68,18 @@ function scrollTo(position, role, tries) {
 
 function move(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!step) return;
+  if (!step) return typeOn(event);
   event.preventDefault();
   const stops = [byId("search-words"), ...byId("search-found").querySelectorAll("button")];
   const at = stops.indexOf(document.activeElement);
   stops[Math.max(0, Math.min(stops.length - 1, at + step))].focus();
+}
+
+// Who stands on a hit and types on means the words above.
+function typeOn(event) {
+  if (event.target === byId("search-words") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key !== "Backspace" && event.key.length !== 1) return;
+  byId("search-words").focus(); // what was pressed goes there
 }
 
 export function bindSearch() {

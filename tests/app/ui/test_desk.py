@@ -96,6 +96,19 @@ def test_a_file_that_is_no_book_is_a_sentence(make_keeper: Make, a_file: Path) -
     assert keeper.desk.action is Action.OTHER_BOOK
 
 
+def test_a_refused_file_is_called_by_the_name_it_came_with(make_keeper: Make, tmp_path: Path) -> None:
+    def reader(path: Path, password: str | None = None) -> object:
+        assert path.name == "book.pdf", "it is kept under a name of ours"
+        raise DocumentError(f"“{path.name}” is damaged.", "Get it again.")
+
+    keeper = make_keeper(reader=reader)
+    file = tmp_path / "Letters é.pdf"
+    file.write_bytes(b"%PDF-1.7 nothing")
+    keeper.open(keeper.books.copy_in(file))
+    wait_for(at(keeper, Stage.FAILED))
+    assert keeper.desk.trouble.cause == "“Letters é.pdf” is damaged."
+
+
 def test_a_surprise_is_a_sentence_too(make_keeper: Make, a_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     def reader(path: Path, password: str | None = None) -> object:
         raise ZeroDivisionError

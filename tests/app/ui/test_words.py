@@ -185,6 +185,9 @@ def test_the_line_under_an_answer() -> None:
     assert presentation.answer_line(replace(done, mode="plain"), StopReason.CANCELLED) == (
         "142 tokens · 14.2 ms each · stopped"
     )
+    assert presentation.answer_line(replace(done, mode="plain"), StopReason.END, 180) == (
+        "180 tokens · the last 142 at 14.2 ms each"
+    ), "an answer that was continued: the figures are of its end"
     assert presentation.answer_line(None, StopReason.CANCELLED) == "stopped"
     assert presentation.answer_line(None, None) == ""
 
