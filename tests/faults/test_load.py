@@ -145,6 +145,7 @@ def test_question_after_question_takes_no_memory(app: App) -> None:
     gc.collect()
     grown = min(taken[-10:]) - min(taken[WARM : WARM + 10])
     count("questions in a row", QUESTIONS)
+    count("MB that memory grew by meanwhile", max(0, round(grown / 1e6)))
     assert grown < GROWTH, f"{grown / 1e6:.1f} MB after {QUESTIONS - WARM} questions"
     assert process.num_threads() < 80
     assert process.num_fds() < 200

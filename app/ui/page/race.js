@@ -149,11 +149,11 @@ function drawLane(lane, number) {
   lane.shown = state;
   const words = place.querySelector(".words");
   words.replaceChildren(...told.flatMap((heat) => [...asked(lane, heat), textOf(heat)]));
-  words.scrollTop = words.scrollHeight;
   place.dataset.state = done ? "done" : "racing";
   const all = lane.heats.reduce((sum, heat) => sum + heat.steps.length, 0);
   place.querySelector(".track b").style.width = `${(100 * count) / Math.max(1, all)}%`;
   place.querySelector(".count .quiet").textContent = done ? [`${lane.tokens} tokens`, lane.pace, lane.first].filter(Boolean).join(" · ") : "";
+  words.scrollTop = words.scrollHeight; // last: the line above may have taken some of the room
 }
 
 const textOf = (heat) => heat.steps.map(([, text]) => text).join("");
