@@ -33,17 +33,25 @@ class Context:
 
 
 def full_pass(
-    decoder: Decoder, full: FullCache, start: int, tokens: Sequence[int], observer: Observer | None = None
+    decoder: Decoder,
+    full: FullCache,
+    start: int,
+    tokens: Sequence[int] | torch.Tensor,
+    observer: Observer | None = None,
 ) -> torch.Tensor:
     """Run tokens, the first at position ``start``, through the target on its full cache: logits (n, vocabulary).
 
     The KV that they leave behind counts once ``full.advance`` is called; before that the cache is as it was.
+
+    Args:
+        tokens: ids, as numbers or, where nobody has read them yet, (n,) on the device.
     """
+    ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
 
     def work() -> torch.Tensor:
-        full.reserve(start + len(tokens))
-        rope = decoder.rope(decoder.span(start, len(tokens)))
-        return decoder.forward(decoder.ids(list(tokens)), rope, full.extend(start, observer))
+        full.reserve(start + len(ids))
+        rope = decoder.rope(decoder.span(start, len(ids)))
+        return decoder.forward(ids, rope, full.extend(start, observer))
 
     return with_relief(full, work)
 

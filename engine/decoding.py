@@ -70,7 +70,7 @@ def plain(context: Context) -> Iterator[Round]:
     while made < context.max_tokens:
         start, waited = time.perf_counter(), context.full.waited_s
         with torch.inference_mode():
-            probs = context.sampler(_verify_pass(context, [], None))
+            probs = context.sampler(_verify_pass(context, context.decoder.ids([]), None))
             token = int(draw(probs, context.generator))
         context.full.crop(len(context.tokens))
         context.tokens.append(token)
@@ -94,7 +94,7 @@ def hierarchical(
             choice = speculation.pace.next(offer)
             pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
             observer = _observer(retrieval, speculation, choice, unseen)
-            done = _verify(context, pending, observer, choice, lesson)
+            done = _verify(context, pending, drafter, observer, choice, lesson)
             start = time.perf_counter()
             if isinstance(observer, QueryTap):
                 retrieval.rebase(len(context.tokens) - 1 - RECENT, observer.queries, observer.scaling)
@@ -134,18 +134,22 @@ def _observer(
     return Watch(retrieval) if unseen >= _WATCH_EVERY else None
 
 
-def _verify(context: Context, pending: Pending, observer: Observer | None, choice: Choice, lesson: Lesson) -> Round:
+def _verify(
+    context: Context, pending: Pending, drafter: Drafter, observer: Observer | None, choice: Choice, lesson: Lesson
+) -> Round:
     """Judge all pending tokens on the full cache and commit what stands."""
     start, waited = time.perf_counter(), context.full.waited_s
-    probs = context.sampler(_verify_pass(context, pending.tokens, observer))
-    proposed = context.decoder.ids(pending.tokens)
+    proposed = pending.ids(context.decoder)
+    probs = context.sampler(_verify_pass(context, proposed, observer))
     verdict = judge(proposed, pending.law(probs), probs, context.generator)
-    tokens = until_end([*pending.tokens[: verdict.accepted], verdict.token], context.stop_ids)
+    if pending.drawn is not None:
+        drafter.note(verdict.stands[: verdict.accepted])
+    tokens = until_end(list(verdict.stands), context.stop_ids)
     stages = [*pending.stages[: verdict.accepted], Stage.TARGET][: len(tokens)]
     context.tokens += tokens
     context.full.crop(len(context.tokens) - 1)
     (lesson.judged if choice.passes else lesson.drafted).extend(trials(pending, verdict.accepted))
-    judged = Acceptance(verdict.accepted, len(pending.tokens))
+    judged = Acceptance(verdict.accepted, len(proposed))
     return Round(
         tuple(tokens),
         tuple(stages),
@@ -158,8 +162,9 @@ def _verify(context: Context, pending: Pending, observer: Observer | None, choic
     )
 
 
-def _verify_pass(context: Context, tokens: list[int], observer: Observer | None) -> torch.Tensor:
-    """Run the last committed token and proposals through the target on its full cache: logits of all."""
-    logits = full_pass(context.decoder, context.full, len(context.tokens) - 1, [context.tokens[-1], *tokens], observer)
-    context.full.advance(1 + len(tokens))
+def _verify_pass(context: Context, proposed: torch.Tensor, observer: Observer | None) -> torch.Tensor:
+    """Run the last committed token and proposals (n,) through the target on its full cache: logits of all."""
+    ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
+    logits = full_pass(context.decoder, context.full, len(context.tokens) - 1, ids, observer)
+    context.full.advance(len(ids))
     return logits

@@ -19,6 +19,7 @@ from engine.events import Stage
 from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.sampling import Sampler, draw
+from engine.transfers import to_device, to_host
 
 # A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
 _ALONE = 8
@@ -68,6 +69,9 @@ class Drafter(Protocol):
             hint: while it is what the drafter holds likeliest it is proposed, as point masses, and nothing after it.
         """
 
+    def note(self, tokens: Sequence[int]) -> None:
+        """The first tokens of the last proposal, which somebody has read by now. Those after them were rejected."""
+
     def settle(self, context: Sequence[int]) -> None:
         """All tokens of ``context`` are committed and will not be taken back while this context is followed."""
 
@@ -92,6 +96,9 @@ class NoDrafter:
     ) -> Proposal:
         return self._nothing
 
+    def note(self, tokens: Sequence[int]) -> None:
+        pass
+
     def settle(self, context: Sequence[int]) -> None:
         pass
 
@@ -112,6 +119,7 @@ class ModelDrafter:
         self._slack = max(64, 3 * longest)
         self._settled = 0  # length of the context that can no longer be taken back
         self._fed: list[int] = []  # tokens in the cache after that
+        self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
 
     def begin(self, context: Sequence[int]) -> None:
@@ -121,7 +129,7 @@ class ModelDrafter:
         """
         cache, sinks = self.cache, self.cache.num_sink_tokens
         cache.reset()
-        self._settled, self._fed = 0, []
+        self._settled, self._fed, self._unread = 0, [], []
         wanted = 2 * cache.window_size
         skip = max(0, len(context) - 1 - sinks - wanted) // self._slack * self._slack
         self._feed(context[: min(sinks, len(context) - 1)])
@@ -144,27 +152,39 @@ class ModelDrafter:
             return _nothing(self._decoder.device)
         cache = self.cache
         self._crop_to(context)
-        feed = self._decoder.ids(list(context[cache.length :]))
+        fresh = list(context[cache.length :])
+        logits = self._fit(self._forward(self._decoder.ids(fresh)))
+        self._fed += fresh
+        hints = self._decoder.ids(list(hint))
+        agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
         tokens: list[torch.Tensor] = []
         laws: list[torch.Tensor] = []
         sure: list[float] = []
-        chance = 1.0
-        agrees = bool(hint)
-        for step in range(count):
-            logits = self._fit(self._forward(feed)[-1:])
-            # Looking only at the likeliest token keeps the hint independent of the draw, and so the law exact.
-            agrees = agrees and step < len(hint) and int(logits.argmax()) == hint[step]
-            law = _point(hint[step], logits) if agrees else sampler(logits)
-            feed = draw(law, generator)
-            tokens.append(feed)
+        hinting, chance = bool(hint), 1.0
+        while True:
+            law = sampler(logits)
+            if hinting:
+                # Looking only at the likeliest token keeps the hint independent of the draw, and so the law exact.
+                agrees = agrees & (logits.argmax(-1) == hints[len(tokens)])
+                law = torch.where(agrees, _point(hints[len(tokens) : len(tokens) + 1], law), law)
+            tokens.append(draw(law, generator))
             laws.append(law)
-            if patience.least > 0.0:
-                sure.append(float((logits[0, feed] - logits.logsumexp(dim=-1)).exp()))
-                chance *= patience.chance(sure[-1])
-            if (agrees and step + 1 == len(hint)) or chance < patience.least:
-                break
-        hinted = agrees and len(tokens) == len(hint)
-        return Proposal(torch.cat(tokens), torch.cat(laws), Stage.DRAFT, tuple(sure), len(tokens), hinted)
+            if patience.least > 0.0 or (hinting and len(tokens) == len(hint)):
+                (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
+                hinting = hinting and bool(same)
+                if patience.least > 0.0:
+                    sure.append(found)
+                    chance *= patience.chance(found)
+            hinted = hinting and len(tokens) == len(hint)
+            if hinted or chance < patience.least or len(tokens) == count:
+                return Proposal(torch.cat(tokens), torch.cat(laws), Stage.DRAFT, tuple(sure), len(tokens), hinted)
+            logits = self._fit(self._forward(tokens[-1]))
+            self._unread.append(tokens[-1])
+
+    def note(self, tokens: Sequence[int]) -> None:
+        # No context to come has what was rejected, so nobody need know what it was.
+        self._fed += tokens[: len(self._unread)]
+        self._unread = []
 
     def settle(self, context: Sequence[int]) -> None:
         self._crop_to(context)
@@ -184,6 +204,8 @@ class ModelDrafter:
 
     def _crop_to(self, context: Sequence[int]) -> None:
         """Drop what was fed and is not in this context; its last token stays out, as the next input."""
+        if self._unread:
+            self.note([int(token) for token in to_host(torch.cat(self._unread))[0]])
         same = 0
         for fed, token in zip(self._fed, context[self._settled : -1], strict=False):
             if fed != token:
@@ -202,14 +224,15 @@ class ModelDrafter:
     def _feed(self, tokens: Sequence[int]) -> None:
         if tokens:
             self._forward(self._decoder.ids(list(tokens)))
+            self._fed += tokens
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
         decoder, count = self._decoder, ids.shape[0]
         # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess at most.
         known = ids.clamp(max=decoder.vocabulary - 1)
         logits = decoder.forward(known, decoder.no_rope(count), self.cache.extend(count), rows=1)
         self.cache.advance(count)
-        self._fed += ids.tolist()
         return logits
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
@@ -237,6 +260,7 @@ class LookupDrafter:
         self.index = index
         self._longest = longest
         self._device = device
+        self._asked_inner = False  # for the last proposal
 
     def begin(self, context: Sequence[int]) -> None:
         self.index.follow(context)
@@ -252,6 +276,7 @@ class LookupDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         match = self.index.find(context[len(self.index) :])
+        self._asked_inner = match is None or match.length < _ALONE
         if match is None:
             return self.inner.propose(context, count, sampler, generator, patience)
         found = self.index.after(match.position, min(self._longest, 2 * match.length))
@@ -261,13 +286,24 @@ class LookupDrafter:
             # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
             if not made.hinted:
                 return made
-        return Proposal(torch.tensor(found, dtype=torch.long, device=self._device), None, Stage.LOOKUP)
+        return Proposal(to_device(found, self._device), None, Stage.LOOKUP)
+
+    def note(self, tokens: Sequence[int]) -> None:
+        if self._asked_inner:
+            self.inner.note(tokens)
 
     def settle(self, context: Sequence[int]) -> None:
         self.index.extend(context)
         self.inner.settle(context)
 
 
-def _point(token: int, like: torch.Tensor) -> torch.Tensor:
-    """The point mass on ``token`` as a row like ``like`` (1, vocabulary)."""
-    return torch.zeros_like(like, dtype=torch.float32).index_fill_(1, torch.tensor([token], device=like.device), 1.0)
+def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Probability (n,) that each row of logits (n, vocabulary) gives its token (n,), before temperature and
+    truncation."""
+    chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    return (chosen - logits.logsumexp(dim=-1)).exp()
+
+
+def _point(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The point mass on ``token`` (1,) as a row like ``like`` (1, vocabulary)."""
+    return torch.zeros_like(like).scatter_(1, token.unsqueeze(1), 1.0)

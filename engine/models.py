@@ -27,6 +27,7 @@ from engine.architecture import (
 from engine.cache.shape import KvShape
 from engine.errors import ModelError, VocabularyMismatch
 from engine.fitting import BITS
+from engine.transfers import to_device
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
@@ -98,7 +99,7 @@ class Decoder:
             return cos, sin
         # One position at the window's end makes the frequencies those of the whole window in every call, so that
         # keys of early and late calls fit together.
-        last = position_ids.new_tensor([self.window - 1])
+        last = position_ids.new_full((1,), self.window - 1)
         cos, sin = self._rope(probe, torch.cat([position_ids, last]).unsqueeze(0))
         return cos[:, :-1], sin[:, :-1]
 
@@ -148,7 +149,7 @@ class Decoder:
 
     def ids(self, tokens: list[int]) -> torch.Tensor:
         """Token ids as a tensor on the model's device."""
-        return torch.tensor(tokens, dtype=torch.long, device=self.device)
+        return to_device(tokens, self.device)
 
 
 def load(

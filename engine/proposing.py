@@ -15,9 +15,10 @@ from engine.beliefs import Patience, Trial
 from engine.cache.retrieval import RetrievalCache
 from engine.choice import Choice, Lesson
 from engine.context import Context, since, until_end
-from engine.drafters import Drafter, Proposal
+from engine.drafters import Drafter, Proposal, confidences
 from engine.events import Stage
-from engine.speculation import judge
+from engine.models import Decoder
+from engine.speculation import rule
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Pending:
 
     ``laws`` are their laws in pieces (n, vocabulary), None where every token is a point mass. ``confidences`` say how
     sure their proposer was, where that is followed. ``accepted`` of ``proposed`` tokens passed the middle level.
+    ``drawn`` (n,) takes the place of ``tokens`` while they are on the device alone.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -36,6 +38,11 @@ class Pending:
     proposed: int = 0
     draft_ms: float = 0.0
     middle_ms: float = 0.0
+    drawn: torch.Tensor | None = None
+
+    def ids(self, decoder: Decoder) -> torch.Tensor:
+        """The tokens (n,) on the device."""
+        return decoder.ids(self.tokens) if self.drawn is None else self.drawn
 
     def cut_at_end(self, stop_ids: frozenset[int]) -> bool:
         """Drop what follows a token that ends the text; whether there is such a token."""
@@ -47,7 +54,8 @@ class Pending:
         """The laws in one piece (tokens, vocabulary); None for point masses. ``like`` tells the width."""
         if self.laws is None:
             return None
-        return torch.cat(self.laws)[: len(self.tokens)] if self.laws else like[:0]
+        count = len(self.tokens) if self.drawn is None else len(self.drawn)
+        return torch.cat(self.laws)[:count] if self.laws else like[:0]
 
 
 def propose(
@@ -67,13 +75,13 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, choice: Choice, lesson: Lesson, most: int) -> Pending:
-    """Drafted tokens straight to verification."""
+    """Drafted tokens straight to verification, which is the first to read them."""
     start = time.perf_counter()
     count = min(choice.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, choice.draft_patience)
-    tokens = made.tokens[:most].tolist()
+    drawn = made.tokens[:most]
     laws = None if made.probs is None else [made.probs[:most]]
-    pending = Pending(tokens, [made.stage] * len(tokens), laws, list(made.confidences[:most]))
+    pending = Pending([], [made.stage] * len(drawn), laws, list(made.confidences[:most]), drawn=drawn)
     pending.draft_ms = since(start)
     _count_steps(lesson, made, pending.draft_ms)
     return pending
@@ -94,7 +102,10 @@ def _gather(
         pending.draft_ms += drafted
         start = time.perf_counter()
         before = len(pending.tokens)
-        tokens = _middle_pass(context, retrieval, known, made, most - before - 1, choice.middle_patience, pending)
+        tokens, stands = _middle_pass(
+            context, retrieval, known, made, most - before - 1, choice.middle_patience, pending
+        )
+        drafter.note(stands[:-1])
         taken = since(start)
         pending.middle_ms += taken
         lesson.passes.append((tokens, taken))
@@ -114,8 +125,12 @@ def _middle_pass(
     most: int,
     patience: Patience,
     pending: Pending,
-) -> int:
-    """Judge one proposal on the retrieval cache and add what stands to ``pending``; how many tokens the pass fed."""
+) -> tuple[int, tuple[int, ...]]:
+    """Judge one proposal on the retrieval cache and add what stands to ``pending``.
+
+    Returns:
+        How many tokens the pass fed, and what stands: accepted proposals and the token that follows them.
+    """
     proposed = made.tokens[:most]
     count = proposed.shape[0]
     decoder = context.decoder
@@ -124,26 +139,21 @@ def _middle_pass(
     logits = decoder.forward(ids, rope, retrieval.extend(), rows=count + 1)
     probs = context.sampler(logits)
     given = None if made.probs is None else made.probs[:count]
-    verdict = judge(proposed, given, probs, context.generator)
-    stands = [*proposed[: verdict.accepted].tolist(), verdict.token]
+    ruling = rule(proposed, given, probs, context.generator)
+    followed = [confidences(logits, ruling.tokens)] if patience.least > 0.0 else []
+    verdict, sure = ruling.read(*followed)
+    stands = verdict.stands
     pending.tokens += stands
     pending.stages += [made.stage] * verdict.accepted + [Stage.RETRIEVAL]
     assert pending.laws is not None
     pending.laws.append(probs[: verdict.accepted + 1])
     pending.accepted += verdict.accepted
     pending.proposed += count
-    if patience.least > 0.0:
-        pending.confidences += confidences(logits[: len(stands)], decoder.ids(stands))
+    for found in sure:
+        pending.confidences += found[: len(stands)]
     retrieval.advance(ids.shape[0])
     retrieval.crop(len(known) + len(stands) - 1)
-    return ids.shape[0]
-
-
-def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> list[float]:
-    """Probability that each row of logits (n, vocabulary) gives its token (n,), before temperature and truncation."""
-    chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
-    sure: list[float] = (chosen - logits.logsumexp(dim=-1)).exp().tolist()
-    return sure
+    return ids.shape[0], stands
 
 
 def _count_steps(lesson: Lesson, made: Proposal, ms: float) -> None:

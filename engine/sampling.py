@@ -34,15 +34,21 @@ class Sampler:
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the smallest set of most likely tokens whose mass reaches top_p (always at least one), renormalised."""
-    most = min(_LIKELIEST, probs.shape[-1])
+    most = _first_look(probs)
     likeliest, order = probs.topk(most, dim=-1)
     out = torch.zeros_like(probs).scatter_(-1, order, _within(likeliest, top_p))
-    # Sorting a whole vocabulary costs more than a small model's forward pass, so only flat laws pay for it.
-    flat = (likeliest.sum(dim=-1) < top_p).nonzero().squeeze(-1)
-    if most < probs.shape[-1] and flat.numel():
-        ordered, order = probs[flat].sort(dim=-1, descending=True)
-        out[flat] = torch.zeros_like(ordered).scatter_(-1, order, _within(ordered, top_p))
+    if most < probs.shape[-1]:
+        flat = (likeliest.sum(dim=-1) < top_p).nonzero().squeeze(-1)
+        if flat.numel():
+            ordered, order = probs[flat].sort(dim=-1, descending=True)
+            out[flat] = torch.zeros_like(ordered).scatter_(-1, order, _within(ordered, top_p))
     return out / out.sum(dim=-1, keepdim=True)
+
+
+def _first_look(probs: torch.Tensor) -> int:
+    """Tokens that are put in order at first: on a processor a few, since sorting a whole vocabulary there costs more
+    than a small model's forward pass; on a GPU all, since asking whether the few suffice would be a wait."""
+    return min(_LIKELIEST, probs.shape[-1]) if probs.device.type == "cpu" else probs.shape[-1]
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -18,18 +18,47 @@ from dataclasses import dataclass
 import torch
 
 from engine.sampling import draw
+from engine.transfers import to_host
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``accepted`` leading proposals stand; ``token`` follows them: a residual, or a bonus if all stand."""
+    """``accepted`` leading proposals stand; ``token`` follows them: a residual, or a bonus if all stand.
+
+    ``stands`` are these proposals with the token.
+    """
 
     accepted: int
     token: int
+    stands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """A verdict on n proposals that nobody has read yet, on the device.
+
+    ``accepted`` (1,) int64; ``tokens`` (n + 1,) int64: the accepted proposals, and in all places after them the token
+    that follows.
+    """
+
+    accepted: torch.Tensor
+    tokens: torch.Tensor
+
+    def read(self, *more: torch.Tensor) -> tuple[Verdict, list[list[float]]]:
+        """The verdict, with the numbers of other small tensors (n,): one wait for all of it."""
+        (accepted,), tokens, *others = to_host(self.accepted, self.tokens, *more)
+        count = int(accepted)
+        stands = tuple(int(token) for token in tokens[: count + 1])
+        return Verdict(count, stands[-1], stands), others
 
 
 def judge(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator) -> Verdict:
-    """Judge n proposed tokens.
+    """Judge n proposed tokens and wait for the verdict. Arguments as ``rule``."""
+    return rule(proposed, q, p, generator).read()[0]
+
+
+def rule(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator) -> Ruling:
+    """Judge n proposed tokens; the processor waits for nothing.
 
     Args:
         proposed: (n,) int64, n may be 0.
@@ -39,19 +68,18 @@ def judge(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, gener
     """
     n = proposed.shape[0]
     if n == 0:
-        return Verdict(0, int(draw(p[:1], generator)))
+        return Ruling(proposed.new_zeros(1), draw(p[:1], generator))
     at = proposed.unsqueeze(1)
     asked = p[:n].gather(1, at).squeeze(1)
     given = torch.ones_like(asked) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
     # u < p/q written without the division: a proposal always has q > 0.
-    accepted = int((chance * given < asked).to(torch.int64).cumprod(0).sum())
-    # Where the prefix ends is needed on the host: one row's residual costs less than those of all rows.
-    if accepted == n:
-        return Verdict(n, int(draw(p[n:], generator)))
-    row = slice(accepted, accepted + 1)
-    rest = residual(p[row], _point(proposed[row], p) if q is None else q[row])
-    return Verdict(accepted, int(draw(rest, generator)))
+    accepted = (chance * given < asked).to(torch.int64).cumprod(0).sum(0, keepdim=True)
+    law, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
+    against = _point(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
+    token = draw(torch.where(accepted == n, law, residual(law, against)), generator)
+    places = torch.arange(n + 1, device=p.device)
+    return Ruling(accepted, torch.where(places < accepted, torch.cat([proposed, token]), token))
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the ground up. A module imports only from layers before its own, or within its layer where that is listed.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("engine.errors", "engine.events", "engine.lookup", "engine.hardware", "engine.threads", "engine.rates"),
+    (
+        "engine.errors",
+        "engine.events",
+        "engine.lookup",
+        "engine.hardware",
+        "engine.threads",
+        "engine.rates",
+        "engine.transfers",
+    ),
     (
         "engine.config",
         "engine.weights",

@@ -182,6 +182,10 @@ class FullCache:
         here = self._at_hand(layer, stop)
         return here.values[:, start:stop] if here else unrounded(self.shape, self._kept(layer, start, stop)[1])
 
+    def is_at_hand(self, layer: int, stop: int) -> bool:
+        """Whether a layer's tokens [0, stop) lie where the model computes, as it computes with them."""
+        return self._at_hand(layer, stop) is not None
+
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | Stage | None:
         """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
         store = self._stores[layer]
@@ -194,7 +198,7 @@ class FullCache:
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
-        return from_rows(store.rows(start, stop).to(self.shape.device))
+        return from_rows(store.rows(start, stop).to(self.shape.device, non_blocking=True))
 
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int

@@ -177,23 +177,22 @@ class RetrievalCache:
 
     def _place(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
         """Bring the chosen chunks (kv_heads, slots) into the buffers; chunks already there stay where they are."""
-        slots = self._slots[layer]
-        kv_heads, count = chosen.shape
-        if slots is None or slots.shape[1] != count:
+        before = self._slots[layer]
+        if before is not None and before.shape == chosen.shape:
+            chosen = _exchanged(before, chosen, chunks)
+        self._slots[layer] = chosen = chosen.clone()
+        if before is not None and before.shape == chosen.shape and self._only_changes(layer, chunks):
+            heads, places = (chosen != before).nonzero(as_tuple=True)
+        else:
+            kv_heads, count = chosen.shape
             heads = torch.arange(kv_heads, device=chosen.device).repeat_interleave(count)
             places = torch.arange(count, device=chosen.device).repeat(kv_heads)
-            self._slots[layer] = chosen.clone()
-            self._copy(layer, heads, places, chosen.flatten())
-            return
-        wanted = torch.zeros(kv_heads, chunks, dtype=torch.bool, device=chosen.device)
-        wanted.scatter_(1, chosen, True)
-        stays = wanted.gather(1, slots)
-        held = torch.zeros_like(wanted).scatter_(1, slots, True)
-        # Per head as many slots fall free as chunks come in, and nonzero lists both head by head.
-        free_heads, free_places = (~stays).nonzero(as_tuple=True)
-        incoming = (wanted & ~held).nonzero(as_tuple=True)[1]
-        slots[free_heads, free_places] = incoming
-        self._copy(layer, free_heads, free_places, incoming)
+        self._copy(layer, heads, places, chosen[heads, places])
+
+    def _only_changes(self, layer: int, chunks: int) -> bool:
+        """Whether only chunks that changed are copied. Finding them is a wait for a GPU, where copying all of a layer
+        that is at hand takes a moment."""
+        return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
     def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
         size = self.chunk_size
@@ -256,6 +255,18 @@ class QueryTap:
         joined = torch.cat([kept, q], dim=2) if kept.numel() and q.shape[2] < self._keep else q
         self.queries[layer] = joined[:, :, -self._keep :].clone()
         self.scaling = scaling
+
+
+def _exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
+    """The slots (kv_heads, count) with chunks that are no longer ``chosen`` (kv_heads, count) replaced by those that
+    come in; all others stay where they are. The processor waits for nothing."""
+    none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
+    leaves = ~none.scatter(1, chosen, True).gather(1, slots)
+    comes = ~none.scatter(1, slots, True).gather(1, chosen)
+    # Per head as many slots fall free as chunks come in: with both put first, one stands beside the other.
+    free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
+    taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
+    return slots.scatter(1, free, taken)
 
 
 def _spread_forward(mass: torch.Tensor) -> torch.Tensor:

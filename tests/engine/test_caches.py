@@ -10,7 +10,7 @@ import torch
 
 from engine import models
 from engine.cache.full import FullCache, KvShape
-from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache, _exchanged
 from engine.cache.streaming import StreamingCache
 from engine.errors import ContextTooSmall
 
@@ -89,7 +89,10 @@ def test_planted_chunk_is_selected() -> None:
     assert float(scores[0]) == 0.0
 
 
-def test_retrieval_holds_what_it_says() -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["what changed is copied", "all is copied, as on a GPU"])
+def test_retrieval_holds_what_it_says(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if whole:
+        monkeypatch.setattr(RetrievalCache, "_only_changes", lambda *_: False)
     """Every slot holds its chunk's KV, and the tail holds the newest tokens, after a renewal as after the first."""
     chunk = 4
     cache = FullCache(SHAPE, 1000)
@@ -110,6 +113,16 @@ def test_retrieval_holds_what_it_says() -> None:
         observer = Refresh(retrieval)
         for layer in range(2):
             observer.observe(layer, torch.randn(1, 4, 5, 8, generator=g), 1.0 + renewal)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_exchange_brings_what_is_chosen_and_moves_nothing_else(seed: int) -> None:
+    rng = random.Random(seed)
+    before, chosen = (torch.tensor([rng.sample(range(30), 12) for _ in range(3)]) for _ in range(2))
+    after = _exchanged(before, chosen, 30)
+    for was, wanted, now in zip(before.tolist(), chosen.tolist(), after.tolist(), strict=True):
+        assert set(now) == set(wanted)
+        assert all(now[place] == chunk for place, chunk in enumerate(was) if chunk in wanted)
 
 
 def test_small_context_is_held_whole() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from engine import models
 from engine.config import SamplingParams
 from engine.drafters import ModelDrafter
 from engine.sampling import Sampler, make_generator
+from engine.transfers import to_host
 
 CPU = torch.device("cpu")
 GREEDY = Sampler(SamplingParams())
@@ -79,7 +81,7 @@ def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
             assert len(context) - drafter.cache.length <= drafter._slack // 2
         ahead = [*context, *range(10, 50)]
         assert len(proposal(drafter, ahead)) == 4
-        assert drafter._fed[-4:-3] == ahead[-1:]
+        assert drafter._fed[-1:] == ahead[-1:]  # then three that were drawn and that nobody has read
 
 
 def test_a_hint_is_taken_only_where_it_is_likeliest(tiny: Callable[..., str]) -> None:
@@ -102,3 +104,31 @@ def test_a_hint_is_taken_only_where_it_is_likeliest(tiny: Callable[..., str]) ->
             if token != likeliest:
                 assert first(seed, (token,)) == (token, False)
     assert set(drawn.values()) != {likeliest}
+
+
+def test_what_was_read_for_the_verdict_is_not_read_again(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that is told what stands goes on as one that looks for itself, and without looking."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    told, alone = (ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10) for _ in range(2))
+    looks: list[int] = []
+
+    def look(*tensors: torch.Tensor) -> list[list[float]]:
+        looks.append(len(tensors))
+        return to_host(*tensors)
+
+    monkeypatch.setattr("engine.drafters.to_host", look)
+    rng, context = random.Random(4), list(range(20, 60))
+    with torch.inference_mode():
+        told.begin(context)
+        alone.begin(context)
+        for _ in range(12):
+            looks.clear()
+            drafted = proposal(told, context)
+            assert looks == []
+            assert proposal(alone, context) == drafted
+            stands = drafted[: rng.randrange(5)]
+            told.note(stands)
+            context += [*stands, rng.randrange(6, 380)]
+    assert looks == [1]  # the other one's

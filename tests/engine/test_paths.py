@@ -105,7 +105,7 @@ class Draft(ModelDrafter):
         self._decoder: Any = chain
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed = length, []
+        self._settled, self._fed, self._unread = length, [], []
         self.cache: Any = Cache("draft", length)
 
     def begin(self, context: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from engine import sampling
 from engine.config import SamplingParams
 from engine.sampling import Sampler, draw, make_generator
 from engine.speculation import judge, residual
@@ -124,9 +125,12 @@ def test_equal_laws_accept_everything() -> None:
         assert judge(proposed, p[:8], p, g).accepted == 8
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["a few first", "all at once, as on a GPU"])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
-def test_nucleus_equals_a_full_sort(spread: float) -> None:
+def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
+    if at_once:
+        monkeypatch.setattr(sampling, "_first_look", lambda probs: probs.shape[-1])
     logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
     found = Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits)
     for row, law in zip(found, torch.softmax(logits, -1), strict=True):
