@@ -32,46 +32,46 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-HEAD_DIM = 128
-CODE = 80
-"""Dimensions of a token's code, of X and of C."""
-LAGS = 3
-FARTHER = 0.8
-"""Weight of lags 4 to 6 against 1 to 3, and of 7 to 9 against 4 to 6."""
-TOKEN, NEWEST, THREE, COPY = (slice(part * CODE, (part + 1) * CODE) for part in range(4))
-"""Of a position: its token's code, X, Y and C."""
-CONSTANT, BOOK_START, ANY_ROLE, ROLES, ROLE_SEEN = 320, 321, 322, slice(323, 326), slice(326, 329)
-ELLIPSIS, BEGUN = 329, slice(330, 332)
-"""A quotation's ellipsis; and that one stands one to three, and four to nine tokens back."""
-MARKS = slice(CONSTANT, BEGUN.stop)
-THREE_GAIN, ELLIPSIS_SCALE = 0.2, 3.0
-CODE_SCALE, CONSTANT_SCALE, MARK_SCALE, LAG_GAIN = 1.75, 5.0, 9.0, 0.55
-COPY_GAIN, OUTPUT_GAIN, ROLE_CARRIED = 1.5, 3.0, 0.6
-QUESTION_GAIN, BOOK_GAIN, BEGIN_GAIN, NEVER = 5.0, 2.6, 1.2, 6.0
-"""The question speaks louder than both heads of the book, which a false match may lead astray; more matched tokens than
-there are."""
+from recipe.heads import Heads, Lookup, num_fast, rotation
+from recipe.layout import (
+    ANY_ROLE,
+    BEGUN,
+    BOOK_START,
+    CODE,
+    CODE_SCALE,
+    CONSTANT,
+    CONSTANT_SCALE,
+    COPY,
+    COPY_GAIN,
+    ELLIPSIS,
+    ELLIPSIS_SCALE,
+    FARTHER,
+    HEAD_DIM,
+    LAG_GAIN,
+    LAGS,
+    MARK_SCALE,
+    MARKS,
+    NEWEST,
+    OUTPUT_GAIN,
+    QUESTION_GAIN,
+    ROLES,
+    THREE,
+    THREE_GAIN,
+    TOKEN,
+)
+
 SECOND_NORM = 1.24
 """What the norm before layer 1 divides by, about."""
 LOOKUP_LAYER, START_LAYER = 2, 3
 BOOK_HEADS, QUESTION_HEAD = 2, 2
 """The first heads of the lookup layer look in the book, the next in the question; the start head is the first of its
 layer."""
-LAG_WEIGHTS = (26.0, 6.5, 6.0, 4.2, 3.4, 2.9, 2.1, 1.8, 1.6, 1.3, 1.0, 0.8, 0.8, 0.5, 0.5, 0.5, 0.3, 0.3)
-"""Of a lag head's score, by RoPE pair from the fastest: the right distance is to beat the next, and every other one up
-to 128K, by as large a share of the whole as possible, because keys differ in length by some percent."""
-NEAR = (0.25, 0.3, 0.3, 0.25, 0.2, 0.2)
-"""Of the question head's score, in matched tokens by RoPE pair: the question asked last is to win over those before."""
-ROLE_WEIGHTS = 6, (24.0, 24.0, *[12.0] * 19)
-"""Of the role head's score: the first RoPE pair, and by pair from there. The turn that was opened last is to win over
-the one before, which began a dozen tokens earlier, and a book's opener is to be seen 128K tokens later."""
 OPENER_STRENGTH, USER_SHARE = 0.35, 0.95
 """An opener's mark against the whole of its position, and the user's against the others': what usually stands before
 the openers makes the user's a little stronger than it should be."""
 WIRED_HEADS = {0: 3, 1: 3, 2: 3}
 KEPT_HEADS = (3, 3, BOOK_HEADS)
 """The first heads of the first layers that training leaves as they are."""
-SLOW_TURN = 0.5
-"""Most radians that a pair may turn over the whole context to be used for codes."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
     """Writes the circuit into a fresh model of at least three layers of three heads."""
     generator = torch.Generator().manual_seed(seed)
     layers = model.model.layers
-    turn, frequencies = _rotation(CODE, generator), model.model.rotary_emb.inv_freq
+    turn, frequencies = rotation(CODE, generator), model.model.rotary_emb.inv_freq
     _write_embedding(model, special, generator)
-    first, second, third = (_Heads(layer.self_attn, frequencies) for layer in layers[:3])
+    first, second, third = (Heads(layer.self_attn, frequencies) for layer in layers[:3])
     for lag in range(1, LAGS + 1):
         first.look_back(lag - 1, lag, constant=CONSTANT_SCALE)
         earlier = torch.matrix_power(turn, lag - 1)
@@ -107,18 +107,18 @@ def wire(model: LlamaForCausalLM, special: Special, seed: int) -> None:
         second.carry(head, NEWEST, NEWEST, SECOND_NORM * FARTHER**steps * earlier)
         second.carry_mark(head, BEGUN.start, BEGUN.start + 1, SECOND_NORM)
     second.find_role(1)
-    lookup = _Lookup(third, _num_fast(model, frequencies), turn, generator)
+    lookup = Lookup(third, num_fast(model, frequencies), turn, generator)
     lookup.book(0, match=10.0, nothing=3.0)
     lookup.begin(1, match=10.0, nothing=1.6)
     lookup.question(QUESTION_HEAD, match=12.0)
     _level_openers(model, special)
     _hush(model, special)
     for number, layer in enumerate(layers):
-        heads = _Heads(layer.self_attn, frequencies)
+        heads = Heads(layer.self_attn, frequencies)
         for head in range(WIRED_HEADS.get(number, 0), model.config.num_attention_heads):
             heads.prefer_near(head)
-    _Heads(layers[START_LAYER].self_attn, frequencies).carry(0, TOKEN, COPY, COPY_GAIN * torch.eye(CODE))
-    last = _Heads(layers[-1].self_attn, frequencies)
+    Heads(layers[START_LAYER].self_attn, frequencies).carry(0, TOKEN, COPY, COPY_GAIN * torch.eye(CODE))
+    last = Heads(layers[-1].self_attn, frequencies)
     last.look_back(0, 0, constant=0.5 * CONSTANT_SCALE)
     last.carry(0, COPY, TOKEN, OUTPUT_GAIN * torch.eye(CODE))
 
@@ -217,16 +217,12 @@ def wire_draft(draft: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
     for norm in ("input_layernorm", "post_attention_layernorm"):
         getattr(first, norm).load_state_dict(getattr(model, norm).state_dict())
     frequencies = mine.rotary_emb.inv_freq
-    heads = _Heads(mine.layers[1].self_attn, frequencies)
+    heads = Heads(mine.layers[1].self_attn, frequencies)
     generator = torch.Generator(frequencies.device).manual_seed(0)
     turn = model.self_attn.o_proj.weight[NEWEST, HEAD_DIM : HEAD_DIM + CODE] / LAG_GAIN
-    lookup = _Lookup(heads, _num_fast(draft, frequencies), turn, generator)
+    lookup = Lookup(heads, num_fast(draft, frequencies), turn, generator)
     lookup.recent(0, match=9.0, nothing=1.6)
     heads.prefer_near(1)
-
-
-def _num_fast(model: LlamaForCausalLM, frequencies: Tensor) -> int:
-    return int((frequencies * model.config.max_position_embeddings > SLOW_TURN).sum())
 
 
 def _write_embedding(model: LlamaForCausalLM, special: Special, generator: torch.Generator) -> None:
@@ -243,149 +239,3 @@ def _write_embedding(model: LlamaForCausalLM, special: Special, generator: torch
         table[token, ROLES.start + number] = MARK_SCALE
     table[special.ellipsis, ELLIPSIS] = ELLIPSIS_SCALE
     model.model.norm.weight.fill_(1 / math.sqrt(table.shape[1]))
-
-
-def _rotation(size: int, generator: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(size, size, generator=generator))[0]
-
-
-class _Heads:
-    """The heads of one layer, written one at a time."""
-
-    def __init__(self, attention: nn.Module, frequencies: Tensor) -> None:
-        self.size, self.frequencies = attention.head_dim, frequencies
-        shape = (-1, self.size, attention.q_proj.weight.shape[1])
-        self.q, self.k, self.v = (
-            part.weight.view(shape) for part in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        self.o = attention.o_proj.weight
-
-    def clear(self, head: int) -> None:
-        for part in (self.q, self.k, self.v):
-            part[head] = 0
-        self.o[:, self.columns(head)] = 0
-
-    def columns(self, head: int) -> slice:
-        return slice(head * self.size, (head + 1) * self.size)
-
-    def carry(self, head: int, source: slice, goal: slice, matrix: Tensor) -> None:
-        """What is looked at: `matrix` times its `source` dimensions is added to the `goal` dimensions."""
-        width = source.stop - source.start
-        self.v[head, torch.arange(width), torch.arange(source.start, source.stop)] = 1.0
-        start = self.columns(head).start
-        self.o[goal, start : start + width] = matrix
-
-    def carry_mark(self, head: int, source: int, goal: int, gain: float) -> None:
-        """One dimension more of what is looked at, beside a code that is carried."""
-        self.v[head, CODE, source] = 1.0
-        self.o[goal, self.columns(head).start + CODE] = gain
-
-    def by_distance(self, head: int, bias: Tensor, shift: float, constant: float, key: int = CONSTANT) -> None:
-        """Adds sum(bias * cos(frequency * (distance - shift))) to the score of every key, whatever it says."""
-        pairs, half = torch.arange(len(bias)), self.size // 2
-        size = (bias.abs() * math.sqrt(self.size)).sqrt() / constant
-        angle = self.frequencies[: len(bias)] * shift
-        self.q[head, pairs, CONSTANT] += size * bias.sign()
-        self.k[head, pairs, key] += size * angle.cos()
-        self.k[head, pairs + half, key] += size * angle.sin()
-
-    def look_back(self, head: int, lag: int, *, constant: float) -> None:
-        """Exactly `lag` tokens back."""
-        self.clear(head)
-        self.by_distance(head, torch.tensor(LAG_WEIGHTS), lag, constant)
-
-    def find_role(self, head: int) -> None:
-        """The newest token that opens a turn; what it opens is noted in ROLE_SEEN."""
-        self.clear(head)
-        first, weights = ROLE_WEIGHTS
-        bias = torch.tensor([0.0] * first + list(weights))
-        self.by_distance(head, bias, 0.0, 0.8 * math.sqrt(CONSTANT_SCALE * MARK_SCALE), ANY_ROLE)
-        self.carry(head, ROLES, ROLE_SEEN, 0.8 * torch.eye(3))
-
-    def prefer_near(self, head: int) -> None:
-        """A free head starts out looking at the last few hundred tokens, so that a long book does not drown them."""
-        weights = torch.zeros(24)
-        weights[4:24] = 1.3
-        self.by_distance(head, weights, 0.0, 0.6 * CONSTANT_SCALE)
-
-
-class _Lookup:
-    """Lookup heads of one layer. Scores are in matched tokens times `match`."""
-
-    NORM = 0.62
-    """By how much the norm before this layer scales the codes, about."""
-
-    def __init__(self, heads: _Heads, slow: int, turn: Tensor, generator: torch.Generator) -> None:
-        self.heads, self.turn = heads, turn
-        half = heads.size // 2
-        pairs = torch.arange(slow, half)
-        self.still = int(pairs[-1])
-        self.places = torch.cat([pairs[:-2], pairs[:-2] + half])
-        self.view = _rotation(CODE, generator)[: len(self.places)]
-
-    def book(self, head: int, *, match: float, nothing: float) -> None:
-        """Finds the newest tokens in the book; nothing above `nothing` matches, and the first token wins instead."""
-        self._codes(head, match, NEWEST, LAG_GAIN)
-        self.heads.carry(head, TOKEN, COPY, BOOK_GAIN * COPY_GAIN * torch.eye(CODE))
-        self._roles(head, match)
-        self._bias(head, BOOK_START, match * nothing)
-
-    def begin(self, head: int, *, match: float, nothing: float) -> None:
-        """The same by three tokens, and only where a quotation has just begun."""
-        self._codes(head, match, THREE, THREE_GAIN)
-        self.heads.carry(head, TOKEN, COPY, BEGIN_GAIN * COPY_GAIN * torch.eye(CODE))
-        self._roles(head, match)
-        self._bias(head, BOOK_START, match * NEVER)
-        self._bias_begun(head, match * (nothing - NEVER), match * (nothing - NEVER))
-
-    def question(self, head: int, *, match: float) -> None:
-        """Finds the newest tokens in the question that was asked last: three of them, or where a quotation has just
-        begun any."""
-        self._codes(head, match, THREE, THREE_GAIN)
-        self.heads.q[head][self.places, TOKEN] *= 1.5
-        self.heads.carry(head, TOKEN, COPY, QUESTION_GAIN * COPY_GAIN * torch.eye(CODE))
-        near = torch.zeros(11)
-        near[5:] = match * torch.tensor(NEAR)
-        self.heads.by_distance(head, near, 0.0, self.NORM * CONSTANT_SCALE)
-        for number, penalty in ((0, 3.0), (2, 1.2)):
-            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
-        self._bias(head, BOOK_START, match * 3.4)
-        self._bias_begun(head, -match * 1.75, 0.0)
-
-    def recent(self, head: int, *, match: float, nothing: float) -> None:
-        """Finds the newest tokens wherever they stand, straight to the output."""
-        self._codes(head, match, NEWEST, LAG_GAIN)
-        self.heads.carry(head, TOKEN, TOKEN, COPY_GAIN * torch.eye(CODE))
-        self._bias(head, BOOK_START, match * nothing)
-
-    def _codes(self, head: int, match: float, sums: slice, gain: float) -> None:
-        """Scores by the codes of the newest token and of those before it; `gain`: with which `sums` were made."""
-        heads = self.heads
-        heads.clear(head)
-        # One matched token adds norm^2 * |code|^2 * gain * share to the score; share: what the view keeps.
-        code = (self.NORM * CODE_SCALE) ** 2 * CODE * gain * len(self.places) / CODE
-        size = math.sqrt(match * math.sqrt(heads.size) / code)
-        heads.q[head][self.places, TOKEN] = size * self.view
-        heads.q[head][self.places, sums] = size * self.view @ self.turn / gain
-        heads.k[head][self.places, sums] = size * self.view
-
-    def _roles(self, head: int, match: float) -> None:
-        """Looks in the book, not in questions and answers."""
-        for number, penalty in enumerate((0.0, 2.5, 1.5)):
-            self._bias(head, ROLE_SEEN.start + number, -match * penalty)
-
-    def _bias(self, head: int, feature: int, score: float) -> None:
-        """Adds `score` to every key that has the feature, whatever the query says."""
-        heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
-        scale = self.NORM * MARK_SCALE * (1.0 if feature == BOOK_START else ROLE_CARRIED)
-        heads.q[head, self.still, CONSTANT] = root / (self.NORM * CONSTANT_SCALE)
-        heads.k[head, self.still, feature] = score * root / scale
-
-    def _bias_begun(self, head: int, near: float, far: float) -> None:
-        """Adds to the score of the first token, from queries behind an ellipsis: one to three tokens, or four to
-        nine."""
-        heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
-        mark = self.NORM * ELLIPSIS_SCALE
-        heads.q[head, self.still - 1, BEGUN.start] = near * root / mark
-        heads.q[head, self.still - 1, BEGUN.start + 1] = far * root / mark
-        heads.k[head, self.still - 1, BOOK_START] = root / (self.NORM * MARK_SCALE)
