@@ -141,7 +141,15 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 def estimate_parameters(config: Any) -> int:
     """Parameters of a model, from its configuration alone; good to a few per cent."""
     width, layers = config.hidden_size, config.num_hidden_layers
-    return int(layers * (4 * width * width + 3 * width * config.intermediate_size) + config.vocab_size * width)
+    shape = kv_shape_of(config, torch.float32, torch.device("cpu"))
+    heads = 2 * (config.num_attention_heads + shape.kv_heads) * shape.head_dim
+    return int(layers * width * (heads + 3 * config.intermediate_size) + embedding_parameters(config))
+
+
+def embedding_parameters(config: Any) -> int:
+    """Parameters of the embedding, and of the output head where that is not the same matrix."""
+    count = 1 if getattr(config, "tie_word_embeddings", False) else 2
+    return int(count * config.vocab_size * config.hidden_size)
 
 
 def forward_work(config: Any, start: int, count: int) -> float:

@@ -66,7 +66,8 @@ class ModelFacts:
     ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
     ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
     books of several lengths; ``prefill_block`` (0: the usual one) and ``retrieval_budget`` are what the planner takes.
-    ``kv_note`` is what has to be said of how KV is kept.
+    ``kv_note`` is what has to be said of how KV is kept. ``others`` is the share of this machine that other programs
+    took while it was probed; ``probed_busy`` says that it was too much for the speeds to be the machine's own.
     """
 
     name: str
@@ -84,6 +85,8 @@ class ModelFacts:
     expected: tuple[Expected, ...] = ()
     speeds: Speeds | None = None
     kv_note: str = ""
+    others: float = 0.0
+    probed_busy: bool = False
 
 
 def probe_torch() -> TorchFacts:
@@ -108,7 +111,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    from engine import architecture, planner, probing
+    from engine import architecture, planner, probing, speeds
     from engine.config import KV_NOTES
 
     model = architecture.load_config(name)
@@ -124,8 +127,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     room = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
     most = planner.most_tokens(shape, limit, room)
     plan = planner.plan(shape, most, room)
-    speeds = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
-    chosen = planner.completed(config, speeds, config.context or limit)
+    watch = probing.Others()
+    probed = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
+    others = watch.share()
+    chosen = planner.completed(config, probed, config.context or limit)
     return ModelFacts(
         name=architecture.display_name(name),
         architecture=model.model_type,
@@ -139,9 +144,11 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         window_kv=planner.where(plan.kv) if plan else "",
         prefill_block=chosen.prefill_block or 0,
         retrieval_budget=chosen.retrieval_budget or 0,
-        expected=tuple(_expected(planner.plan_for_book(shape, n, most, room), n, speeds) for n in _lengths(most)),
-        speeds=speeds,
+        expected=tuple(_expected(planner.plan_for_book(shape, n, most, room), n, probed) for n in _lengths(most)),
+        speeds=probed,
         kv_note=KV_NOTES[kv],
+        others=round(others, 2),
+        probed_busy=not speeds.is_quiet(others),
     )
 
 
@@ -149,9 +156,9 @@ def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
     """Memory that the weights take: those of the decoder blocks may be rounded."""
     from engine import architecture, fitting
 
-    embedding = model.vocab_size * model.hidden_size
-    blocks = architecture.estimate_parameters(model) - embedding
-    return int(embedding * itemsize + blocks * fitting.bytes_per_weight(weights, itemsize))
+    embeddings = architecture.embedding_parameters(model)
+    blocks = architecture.estimate_parameters(model) - embeddings
+    return int(embeddings * itemsize + blocks * fitting.bytes_per_weight(weights, itemsize))
 
 
 def _lengths(most: int) -> list[int]:

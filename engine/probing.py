@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from engine import attention, quantized, rates, speeds
-from engine.architecture import estimate_parameters, kv_shape_of
+from engine.architecture import embedding_parameters, estimate_parameters, kv_shape_of
 from engine.cache.full import FullCache
 from engine.config import EngineConfig
 from engine.fitting import BITS
@@ -143,13 +143,13 @@ def measure(
         tokens, alone = blocks[-1]
         behind = probe.seconds(tokens, probe.context)
     layers = config.num_hidden_layers
-    embedding = config.vocab_size * config.hidden_size
+    layer = (estimate_parameters(config) - embedding_parameters(config)) // layers
     return Speeds(
         memory=memory,
         bus=rates.bus_rate(device, _COPY_BYTES) if device.type == "cuda" else 0.0,
         disk=disk,
         layers=layers,
-        head=embedding / max(1, (estimate_parameters(config) - embedding) // layers),
+        head=config.vocab_size * config.hidden_size / max(1, layer),
         step=step,
         middle=middle,
         middle_tokens=_MIDDLE_TOKENS,

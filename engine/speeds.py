@@ -56,7 +56,7 @@ class Speeds:
         bus: from pinned host memory to the device; 0 without one.
         disk: reading a file in the folder for spilled KV; 0 where it was too full to try.
         layers: of the model.
-        head: what embedding and output head weigh, in layers.
+        head: what the output head weighs, in layers; one row of the embedding is nothing.
         step: a pass over one token. middle: over ``middle_tokens``.
         blocks: prefill blocks that were tried, (tokens, seconds without context).
         block_per_token: seconds more for each token of a block and each token of context before it.

@@ -186,6 +186,11 @@ def _expected_lines(model: ModelFacts) -> list[str]:
         expected = f"about {_duration(one.reading_s)} to read, {one.step_ms:,.0f} ms a token before speculation"
         lines.append(f"           {one.tokens:,} tokens: {expected}, cache {one.kv}")
     lines.append(f"           (by the probes of one layer and the {speeds.layers} layers of the configuration)")
+    if model.probed_busy:
+        lines.append(
+            f"           Other programs took {model.others:.0%} of this machine while it was probed: it can do better "
+            "than these numbers say."
+        )
     return lines
 
 

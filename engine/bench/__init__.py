@@ -19,7 +19,7 @@ from engine.bench.rows import ROWS, Bench
 from engine.bench.standins import session as stand_in_session
 from engine.bench.sweeps import SWEEPS, refresh_settings, sweep_picture, sweep_results
 from engine.bench.workloads import WORKLOADS
-from engine.config import EngineConfig
+from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.session import Session
@@ -70,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    p.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept, for plain rows too")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
     p.add_argument("--seed", type=int, default=1, help="of sampled answers")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
@@ -94,7 +95,8 @@ def load_session(options: argparse.Namespace) -> Session:
     if options.refresh:
         given |= refresh_settings(options.refresh)
     draft = None if options.draft in (None, "none") else options.draft
-    config = EngineConfig(model=options.model, draft=draft, device=options.device, dtype=options.dtype, **given)
+    given |= {"device": options.device, "dtype": options.dtype, "kv": options.kv}
+    config = EngineConfig(model=options.model, draft=draft, **given)
     return stand_in_session(config, options.stand_in) if options.stand_in else Session.load(config)
 
 
@@ -142,6 +144,8 @@ def main(
         f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
         f"{session.config.retrieval_budget}, {lengths}, median of {options.repeats}"
     )
+    if said := KV_NOTES[session.config.kv]:
+        header += f"; {said}"
     sys.stdout.write(f"{header}\n\n{table(results)}\n")
     if options.json:
         write_json(options.json, session, results)

@@ -50,8 +50,9 @@ def named(shape: str) -> Shape:
 
 
 def note(session: Session) -> dict[str, str]:
-    """What each row of a table has to say about the weights; nothing if they are the model's own."""
-    return {"weights": "stand-in"} if standin.NOTE in session.target.name else {}
+    """What each row of a table has to say about weights and KV; nothing if they are the model's own."""
+    said = {"weights": "stand-in"} if standin.NOTE in session.target.name else {}
+    return {**said, "kv": session.config.kv} if session.full.shape.rounded else said
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:

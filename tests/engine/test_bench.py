@@ -127,6 +127,24 @@ def test_acceptance_is_counted_by_hand() -> None:
     assert found.time_split["other"] == pytest.approx(6 / 16)
 
 
+def test_rows_on_rounded_kv_are_compared_with_plain_on_rounded_kv(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--context", "600", "--budget", "64", "--rows", "plain,hierarchical,hierarchical_lookup"]
+    exact = run(tiny, book, tmp_path, *arguments)
+    capsys.readouterr()
+    rounded = run(tiny, book, tmp_path, *arguments, "--kv", "8bit")
+    assert rounded["model"]["config"]["kv"] == "8bit"
+    assert [r["settings"] for r in rounded["results"]] == [{"kv": "8bit"}] * 3
+    assert [r["settings"] for r in exact["results"]] == [{}] * 3
+    assert [r["identical_to_plain"] for r in rounded["results"]] == [True] * 3
+    table = capsys.readouterr().out
+    assert "exact with respect to 8-bit KV" in table
+    assert "| plain kv=8bit | prose | 600 |" in table
+    with pytest.raises(SystemExit):
+        run(tiny, book, tmp_path, "--kv", "2bit")
+
+
 def test_a_book_that_is_too_short_is_said(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="4,000 was asked for"):
         run(tiny, book, tmp_path, "--context", "4000")

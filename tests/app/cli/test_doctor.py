@@ -54,6 +54,21 @@ def test_kv_that_is_not_exact_is_named() -> None:
     assert draft.endswith("of cache per token")
 
 
+def test_probes_of_a_busy_machine_are_called_so(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    probed = Speeds(4e9, 0.0, 1e9, 8, 2.0, PassSpeed(2e-3, 0.0), PassSpeed(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    told = dataclasses.replace(MODEL, speeds=probed, others=0.43)
+    quiet, busy = (
+        "\n".join(lines_of(dataclasses.replace(WELL, target=dataclasses.replace(told, probed_busy=busy))))
+        for busy in (False, True)
+    )
+    assert "Other programs" not in quiet
+    assert "Other programs took 43% of this machine while it was probed" in busy
+    for share, expected in ((0.04, False), (0.5, True)):
+        monkeypatch.setattr("engine.probing.Others.share", lambda self, share=share: share)
+        facts = inspect_model(pair[1], EngineConfig(model=pair[1]))
+        assert (facts.others, facts.probed_busy) == (share, expected)
+
+
 def with_machine(**changes: object) -> Findings:
     return dataclasses.replace(WELL, machine=dataclasses.replace(HERE, **changes))
 
