@@ -1,14 +1,16 @@
-"""What the page costs the engine: ``python -m tests.e2e.cost [--runs 5] [--tokens 256] [--mode plain] [--json]``.
+"""What the page costs the engine: ``python -m tests.e2e.cost [--runs 5] [--tokens 128] [--mode plain] [--json]``.
 
 One process with the bundled models (the end of a text taken away from the target: an answer of eight tokens measures
-nothing), the real server and the sample book; the same greedy answer in three ways, in turn:
+nothing), the real server and the beginning of the sample book (``--read`` tokens of it: the page costs by the second,
+so the book's length changes little); the same greedy answer in three ways, in turn:
 
     alone     the engine, with nobody looking
     served    asked as the page asks, with one live stream drained at full pace, and no browser
     shown     asked in a real browser that draws the page, the map and the figures
 
 and the median milliseconds per token of each by the engine's own clock. "served" is what our code costs; "shown" adds a
-browser on the same cores. Run it on a machine that does nothing else; the promise is under 5 % for "served". Beside
+browser on the same cores. Two or three minutes on a machine that does nothing else, and only there worth believing;
+every run is told on stderr as it ends. The promise is under 5 % for "served". Beside
 it stands the processor's time of the whole process per token, which other programs disturb less, and of all Python
 threads but the engine's (Linux): while one of them works the engine waits, so this is what the page's code costs at
 least, and next to nothing disturbs it.
@@ -45,6 +47,7 @@ from tests.processes import free_port
 
 QUESTION = "Continue the story."
 MINUTES = 20 * 60.0
+READ = 8_192
 PROMISE = 0.05
 SHUTDOWN_SECONDS = 20.0
 ENGINE_THREAD = "trifold-engine"
@@ -127,7 +130,29 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def measure(book: Path, runs: int, tokens: int, mode: str, chromium: str) -> dict[str, Any]:
+def _told(words: str) -> None:
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+
+
+def _open(keeper: Keeper, book: Path, read: int) -> None:
+    """Have the beginning of a book read."""
+
+    def enough() -> bool:
+        desk = keeper.desk
+        return desk.stage.value in ("ready", "failed", "choosing") or (
+            desk.progress is not None and desk.progress.tokens_done >= read
+        )
+
+    keeper.open(keeper.books.copy_in(book))
+    _wait(enough, MINUTES)
+    keeper.stop_reading()
+    _wait(lambda: keeper.desk.stage.value in ("ready", "failed", "choosing"), MINUTES)
+    assert keeper.desk.stage.value == "ready", keeper.desk.trouble
+    _told(f"read {keeper.desk.read.tokens if keeper.desk.read else 0:,} tokens")
+
+
+def measure(book: Path, read: int, runs: int, tokens: int, mode: str, chromium: str) -> dict[str, Any]:
     """Median milliseconds per token of each way to ask, and the cost of the two pages over the engine alone."""
     with tempfile.TemporaryDirectory() as folder:
         model = endless(Path(shutil.copytree(settings.DEMO_MODEL, Path(folder) / "endless")))
@@ -137,9 +162,7 @@ def measure(book: Path, runs: int, tokens: int, mode: str, chromium: str) -> dic
         with server._listen(chosen.port) as listening:
             serving = threading.Thread(target=http.run, kwargs={"sockets": [listening]}, daemon=True)
             serving.start()
-            keeper.open(keeper.books.copy_in(book))
-            _wait(lambda: keeper.desk.stage.value in ("ready", "failed", "choosing"), MINUTES)
-            assert keeper.desk.stage.value == "ready", keeper.desk.trouble
+            _open(keeper, book, read)
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
@@ -170,6 +193,7 @@ def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
             figures = way()
             spent, others = time.process_time() - began, _beside_the_engine() - others
             assert figures.answer_tokens == tokens, "ways with answers of different lengths cannot be compared"
+            _told(f"{f'run {run}' if run else 'warming up'}, {name}: {figures.ms_per_token_mean:.1f} ms per token")
             if run:
                 times[name].append(float(figures.ms_per_token_mean or 0.0))
                 processor[name].append(1000.0 * spent / tokens)
@@ -209,12 +233,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--book", type=Path, default=settings.SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--read", type=int, default=READ, help="tokens of the book that are read")
     parser.add_argument("--mode", choices=("plain", "hierarchical"), default="plain")
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
     parser.add_argument("--json", action="store_true", help="all numbers as JSON")
     chosen = parser.parse_args()
-    found = measure(chosen.book, chosen.runs, chosen.tokens, chosen.mode, chosen.chromium)
+    found = measure(chosen.book, chosen.read, chosen.runs, chosen.tokens, chosen.mode, chosen.chromium)
     if chosen.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
     else:
