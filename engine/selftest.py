@@ -4,6 +4,9 @@ Greedy answers of the hierarchy equal plain ones token by token; the rule of spe
 drawn; the fast attention kernel gives what the plain one gives; a book that was kept on disk answers as one that was
 just read, and is refused once a single bit of it has changed. Each check is a generator step with one sentence. Knows
 no page, no terminal and no file of results.
+
+All of it is meant to take under two minutes once the models are loaded: with a large model on a slow machine it reads
+less and asks for fewer tokens, by what short probes of this machine say, and says how many they were.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from engine.speculation import judge
 BUDGET = 256
 """Tokens of the retrieval cache: so few that a short text already has to be chosen from."""
 
-_SHORTEST, _LONGEST = 16, 64  # tokens of an answer
+_READING_S = 25.0  # seconds that reading the text may take, by this machine's probes
+_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64  # tokens of an answer: at least, where it can be afforded, and at most
 _ANSWERS_S = 45.0  # seconds that all answers may take together
 _DRAWS, _DRAWS_S = 5_000, 6.0
 _LAWS = 8  # tokens of the little vocabulary
@@ -76,12 +80,22 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
         document: a short text.
         questions: what is asked about it.
     """
+    document = _affordable(session, document)
     yield _timed("attention", lambda: _attention(session))
     yield _timed("speculation rule", lambda: _rule(session.target.device))
     answers: list[AnswerDone] = []
     yield _timed("greedy answers", lambda: _greedy(session, document, questions, answers))
     yield _timed("kept book", lambda: _kept(session, document, questions[0], answers))
     yield _timed("altered book", lambda: _altered(session, document))
+
+
+def _affordable(session: Session, document: Document) -> Document:
+    """The text, or as many of its first pages as this machine reads in time."""
+    seconds = session.measure(document).reading_s
+    if seconds is None or seconds <= _READING_S:
+        return document
+    count = max(1, int(len(document.pages) * _READING_S / seconds))
+    return dataclasses.replace(document, pages=document.pages[:count])
 
 
 def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> Check:
@@ -146,11 +160,12 @@ def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
     """Answer every question plainly and by the hierarchy; the tokens must be the same. Keeps the plain answers."""
-    _last(session.read(document), BookRead)
-    began, length, same, ties = time.perf_counter(), _SHORTEST, 0, 0
+    step_ms = session.measure(document).step_ms
+    read = _last(session.read(document), BookRead).tokens
+    began, length, same, ties = time.perf_counter(), _tokens(_ANSWERS_S, (step_ms or 0.0) / 1000, _SHORTEST), 0, 0
     for question in questions:
-        if answers and time.perf_counter() - began > _ANSWERS_S:
-            break
+        if answers and time.perf_counter() - began > _ANSWERS_S * (1 - 1 / len(questions)):
+            break  # another answer would not end in time
         asked = time.perf_counter()
         sampling = SamplingParams(max_tokens=length, temperature=0.0)
         plain = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
@@ -165,10 +180,16 @@ def _greedy(
         ties += margin is not None
         same += len(plain.token_ids)
         left = _ANSWERS_S - (time.perf_counter() - began)
-        length = max(_SHORTEST, min(_LONGEST, int(left / (2 * len(questions) * seconds))))
+        length = _tokens(left / len(questions), seconds, _LONGEST)
     tie = f", apart from {ties} tie{'s' * (ties > 1)} of two equally likely tokens" if ties else ""
-    sentence = f"Greedy answers equal plain decoding: {same:,} tokens in {len(answers)} answers{tie}."
+    several = f"{len(answers)} answers" if len(answers) > 1 else "an answer"
+    sentence = f"Greedy answers equal plain decoding: {same:,} tokens in {several} after {read:,} tokens of text{tie}."
     return same > 0, sentence, same
+
+
+def _tokens(seconds: float, each: float, most: int) -> int:
+    """Tokens that can be written twice, plainly and by the hierarchy, in some seconds at so many for each."""
+    return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
 
 def _margin(

@@ -17,6 +17,8 @@ from app.server import VERIFIED_FILE
 from app.settings import Settings
 from engine import selftest as checks
 from engine.document import Document, Page
+from engine.fitting import Fit
+from engine.session import Session
 from tests.engine.conftest import TEXT
 from tests.faults.conftest import make_pair
 
@@ -128,6 +130,34 @@ def test_what_is_wrong_is_found(
     found = _run(settings, tmp_path)
     assert not found[name].passed, found[name].sentence
     assert found[name].sentence.endswith(".")
+
+
+def test_a_slow_machine_reads_less_and_asks_for_less(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what its probes say: two minutes to read three pages, and two seconds for a token."""
+    measure, read, pages = Session.measure, Session.read, []
+
+    def slow(session: Session, document: Document) -> Fit:
+        fit = measure(session, document)
+        return dataclasses.replace(fit, reading_s=40.0 * len(document.pages), step_ms=2_000.0)
+
+    def noted(session: Session, document: Document, **how: bool) -> Any:
+        pages.append(len(document.pages))
+        return read(session, document, **how)
+
+    monkeypatch.setattr(Session, "measure", slow)
+    monkeypatch.setattr(Session, "read", noted)
+    found = _run(settings, tmp_path)
+    assert all(check.passed for check in found.values())
+    assert set(pages) == {1}
+    assert "tokens in 2 answers after " in found["greedy answers"].sentence
+
+
+def test_answers_are_as_long_as_the_time_allows() -> None:
+    assert checks._tokens(45.0, 2.0, 16) == 11
+    assert checks._tokens(45.0, 30.0, 16) == 4
+    assert checks._tokens(45.0, 0.0, 16) == 16
 
 
 def test_a_failure_takes_the_badge_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
