@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from app.readers import archive, markup, sniff
+from app.readers import archive, epub_contents, markup, sniff
 from app.readers.archive import local
+from app.readers.epub_contents import Entry, inside
 from app.readers.html import decode
 from app.readers.limits import Limits
 from app.readers.parsed import Parsed, Refused, damaged
@@ -45,16 +45,6 @@ class _Package:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Entry:
-    """One line of the table of contents."""
-
-    title: str
-    file: str
-    anchor: str
-    level: int
-
-
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read an EPUB book.
 
@@ -65,7 +55,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         with archive.open_bounded(path, limits) as files:
             package = _package(files)
             _refuse_locked(files, package)
-            entries = _contents(files, package)
+            entries = epub_contents.read(files, package.nav, package.ncx)
             trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
             chapters, warnings = _chapters(files, package, entries, trouble, limits, step)
             _refuse_unreadable(files, package, chapters, warnings)
@@ -101,7 +91,7 @@ def _package(files: zipfile.ZipFile) -> _Package:
             found.author = f"{found.author}, {node.text}" if found.author else node.text
         elif name == "item":
             manifest[node.get("id", "")] = node
-            target = _inside(base, node.get("href", ""))[0]
+            target = inside(base, node.get("href", ""))[0]
             if "nav" in (node.get("properties") or "").split():
                 found.nav = target
             elif node.get("media-type") == "application/x-dtbncx+xml":
@@ -118,7 +108,7 @@ def _texts_of(items: Iterable[ElementTree.Element | None], base: str) -> list[st
     found: dict[str, None] = {}
     for item in items:
         if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
-            found[_inside(base, item.get("href", ""))[0]] = None
+            found[inside(base, item.get("href", ""))[0]] = None
     return list(found)
 
 
@@ -137,15 +127,6 @@ def _counting(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name)]
 
 
-def _inside(base: str, reference: str) -> tuple[str, str]:
-    """A reference as a path inside the container, and its anchor."""
-    target, _, anchor = reference.partition("#")
-    if not target:
-        return "", anchor
-    place = posixpath.join(base, unquote(target).replace("\\", "/"))
-    return posixpath.normpath(place).lstrip("/"), unquote(anchor)
-
-
 def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     names = archive.Names(files)
     if _ENCRYPTION not in names:
@@ -155,7 +136,7 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     except archive.BrokenXml:
         return  # what is locked is seen by its bytes
     locked = {
-        _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
+        inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
     }
     if locked & {name.casefold() for name in package.spine}:  # locked fonts are common and harm nobody
         raise _locked()
@@ -174,79 +155,21 @@ def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list
     raise damaged(f"is damaged: none of its {len(package.spine):,} chapters can be read. {warnings[0]}")
 
 
-def _contents(files: zipfile.ZipFile, package: _Package) -> list[_Entry]:
-    """The table of contents; a broken one costs the names, not the book."""
-    names = archive.Names(files)
-    try:
-        if package.nav in names:
-            root = archive.read_xml(files.read(names.find(package.nav) or ""), "its table of contents")
-            entries = _nav_entries(root, posixpath.dirname(package.nav))
-            if entries:
-                return entries
-        if package.ncx in names:
-            root = archive.read_xml(files.read(names.find(package.ncx) or ""), "its table of contents")
-            entries = []
-            for node in root.iter():
-                if local(node.tag) == "navMap":
-                    _ncx_entries(node, posixpath.dirname(package.ncx), 0, entries)
-            return entries
-    except (Refused, zipfile.BadZipFile, RecursionError):
-        pass
-    return []
-
-
-def _nav_entries(root: ElementTree.Element, base: str) -> list[_Entry]:
-    lists = [node for node in root.iter() if local(node.tag) == "nav"]
-    kinds = [" ".join(value for key, value in node.attrib.items() if local(key) == "type") for node in lists]
-    chosen = next((node for node, kind in zip(lists, kinds, strict=True) if kind == "toc"), None)
-    if chosen is None:
-        chosen = lists[0] if lists else root
-    entries: list[_Entry] = []
-
-    def walk(node: ElementTree.Element, level: int) -> None:
-        for child in node:
-            name = local(child.tag)
-            if name == "a" and child.get("href"):
-                file, anchor = _inside(base, child.get("href", ""))
-                entries.append(_Entry(" ".join("".join(child.itertext()).split()), file, anchor, max(level, 0)))
-            else:
-                walk(child, level + (name == "ol"))
-
-    walk(chosen, -1)
-    return entries
-
-
-def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list[_Entry]) -> None:
-    for point in node:
-        if local(point.tag) != "navPoint":
-            continue
-        title, place = "", ""
-        for child in point:
-            if local(child.tag) == "navLabel":
-                title = " ".join("".join(child.itertext()).split())
-            elif local(child.tag) == "content":
-                place = child.get("src", "")
-        file, anchor = _inside(base, place)
-        if title and file:
-            entries.append(_Entry(title, file, anchor, level))
-        _ncx_entries(point, base, level + 1, entries)
-
-
 def _chapters(
     files: zipfile.ZipFile,
     package: _Package,
-    entries: list[_Entry],
+    entries: list[Entry],
     trouble: dict[int, str],
     limits: Limits,
     step: Step,
 ) -> tuple[list[Chapter], list[str]]:
-    by_file: dict[str, list[_Entry]] = {}
+    by_file: dict[str, list[Entry]] = {}
     for entry in entries:
         by_file.setdefault(entry.file, []).append(entry)
     named = sum(name in by_file for name in package.spine) >= _NAMED_SHARE * len(package.spine)
     chapters: list[Chapter] = []
     warnings: list[str] = []
-    count, characters, waiting = len(package.spine), 0, list[_Entry]()
+    count, characters, waiting = len(package.spine), 0, list[Entry]()
     names = archive.Names(files)
     for number, name in enumerate(package.spine, 1):
         step(number - 1, count, number)
@@ -277,10 +200,10 @@ def _chapters(
     return chapters, warnings
 
 
-def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
+def _split(blocks: list[Block], entries: list[Entry], chapters: list[Chapter], *, named: bool) -> None:
     """One file of the spine as chapters: cut where the table of contents points into it."""
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
-    starts: dict[int, _Entry] = {}
+    starts: dict[int, Entry] = {}
     for entry in entries:
         starts.setdefault(places.get(entry.anchor, 0) if entry.anchor else 0, entry)
     if 0 not in starts and blocks:

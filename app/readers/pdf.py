@@ -6,7 +6,6 @@ only.
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,18 +16,16 @@ from typing import Any
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, furniture, pdf_forms, pdf_unseen
+from app.readers import cleaning, furniture, pdf_extras, pdf_forms, pdf_unseen
 from app.readers.limits import Limits
 from app.readers.lines import Line, Margins, reflow
-from app.readers.parsed import Heading, Parsed, Refused, Section, damaged, listed
+from app.readers.parsed import Parsed, Refused, Section, damaged, listed
 from app.readers.pdf_lines import page_lines
 
 SCAN_CHARACTERS = 20
 """A page with fewer characters and an image on it is a scan."""
 
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
-_OUTLINE_DEPTH = 8
-_OUTLINE_ENTRIES = 10_000
 _SECOND_READER = "second"
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
@@ -78,12 +75,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     _refuse_form(document, pages)
     step(count, count, EXTRAS)
     extras = str(EXTRAS) not in request.get("trouble", {})
-    pages.labels = [_label(document, index) if extras else "" for index in range(count)]
-    outline = _outline(document) if extras else []
+    pages.labels = [pdf_extras.label(document, index) if extras else "" for index in range(count)]
+    outline = pdf_extras.outline(document) if extras else []
     found = furniture.find(pages.lines, pages.labels)
     labels = furniture.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
-    title, author = _names(document, path)
+    title, author = pdf_extras.names(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
     parsed.outline = outline
     parsed.warnings = _warnings(pages, count)
@@ -188,13 +185,6 @@ def _is_garbled(text: str) -> bool:
     return len(latin) > 0.8 * len(letters) and not 0.2 < vowels / len(latin) < 0.65
 
 
-def _label(document: pdfium.PdfDocument, index: int) -> str:
-    try:
-        return cleaning.one_line(document.get_page_label(index), 20)
-    except (pdfium.PdfiumError, ValueError, UnicodeError):
-        return ""
-
-
 def _refuse_scan(pages: _Pages, count: int) -> None:
     filled = sum(1 for lines in pages.lines if lines) + sum(1 for number in pages.images if not pages.lines[number - 1])
     if pages.images and len(pages.images) > _IMAGE_SHARE * max(filled, 1):
@@ -255,30 +245,6 @@ def _whole_words(lines: list[Line]) -> Iterator[str]:
         words = line.text.split()
         cut, before = line.text.endswith("-"), cut
         yield " ".join(words[1 if before else 0 : -1 if cut else None])
-
-
-def _names(document: pdfium.PdfDocument, path: Path) -> tuple[str, str]:
-    try:
-        found = document.get_metadata_dict()
-    except (pdfium.PdfiumError, ValueError, UnicodeError):
-        return "", ""
-    return found.get("Title", ""), found.get("Author", "")
-
-
-def _outline(document: pdfium.PdfDocument) -> list[Heading]:
-    entries: list[Heading] = []
-    try:
-        for bookmark in document.get_toc(max_depth=_OUTLINE_DEPTH):
-            if len(entries) >= _OUTLINE_ENTRIES:
-                break
-            target = bookmark.get_dest()
-            index = target.get_index() if target else None
-            title = cleaning.one_line(bookmark.get_title())
-            if title and index is not None and 0 <= index < len(document):
-                entries.append(Heading(title, index + 1, bookmark.level))
-    except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
-        pass  # a broken table of contents costs the contents, not the book
-    return entries
 
 
 def _warnings(pages: _Pages, count: int) -> list[str]:
