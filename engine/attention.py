@@ -27,6 +27,7 @@ __all__ = [
     "attend",
     "attend_causal",
     "attend_newest",
+    "attend_seen",
     "merge",
     "plain_attend",
     "register",
@@ -101,6 +102,16 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
     ]
     return merge(parts)
+
+
+def attend_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor) -> torch.Tensor:
+    """Attention of n tokens to those of the keys that ``seen`` (n, seq) says, whatever lies in the others.
+
+    Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
+    """
+    group, n = q.shape[1] // k.shape[1], q.shape[2]
+    packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
+    return kernels.plain(packed, k, v, scaling, seen.repeat(group, 1))[0].reshape(q.shape)
 
 
 def attend_causal(

@@ -65,6 +65,8 @@ class EngineConfig:
         refresh_every: verifications between two rebuilds, for "every".
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
+        graphs: on a GPU, steps of the draft model and middle passes are recorded and replayed where that is right and
+            faster: "auto", or "off".
         prefill_block: tokens in one forward step of one layer; if not given, what is fast on this machine.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.
@@ -92,6 +94,7 @@ class EngineConfig:
     refresh_every: int = 4
     num_sink_tokens: int = 4
     window_size: int = 252
+    graphs: str = "auto"
     prefill_block: int | None = None
     prefill_segment: int = 4096
     host_memory: str = "auto"
@@ -120,6 +123,7 @@ class EngineConfig:
         )
         _check(self.refresh in REFRESHES, "refresh", self.refresh, "one of " + ", ".join(REFRESHES))
         _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
+        _check(self.graphs in GRAPHS, "graphs", self.graphs, "one of " + ", ".join(GRAPHS))
         _check(self.num_sink_tokens >= 0, "num_sink_tokens", self.num_sink_tokens, "0 or more")
         _check(self.window_size >= 8, "window_size", self.window_size, "at least 8")
         _check((self.prefill_block or 1) >= 1, "prefill_block", self.prefill_block, "at least 1")
@@ -145,6 +149,7 @@ KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8
 """How KV is kept, and what a person is told of it."""
 
 REFRESHES = ("every", "drop", "never")
+GRAPHS = ("auto", "off")
 
 _Config = TypeVar("_Config", SamplingParams, EngineConfig)
 

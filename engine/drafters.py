@@ -16,6 +16,7 @@ import torch
 from engine.beliefs import ENDLESS, Patience
 from engine.cache.streaming import StreamingCache
 from engine.events import Stage
+from engine.graphs import Replays
 from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.sampling import Sampler, draw
@@ -111,9 +112,18 @@ class ModelDrafter:
         vocabulary: of the target; laws are cut or padded to it, since families pad their embeddings differently.
         num_sink_tokens, window_size: of the streaming cache.
         longest: most tokens that are ever ahead of the committed context.
+        replays: records steps; None runs every one anew.
     """
 
-    def __init__(self, decoder: Decoder, vocabulary: int, num_sink_tokens: int, window_size: int, longest: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        vocabulary: int,
+        num_sink_tokens: int,
+        window_size: int,
+        longest: int,
+        replays: Replays | None = None,
+    ) -> None:
         self._decoder = decoder
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
@@ -121,6 +131,9 @@ class ModelDrafter:
         self._fed: list[int] = []  # tokens in the cache after that
         self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
+        self.replays = replays
+        if replays is not None:
+            self.cache.zero()
 
     def begin(self, context: Sequence[int]) -> None:
         """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
@@ -228,11 +241,21 @@ class ModelDrafter:
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
-        decoder, count = self._decoder, ids.shape[0]
+        decoder, cache, count = self._decoder, self.cache, ids.shape[0]
         # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess at most.
         known = ids.clamp(max=decoder.vocabulary - 1)
-        logits = decoder.forward(known, decoder.no_rope(count), self.cache.extend(count), rows=1)
-        self.cache.advance(count)
+
+        def eager() -> torch.Tensor:
+            return decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1)
+
+        def fixed(known: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+            return decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1)
+
+        if self.replays is None or cache.room() < count:
+            logits = eager()
+        else:
+            logits = self.replays.run((count,), eager, fixed, known, decoder.ids([cache.held]))
+        cache.advance(count)
         return logits
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:

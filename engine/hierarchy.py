@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from engine import decoding
+from engine import decoding, graphs
 from engine.cache.full import FullCache
 from engine.cache.retrieval import QueryTap, RetrievalCache
 from engine.choice import COPY_LENGTHS, MOST_PENDING, Limits
@@ -22,8 +22,10 @@ from engine.costs import Costs, cost_of
 from engine.decoding import Speculation
 from engine.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.events import Round
+from engine.graphs import Replays
 from engine.lookup import LookupIndex
 from engine.models import Decoder
+from engine.proposing import middle_logits
 from engine.refresh import policy_of
 from engine.sampling import make_generator
 from engine.speeds import LEAST_BUDGET
@@ -60,6 +62,7 @@ class Hierarchy:
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.longest
         self.retrieval = RetrievalCache(full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, tail)
+        self.record_passes(self.retrieval, target)
         self.drafter = self._make_drafter(target, draft)
         self._controllers: dict[SamplingParams, Controller] = {}
 
@@ -77,10 +80,31 @@ class Hierarchy:
         drafter: Drafter = NoDrafter(target.device)
         if draft is not None and self.has_draft_model:
             sinks, window = config.num_sink_tokens, config.window_size
-            drafter = ModelDrafter(draft, target.vocabulary, sinks, window, self.longest)
+            replays = self._replays(draft, "draft")
+            drafter = ModelDrafter(draft, target.vocabulary, sinks, window, self.longest, replays)
         if config.num_lookup_tokens == 0:
             return drafter
         return LookupDrafter(drafter, LookupIndex(), config.num_lookup_tokens, target.device)
+
+    def record_passes(self, retrieval: RetrievalCache, target: Decoder) -> None:
+        """Let passes over a retrieval cache be recorded, where this is done at all."""
+        retrieval.replays = self._replays(target, "middle")
+        if retrieval.replays is not None:
+            retrieval.zero()
+
+    def _replays(self, decoder: Decoder, level: str) -> Replays | None:
+        # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded.
+        if self.config.graphs == "off" or decoder.rope_depends_on_window:
+            return None
+        recorder = graphs.recorder_for(decoder.device)
+        return None if recorder is None else Replays(recorder, level)
+
+    def recorded(self) -> dict[str, Replays]:
+        """Recorded passes by level, where there are any."""
+        model = self.drafter.inner if isinstance(self.drafter, LookupDrafter) else self.drafter
+        draft = model.replays if isinstance(model, ModelDrafter) else None
+        levels = {"draft": draft, "middle": self.retrieval.replays}
+        return {level: replays for level, replays in levels.items() if replays is not None}
 
     def reset(self) -> None:
         """Forget the book."""
@@ -150,9 +174,7 @@ def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float
     start = time.perf_counter()
     decoder = context.decoder
     with torch.inference_mode():
-        rope = decoder.rope(decoder.span(retrieval.length, count))
-        ids = decoder.ids([context.tokens[-1]] * count)
-        decoder.forward(ids, rope, retrieval.extend()).argmax(-1).tolist()
+        middle_logits(decoder, retrieval, decoder.ids([context.tokens[-1]] * count), count).argmax(-1).tolist()
     return since(start)
 
 

@@ -135,8 +135,7 @@ def _middle_pass(
     count = proposed.shape[0]
     decoder = context.decoder
     ids = torch.cat([decoder.ids(known[retrieval.length :]), proposed])
-    rope = decoder.rope(decoder.span(retrieval.length, ids.shape[0]))
-    logits = decoder.forward(ids, rope, retrieval.extend(), rows=count + 1)
+    logits = middle_logits(decoder, retrieval, ids, count + 1)
     probs = context.sampler(logits)
     given = None if made.probs is None else made.probs[:count]
     ruling = rule(proposed, given, probs, context.generator)
@@ -154,6 +153,27 @@ def _middle_pass(
     retrieval.advance(ids.shape[0])
     retrieval.crop(len(known) + len(stands) - 1)
     return ids.shape[0], stands
+
+
+def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """Run the newest tokens (n,) through the target on its retrieval cache: logits of the last ``rows`` of them.
+
+    The KV that they leave behind counts once ``retrieval.advance`` is called.
+    """
+    count = ids.shape[0]
+
+    def eager() -> torch.Tensor:
+        rope = decoder.rope(decoder.span(retrieval.length, count))
+        return decoder.forward(ids, rope, retrieval.extend(), rows=rows)
+
+    def fixed(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rope = decoder.rope(places[:1] + decoder.span(0, count))
+        return decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows)
+
+    if retrieval.replays is None or retrieval.room() < count:
+        return eager()
+    places = decoder.ids([retrieval.length, retrieval.held])
+    return retrieval.replays.run((count, rows), eager, fixed, ids, places)
 
 
 def _count_steps(lesson: Lesson, made: Proposal, ms: float) -> None:

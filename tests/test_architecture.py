@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "engine.threads",
         "engine.rates",
         "engine.transfers",
+        "engine.graphs",
     ),
     (
         "engine.config",

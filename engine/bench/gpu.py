@@ -11,7 +11,8 @@ written down.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side), ``resident`` and ``spilled`` (TriForce's 7B at
 122K with all KV on the device, and all in host memory), ``gqa`` (8B at 128K, resident, spilled, beside transformers
-with an offloaded cache), ``reading`` (128K read, second question), ``contexts`` (8K to 512K).
+with an offloaded cache), ``reading`` (128K read, second question), ``contexts`` (8K to 512K), ``graphs`` (passes of the
+cheap levels recorded and not, and how often a round waits for the GPU).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,7 +34,7 @@ from engine.bench.report import Result
 from engine.bench.rows import Bench
 from engine.bench.standins import session as stand_in_session
 from engine.cache.placement import Placement
-from engine.config import EngineConfig, SamplingParams
+from engine.config import GRAPHS, EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
 from engine.rates import bus_rate, copy_rate, matrix_rate
@@ -56,7 +58,7 @@ class Sizes:
     device: str = "cuda"
 
 
-PARTS = ("kernels", "resident", "spilled", "gqa", "reading", "contexts")
+PARTS = ("kernels", "resident", "spilled", "gqa", "reading", "contexts", "graphs")
 USUAL = {
     "kernels": Sizes("llama-3.1-8b", 131_072, 0),
     "resident": Sizes("llama-2-7b", 124_928, 128),
@@ -64,6 +66,7 @@ USUAL = {
     "gqa": Sizes("llama-3.1-8b", 130_048, 128),
     "reading": Sizes("llama-3.1-8b", 130_048, 32),
     "contexts": Sizes("llama-3.1-8b", 524_288, 64),
+    "graphs": Sizes("llama-2-7b", 32_768, 128),
 }
 
 
@@ -85,6 +88,8 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
     placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
     if part == "contexts":
         yield from _contexts(bench, sizes)
+    if part == "graphs":
+        yield from _graphs(bench, sizes)
     for name in ("resident", "spilled") if part == "gqa" else (part,):
         if name in placements:
             yield from _placed(bench, part, name, placements[name], sizes)
@@ -195,6 +200,44 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
         context *= 2
 
 
+def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
+    """The same rows with recorded passes and without, what was replayed, and how often a round waits for the GPU."""
+    session, own = bench.session, bench.session.config
+    session.full.place(Placement.resident(session.target.num_layers), session.target.window)
+    for graphs in GRAPHS:
+        bench.reshape(replace(own, graphs=graphs))
+        for result in bench.run():
+            yield _decoded("graphs", f"graphs {graphs}", result)
+            for stage in ("draft", "middle"):
+                what = f"graphs {graphs}: {result.row}, {stage}"
+                yield Figure("graphs", what, result.time_split[stage], "ms/token", note=NOTE)
+        for level, replays in session.hierarchy.recorded().items():
+            state = "ended by an error or a difference, see the log" if replays.off else ""
+            yield Figure("graphs", f"graphs {graphs}: replays, {level}", replays.replayed, "passes", note=state)
+        if session.target.device.type == "cuda":
+            yield _waits(bench, sizes, graphs)
+    bench.reshape(own)
+
+
+def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
+    """Waits for the GPU in a round, as torch counts them, over one answer by the hierarchy."""
+    case = bench.workloads.cases("prose", sizes.context)[0]
+    rounds = bench.rounds("hierarchical", bench.context_of(case, 0.0, 1.0), bench.start(case))
+    next(rounds)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            done = list(rounds)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    waits = sum("synchroniz" in str(warning.message) for warning in caught)
+    per_round = waits / max(1, len(done))
+    passes = sum(one.passes for one in done) / max(1, len(done))
+    note = f"{passes:.1f} middle passes a round; one wait each, one for the verification, one for each drafted token"
+    return Figure("graphs", f"graphs {graphs}: waits for the GPU in a round", per_round, "", "", note)
+
+
 # Setting up ----------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +273,7 @@ def _options(sizes: Sizes, temperatures: Sequence[float]) -> argparse.Namespace:
         rows=["plain", "hierarchical", "hierarchical_lookup"],
         workloads=["prose"],
         repeats=1,
+        questions=1,
         seed=1,
         quiet=False,
     )

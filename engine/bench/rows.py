@@ -155,7 +155,7 @@ class Bench:
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self._rounds(row, self.context_of(case, temperature, top_p), tap))
+        return _timed(self.rounds(row, self.context_of(case, temperature, top_p), tap))
 
     def start(self, case: Case) -> QueryTap:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
@@ -183,7 +183,8 @@ class Bench:
             options.tokens,
         )
 
-    def _rounds(self, row: str, context: Context, tap: QueryTap) -> Iterator[Round]:
+    def rounds(self, row: str, context: Context, tap: QueryTap) -> Iterator[Round]:
+        """The rounds of one of our own rows behind a prompt that ``start`` has brought into the cache."""
         if row == "plain":
             return decoding.plain(context)
         kind, levels = SPECULATING[row], self.session.hierarchy
@@ -195,9 +196,11 @@ class Bench:
 
     def _recent(self, levels: Hierarchy) -> RetrievalCache:
         config, own = levels.config, levels.retrieval
-        return RecentChunks(
+        recent = RecentChunks(
             self.session.full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, own.tail_capacity
         )
+        levels.record_passes(recent, self.session.target)
+        return recent
 
     def _drafter(self, kind: Row) -> Drafter:
         drafter = self.session.hierarchy.drafter

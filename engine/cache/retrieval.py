@@ -19,6 +19,7 @@ import torch
 
 from engine import attention
 from engine.cache.full import FullCache
+from engine.graphs import Replays
 
 # Copying an answer out of the book moves forward through it, so a chunk lends part of its score to the ones after it.
 _FORWARD_REACH = 4
@@ -49,6 +50,8 @@ class RetrievalCache:
         self._index = [self._no_means() for _ in range(shape.layers)]
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._mass: torch.Tensor | None = None
+        self.replays: Replays | None = None
+        """Recorded passes over these buffers; None runs every pass anew."""
         full.on_hand = self._at_hand
 
     def _at_hand(self, layer: int, length: int) -> None:
@@ -106,6 +109,16 @@ class RetrievalCache:
     def extend(self) -> RetrievalPass:
         """The view that one forward pass of new tokens attends through."""
         return RetrievalPass(self)
+
+    def extend_at(self, place: torch.Tensor, count: int) -> FixedRetrievalPass:
+        """The same view, of tokens the first of which stands behind ``place`` (1,) held ones: nothing in it depends on
+        how much is held. There must be room, and ``zero`` must have been called once."""
+        return FixedRetrievalPass(self, place, count)
+
+    def zero(self) -> None:
+        """Leave nothing in unused memory that is not a number: a pass of fixed shape multiplies it by zero."""
+        for values in self._values:
+            values.zero_()
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
@@ -218,6 +231,22 @@ class RetrievalPass:
         keys[:, start:stop] = k[0]
         values[:, start:stop] = v[0]
         return attention.attend_newest(q, keys[:, :stop].unsqueeze(0), values[:, :stop].unsqueeze(0), scaling)
+
+
+class FixedRetrievalPass:
+    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place."""
+
+    def __init__(self, cache: RetrievalCache, place: torch.Tensor, count: int) -> None:
+        self._cache = cache
+        self._places = place + torch.arange(count, device=place.device)
+        size = cache._keys[0].shape[1]
+        self._seen = torch.arange(size, device=place.device) <= self._places[:, None]
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self._cache._parts(layer)
+        keys.index_copy_(1, self._places, k[0])
+        values.index_copy_(1, self._places, v[0])
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)
 
 
 class Refresh:

@@ -101,6 +101,17 @@ class StreamingCache:
             raise ValueError(f"{count} tokens do not fit beside {self.held} in {self.capacity} slots")
         return StreamingPass(self, self.held, count)
 
+    def extend_at(self, place: torch.Tensor, count: int) -> FixedStreamingPass:
+        """The same view, of tokens whose first slot ``place`` (1,) says: nothing in it depends on how much is held.
+
+        There must be room, and ``zero`` must have been called once.
+        """
+        return FixedStreamingPass(self, place, count)
+
+    def zero(self) -> None:
+        """Leave nothing in unused slots that is not a number: a pass of fixed shape multiplies it by zero."""
+        self._values.zero_()
+
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
         self.length += count
@@ -128,3 +139,22 @@ class StreamingPass:
         cache._values[layer, :, start:stop] = v[0]
         keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
+
+
+class FixedStreamingPass:
+    """``StreamingPass`` over all slots, with a mask: the same operations on the same memory for any place."""
+
+    def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:
+        self._cache = cache
+        self._slots = place + torch.arange(count, device=place.device)
+        self._seen = torch.arange(cache.capacity, device=place.device) <= self._slots[:, None]
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        cache, slots = self._cache, self._slots
+        rotated = cache._rotate(torch.cat([q, k], dim=1), slots)
+        q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
+        cache._raw[layer].index_copy_(1, slots, k[0])
+        cache._rotated[layer].index_copy_(1, slots, turned[0])
+        cache._values[layer].index_copy_(1, slots, v[0])
+        keys, values = cache._rotated[layer], cache._values[layer]
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import bench, rates
+from engine import bench, graphs, rates
 from engine.architecture import load_config
 from engine.bench import gpu, record, standins
 from engine.bench.gpu import Sizes
@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.standin import SHAPES, Shape
+from tests.engine.tape import TapeRecorder
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,12 @@ def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_QUERIES", (1,))
 
 
-@pytest.mark.parametrize(("part", "context"), [("spilled", 700), ("gqa", 500), ("reading", 900), ("kernels", 100)])
-def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "context"), [("spilled", 700), ("gqa", 500), ("reading", 900), ("kernels", 100), ("graphs", 500)]
+)
+def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if part == "graphs":
+        monkeypatch.setattr(graphs, "recorder_for", lambda device: TapeRecorder())
     sizes = Sizes("tiny", context, 6, 256, "cpu")
     figures = record.collect(gpu.measure(part, sizes, gpu.SAMPLE), part)
     assert not [figure for figure in figures if figure.what == "ended early"], figures
@@ -51,6 +56,10 @@ def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path) -> No
         estimate = next(figure for figure in figures if "estimate" in figure.what)
         assert isinstance(estimate.value, float)
         assert estimate.value > 0
+    if part == "graphs":
+        replays = {figure.what: figure.value for figure in figures if "replays, " in figure.what}
+        assert set(replays) == {"graphs auto: replays, draft", "graphs auto: replays, middle"}
+        assert all("ended" not in figure.note for figure in figures)
     out = tmp_path / "gpu.json"
     record.add(out, part, sizes.shape, figures)
     record.add(out, part, sizes.shape, figures)  # measured again, a part replaces itself

@@ -68,6 +68,7 @@ class Cache:
     """Stands where a cache stands: a length."""
 
     limit = 10**9
+    replays = None
     waited_s = 0.0
 
     def __init__(self, name: str, length: int) -> None:
@@ -105,7 +106,7 @@ class Draft(ModelDrafter):
         self._decoder: Any = chain
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed, self._unread = length, [], []
+        self._settled, self._fed, self._unread, self.replays = length, [], [], None
         self.cache: Any = Cache("draft", length)
 
     def begin(self, context: Sequence[int]) -> None:
