@@ -71,7 +71,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.bench.sweeps", "engine.bench.gpu"),
     ("engine.bench",),
     ("engine.bench.__main__",),
-    ("engine.bench.trees",),
+    ("engine.bench.trees", "engine.bench.kept"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The caches lean on the full cache, and it on nothing of its layer.
