@@ -53,7 +53,7 @@ PARTS = (
     Part("generate", "transformers' generate after 32,768 tokens.", 32768, ("hf_generate", "plain"), ("prose",), 24),
     Part("answers", "Answers of 1,000 tokens.", 32768, SPEEDS, ("prose",), 1000, temperature=(0.0, 0.6)),
     Part("heat", "The same, warmer.", 32768, ("hierarchical",), ("prose",), 1000, temperature=(1.0, 1.2)),
-    Part("quotations", "Twenty quotations, sampled.", 32768, SPEEDS, ("quote",), temperature=(0.6,), questions=20),
+    Part("quotations", "Twenty quotations, sampled too.", 32768, SPEEDS, ("quote",), 160, 1, (0.0, 0.6), questions=20),
     Part("budget", "The retrieval budget.", 32768, ("hierarchical",), BOTH, sweep="budget"),
     Part("chunk", "The size of chunks.", 32768, ("hierarchical",), BOTH, sweep="chunk"),
     Part("temperature", "Temperature.", 32768, ("hierarchical",), BOTH, sweep="temperature"),
@@ -61,6 +61,7 @@ PARTS = (
     Part("refresh", "How often the selection is renewed.", 32768, ("hierarchical",), ALL, 1000, sweep="refresh"),
     Part("threads", "Threads.", 32768, ("hierarchical",), ("prose",), sweep="threads"),
     Part("128k", "Our rows after 128,000 tokens.", 128_000, OURS, ALL, tokens=64),
+    Part("128k-quotations", "Twenty quotations there.", 128_000, SPEEDS[2:], ("quote",), 160, questions=20),
 )
 
 

@@ -46,7 +46,8 @@ class Result:
 
     ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
     verification), and "verify_judged", accepted over judged: what comes after a rejection is not judged (the
-    acceptance rate of TriForce's tables). ``logit_margin`` is that of the two first tokens that differ.
+    acceptance rate of TriForce's tables). ``logit_margin`` is that of the two first tokens that differ. ``exact``: the
+    share of quotations that are the book's own words, from those asked for to the end of a sentence.
     """
 
     row: str
@@ -65,16 +66,22 @@ class Result:
     identical_to_plain: bool | None
     first_difference: int | None
     logit_margin: float | None
+    exact: float | None = None
 
 
 def result_of(
-    row: str, runs: dict[str, list[Run]], place: dict[str, Any], difference: tuple[int, float] | None
+    row: str,
+    runs: dict[str, list[Run]],
+    place: dict[str, Any],
+    difference: tuple[int, float] | None,
+    exact: float | None = None,
 ) -> Result:
     """The line of one row, from all runs of all rows.
 
     Args:
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
+        exact: share of its quotations that are right.
     """
 
     def median(name: str) -> float | None:
@@ -106,6 +113,7 @@ def result_of(
         identical_to_plain=difference is None if greedy else None,
         first_difference=difference[0] if difference else None,
         logit_margin=difference[1] if difference else None,
+        exact=exact,
     )
 
 
@@ -162,8 +170,8 @@ def table(results: Sequence[Result]) -> str:
     """Results as a Markdown table."""
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | lookup "
-        "| tokens/verify | draft / middle / verify / other ms | same as plain |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| tokens/verify | draft / middle / verify / other ms | same as plain | exact |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -177,7 +185,8 @@ def table(results: Sequence[Result]) -> str:
             f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(accepted['middle'])} "
             f"| {_share(accepted['verify'])}{judged} | {_share(accepted['lookup'])} "
             f"| {_plain(r.mean_acceptance_length)} "
-            f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} |"
+            f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
+            f"| {_percent(r.exact)} |"
         )
     return "\n".join(lines)
 
@@ -188,6 +197,10 @@ def _times(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def _plain(value: float | None) -> str:

@@ -144,7 +144,18 @@ class Bench:
         for row in rows:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
-            yield result_of(row, runs, place, difference)
+            yield result_of(row, runs, place, difference, self._right(cases, runs[row][0], place["context"]))
+
+    def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
+        """The share of a run's quotations that are right; None where none were asked for."""
+        ends = list(itertools.accumulate(run.cases))
+        answers = [run.tokens[end - length : end] for end, length in zip(ends, run.cases, strict=True)]
+        asked = [
+            self.workloads.is_quotation(case, context, answer)
+            for case, answer in zip(cases, answers, strict=True)
+            if case.key
+        ]
+        return sum(asked) / len(asked) if asked else None
 
     def decode(self, row: str, case: Case, temperature: float) -> Run:
         session, options = self.session, self.options

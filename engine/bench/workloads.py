@@ -23,6 +23,8 @@ _SPREAD = 0.618  # steps of the golden section never fall together
 _REACH = 400
 # A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
 _MOST_WORDS = 60
+# Around a quotation, and at the end of a sentence.
+_MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer of a follow-up.
 _FIRST_ANSWER = 48
 
@@ -35,11 +37,13 @@ class Case:
         prompt: the whole prompt.
         aimed: length of the part of it whose newest queries choose the first retrieval selection.
         ends: whether the model may end its answer; otherwise exactly so many tokens are decoded as were asked for.
+        key: the words that a quotation is asked for with.
     """
 
     prompt: list[int]
     aimed: int
     ends: bool
+    key: str = ""
 
 
 class Workloads:
@@ -58,6 +62,7 @@ class Workloads:
         self._tokenizer = tokenizer
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
+        self._text = 0, ""  # of the context that quotations were last looked up in
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
         """The cases of a workload on the first ``context`` tokens of the book; so many ``questions`` for quotations.
@@ -74,14 +79,23 @@ class Workloads:
         if workload == "prose":
             return [Case(book, len(book), ends=False)]
         spread = [0.05 + 0.9 * (number * _SPREAD % 1) for number in range(questions - len(_DEPTHS))]
-        asked = [f"Where does it say “{self._key(book, depth)}”?" for depth in (*_DEPTHS, *spread)]
+        keys = [self._key(book, depth) for depth in (*_DEPTHS, *spread)]
+        asked = [f"Where does it say “{key}”?" for key in keys]
         prompts = [[*book, *self._question(question, self._form.after_book)] for question in asked]
         if workload == "quote":
-            return [Case(prompt, len(prompt), ends=True) for prompt in prompts[:questions]]
+            pairs = list(zip(prompts, keys, strict=True))[:questions]
+            return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
         # An answer that ended by itself already carries the token that closes its turn.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
+
+    def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:
+        """Whether an answer is the book's own text, from the words asked for to the end of a sentence."""
+        said = " ".join(self._tokenizer.decode(answer).split()).strip(_MARKS)
+        if self._text[0] != context:
+            self._text = context, " ".join(self._tokenizer.decode(self._ids[:context]).split())
+        return said.startswith(case.key) and said in self._text[1] and said.endswith(_ENDS)
 
     def _question(self, question: str, lead: str) -> list[int]:
         tokenizer = self._tokenizer

@@ -49,3 +49,20 @@ def test_more_questions_are_more_cases(bench: Bench) -> None:
 def test_contexts_only_grow() -> None:
     contexts = [part.context for part in kept.PARTS]
     assert contexts == sorted(contexts)
+
+
+def test_a_quotation_is_right_from_its_key_to_the_end_of_a_sentence(bench: Bench) -> None:
+    workloads = bench.workloads
+    case = workloads.cases("quote", 300)[0]
+    text = " ".join(bench.session.tokenizer.decode(bench.ids[:300]).split())
+    at = text.index(case.key)
+    end = next(place for place in range(at + len(case.key), len(text)) if text[place] in ".!?") + 1
+
+    def judged(answer: str) -> bool:
+        return workloads.is_quotation(case, 300, bench.session.tokenizer.words(answer))
+
+    assert judged(f"“… {text[at:end]}”")
+    assert judged(text[at:end].replace(" ", "\n", 1))
+    assert not judged(f"“… {text[at : end - 3]}”")
+    assert not judged(f"“… {text[at + 3 : end]}”")
+    assert not judged(f"“… {case.key} and never a word of it.”")

@@ -1,0 +1,102 @@
+"""What the tiers cost on this machine, with or without a GPU: reading a book against opening it again, and a
+verification with all KV on disk against one with all of it in memory.
+
+    python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
+
+The same question is answered each time, and a row says whether the tokens were the same. The system may hold a spilled
+file in memory as long as nobody needs that; what a device really gives is in ``doctor``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.bench.record import Figure, add, collect, table
+from engine.config import EngineConfig, SamplingParams
+from engine.context import pass_ms
+from engine.document import Document, Page
+from engine.errors import TrifoldError
+from engine.events import AnswerDone, BookRead
+from engine.session import Session
+from engine.threads import sleep_while_waiting
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_PAGE = 2_000  # characters
+_VERIFIED = (1, 16)  # tokens of a verification
+_TIMED, _ANSWER = 3, 24
+# Layers that memory may hold where all KV is to lie on disk: the mover's buffers, and not one more.
+_BUFFERS = 2.5
+_CHAT = 4_096  # tokens of room behind a book, as the planner sets aside
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One opening of the book: how, what an answer said, and milliseconds of verifications by their tokens."""
+
+    read: BookRead
+    answer: tuple[int, ...]
+    verify_ms: dict[int, float]
+
+
+def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
+    """All figures. ``config`` names the models and the window; the text is repeated to fill it."""
+    with tempfile.TemporaryDirectory(prefix="tiers-", ignore_cleanup_errors=True) as folder:
+        kept = replace(config, snapshot_folder=folder)
+        book = _filling(text, config.context or 0)
+        first = _open(kept, book, question)
+        tokens = first.read.tokens
+        yield Figure("tiers", f"reading {tokens:,} tokens", first.read.seconds, "s")
+        again = _open(kept, book, question)
+        if again.read.source != "snapshot":
+            raise ValueError(f"the book was not opened again: {again.read.refused or 'it was not kept'}")
+        yield _opened("opening it again", first, again)
+        spilled = _open(replace(kept, host_memory=_all_on_disk(first.read, tokens)), book, question)
+        if spilled.read.kv_bytes.disk != first.read.kv_bytes.total:
+            raise ValueError(f"not all KV lies on disk: {spilled.read.kv_bytes}")
+        yield _opened("opening it again, all KV to a file", first, spilled)
+        for count in _VERIFIED:
+            resident, disk = first.verify_ms[count], spilled.verify_ms[count]
+            yield Figure("tiers", f"verifying {count} tokens, all KV in memory", resident, "ms")
+            what = f"verifying {count} tokens, all KV in a file"
+            yield Figure("tiers", what, disk, "ms", note=f"{disk / resident:.1f}x")
+
+
+def _open(config: EngineConfig, book: Document, question: str) -> Opened:
+    with closing(Session.load(config)) as session:
+        *_, read = session.read(book, fit=True)
+        *_, done = session.ask(question, sampling=SamplingParams(max_tokens=_ANSWER))
+        talk = session.conversation
+        if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and talk is not None):
+            raise TypeError("a reading or an answer ended without a result")
+        tokens = talk.tokens[: session.full.length + 1]
+        times = {
+            count: min(pass_ms(session.target, session.full, tokens, count, None) for _ in range(_TIMED))
+            for count in _VERIFIED
+        }
+        return Opened(read, tuple(done.token_ids), times)
+
+
+def _opened(what: str, first: Opened, again: Opened) -> Figure:
+    same = "the same answer" if again.answer == first.answer else "ANOTHER ANSWER"
+    ratio = first.read.seconds / again.read.seconds
+    return Figure("tiers", what, again.read.seconds, "s", "20x at 32K", f"{ratio:.1f}x of reading; {same}")
+
+
+def _filling(text: str, window: int) -> Document:
+    """Pages of the text, repeated: more than the window holds."""
+    wanted = 8 * window
+    whole = text * (1 + wanted // len(text))
+    pages = (Page(n + 1, str(n + 1), whole[n * _PAGE : (n + 1) * _PAGE]) for n in range(wanted // _PAGE + 1))
+    return Document("Book", "", tuple(pages), "text", "0" * 64)
+
+
+def _all_on_disk(read: BookRead, tokens: int) -> str:
+    """The memory limit under which no layer stays in memory."""
+    layers = read.kv_layers if hasattr(read, "kv_layers") else None
+    raise NotImplementedError(layers)
