@@ -15,13 +15,26 @@ const MENDS = {
   "other-book": ["Choose another book", () => byId("file").click()],
 };
 
+const mouse = matchMedia("(hover: hover)");
+
 let current = { stage: "empty" };
 let local = null; // a trouble of this tab alone: a file that did not arrive
 
 export function showBook(book) {
+  const before = current.stage;
   current = book;
   local = null;
   draw();
+  if (current.stage !== before) lead();
+}
+
+// What was pressed to open a book is gone with the empty desk: who types on means the field that has come. Not on a
+// touch screen, where a field with the focus raises the keyboard.
+function lead() {
+  const at = document.activeElement; // what has just gone has the focus until the page is drawn again
+  if ((at !== document.body && at?.checkVisibility()) || !mouse.matches) return;
+  if (current.stage === "locked") byId("password").focus();
+  if (["reading", "ready"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
 }
 
 function draw() {

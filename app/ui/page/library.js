@@ -191,7 +191,8 @@ function rename(id, title) {
     if (done) return;
     done = true;
     field.replaceWith(button);
-    if (!keep || field.value.trim() === title) return button.focus();
+    button.focus();
+    if (!keep || field.value.trim() === title) return;
     button.firstChild.textContent = field.value.trim() || title;
     tell(await post("/chats/rename", { id, name: field.value }));
   };

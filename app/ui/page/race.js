@@ -69,7 +69,8 @@ function show(part) {
 function close() {
   cancelAnimationFrame(frame);
   byId("race").hidden = true;
-  if (wanted) stop(); // nobody is waiting for it any more
+  if (wanted) stop(); // nobody is waiting for it any more, nor for the news that it was stopped
+  wanted = false;
   (opener?.isConnected ? opener : byId("race-start")).focus();
 }
 
