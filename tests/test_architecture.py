@@ -68,7 +68,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.bench.record",),
     ("engine.bench.peers",),
     ("engine.bench.rows",),
-    ("engine.bench.sweeps", "engine.bench.gpu"),
+    ("engine.bench.sweeps", "engine.bench.gpu", "engine.bench.tiers"),
     ("engine.bench",),
     ("engine.bench.__main__",),
     ("engine.bench.trees", "engine.bench.kept"),

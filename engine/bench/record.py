@@ -55,14 +55,21 @@ def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
     return taken
 
 
-def add(out: Path, part: str, shape: str, figures: Sequence[Figure]) -> dict[str, Any]:
-    """Add a part's figures to the file of results."""
+def add(
+    out: Path, part: str, shape: str, figures: Sequence[Figure], weights: str = f"shape {{}}, {NOTE}"
+) -> dict[str, Any]:
+    """Add a part's figures to the file of results.
+
+    Args:
+        shape: of the model.
+        weights: what is said of its weights, with ``{}`` in the place of the shape.
+    """
     results: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
     run = {
         "part": part,
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "model": f"shape {shape}, {NOTE}",
+        "model": weights.format(shape),
         "figures": [asdict(figure) for figure in figures],
     }
     results["runs"] = [other for other in results["runs"] if other["part"] != part] + [run]

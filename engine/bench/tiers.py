@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.bench.record import Figure, add, collect, table
-from engine.config import EngineConfig, SamplingParams
+from engine.config import KV_NOTES, EngineConfig, SamplingParams
 from engine.context import pass_ms
 from engine.document import Document, Page
 from engine.errors import TrifoldError
@@ -40,6 +40,7 @@ class Opened:
     """One opening of the book: how, what an answer said, and milliseconds of verifications by their tokens."""
 
     read: BookRead
+    layers: int
     answer: tuple[int, ...]
     verify_ms: dict[int, float]
 
@@ -56,9 +57,9 @@ def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
         if again.read.source != "snapshot":
             raise ValueError(f"the book was not opened again: {again.read.refused or 'it was not kept'}")
         yield _opened("opening it again", first, again)
-        spilled = _open(replace(kept, host_memory=_all_on_disk(first.read, tokens)), book, question)
-        if spilled.read.kv_bytes.disk != first.read.kv_bytes.total:
-            raise ValueError(f"not all KV lies on disk: {spilled.read.kv_bytes}")
+        spilled = _open(replace(kept, host_memory=_all_on_disk(first, config.context or 0)), book, question)
+        if spilled.read.kv_bytes.disk != first.read.kv_bytes.total or spilled.read.source != "snapshot":
+            raise ValueError(f"not all KV of the book lies on disk: {spilled.read}")
         yield _opened("opening it again, all KV to a file", first, spilled)
         for count in _VERIFIED:
             resident, disk = first.verify_ms[count], spilled.verify_ms[count]
@@ -79,7 +80,7 @@ def _open(config: EngineConfig, book: Document, question: str) -> Opened:
             count: min(pass_ms(session.target, session.full, tokens, count, None) for _ in range(_TIMED))
             for count in _VERIFIED
         }
-        return Opened(read, tuple(done.token_ids), times)
+        return Opened(read, session.target.num_layers, tuple(done.token_ids), times)
 
 
 def _opened(what: str, first: Opened, again: Opened) -> Figure:
@@ -96,7 +97,35 @@ def _filling(text: str, window: int) -> Document:
     return Document("Book", "", tuple(pages), "text", "0" * 64)
 
 
-def _all_on_disk(read: BookRead, tokens: int) -> str:
-    """The memory limit under which no layer stays in memory."""
-    layers = read.kv_layers if hasattr(read, "kv_layers") else None
-    raise NotImplementedError(layers)
+def _all_on_disk(first: Opened, window: int) -> str:
+    """The memory limit under which no layer of the book that was read stays in memory."""
+    read = first.read
+    per_token = read.kv_bytes.total / read.tokens / first.layers
+    return str(int(_BUFFERS * per_token * min(window, read.tokens + _CHAT)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The script's command line."""
+    parser = argparse.ArgumentParser(prog="python -m engine.bench.tiers", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--model", default=str(ASSETS / "demo" / "target"), help="target model (the bundled one)")
+    parser.add_argument("--draft", default=str(ASSETS / "demo" / "draft"), help="draft model (the bundled one)")
+    parser.add_argument("--book", type=Path, default=ASSETS / "sample" / "the-lamplighters-of-orre.txt", help="a text")
+    parser.add_argument("--context", type=int, default=32_768, help="window in tokens, which the text fills")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept")
+    parser.add_argument("--out", type=Path, default=Path("tiers.json"), help="file of results")
+    given = parser.parse_args(arguments)
+    config = EngineConfig(given.model, given.draft, given.context, given.device, kv=given.kv)
+    text = given.book.read_text(encoding="utf-8")
+    figures = collect(measure(config, text, "Who kept the north light?"), "tiers")
+    results = add(given.out, "tiers", Path(given.model).name, figures, "{}")
+    sys.stdout.write(table({"runs": results["runs"][-1:]}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sleep_while_waiting()
+    try:
+        sys.exit(main())
+    except TrifoldError as error:
+        sys.exit(str(error))
