@@ -47,7 +47,8 @@ class Result:
     ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
     verification), and "verify_judged", accepted over judged: what comes after a rejection is not judged (the
     acceptance rate of TriForce's tables). ``logit_margin`` is that of the two first tokens that differ. ``exact``: the
-    share of quotations that are the book's own words, from those asked for to the end of a sentence.
+    share of quotations, of those that were not cut, that are the book's own words, from those asked for to the end of
+    a sentence.
     """
 
     row: str

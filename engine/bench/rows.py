@@ -147,15 +147,14 @@ class Bench:
             yield result_of(row, runs, place, difference, self._right(cases, runs[row][0], place["context"]))
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """The share of a run's quotations that are right; None where none were asked for."""
+        """The share of a run's quotations that are right; what was cut is neither. None where nothing can be judged."""
         ends = list(itertools.accumulate(run.cases))
-        answers = [run.tokens[end - length : end] for end, length in zip(ends, run.cases, strict=True)]
-        asked = [
-            self.workloads.is_quotation(case, context, answer)
-            for case, answer in zip(cases, answers, strict=True)
-            if case.key
+        judged = [
+            self.workloads.is_quotation(case, context, run.tokens[end - length : end])
+            for case, end, length in zip(cases, ends, run.cases, strict=True)
+            if case.key and length < self.options.tokens
         ]
-        return sum(asked) / len(asked) if asked else None
+        return sum(judged) / len(judged) if judged else None
 
     def decode(self, row: str, case: Case, temperature: float) -> Run:
         session, options = self.session, self.options
