@@ -19,7 +19,7 @@ from engine.events import Stage
 from engine.graphs import Replays
 from engine.lookup import LookupIndex
 from engine.models import Decoder
-from engine.sampling import Sampler, draw
+from engine.sampling import Sampler, draw, point_mass
 from engine.transfers import to_device, to_host
 
 # A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
@@ -179,7 +179,7 @@ class ModelDrafter:
             if hinting:
                 # Looking only at the likeliest token keeps the hint independent of the draw, and so the law exact.
                 agrees = agrees & (logits.argmax(-1) == hints[len(tokens)])
-                law = torch.where(agrees, _point(hints[len(tokens) : len(tokens) + 1], law), law)
+                law = torch.where(agrees, point_mass(hints[len(tokens) : len(tokens) + 1], law), law)
             tokens.append(draw(law, generator))
             laws.append(law)
             if patience.least > 0.0 or (hinting and len(tokens) == len(hint)):
@@ -325,8 +325,3 @@ def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     truncation."""
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     return (chosen - logits.logsumexp(dim=-1)).exp()
-
-
-def _point(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The point mass on ``token`` (1,) as a row like ``like`` (1, vocabulary)."""
-    return torch.zeros_like(like).scatter_(1, token.unsqueeze(1), 1.0)

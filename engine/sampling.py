@@ -70,6 +70,11 @@ def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return drawn.clamp_(max=probs.shape[-1] - 1)
 
 
+def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """All mass on ``token`` (1,), as a row (1, vocabulary) of the kind of those of ``like`` (n, vocabulary)."""
+    return torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
+
+
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
     """The one source of randomness of an answer."""
     generator = torch.Generator(device=device)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.sampling import draw
+from engine.sampling import draw, point_mass
 from engine.transfers import to_host
 
 
@@ -76,7 +76,7 @@ def rule(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, genera
     # u < p/q written without the division: a proposal always has q > 0.
     accepted = (chance * given < asked).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     law, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
-    against = _point(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
+    against = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
     token = draw(torch.where(accepted == n, law, residual(law, against)), generator)
     places = torch.arange(n + 1, device=p.device)
     return Ruling(accepted, torch.where(places < accepted, torch.cat([proposed, token]), token))
@@ -87,8 +87,3 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     rest = (p - q).clamp_min_(0.0)
     mass = rest.sum(dim=-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), p)
-
-
-def _point(token: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """The point mass on ``token`` (1,), as a row like those of p."""
-    return torch.zeros_like(p[:1]).scatter_(1, token.unsqueeze(1), 1.0)

@@ -64,6 +64,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "engine.bench.plot",
         "engine.bench.workloads",
         "engine.bench.standins",
+        "engine.bench.bundled",
     ),
     ("engine.bench.record",),
     ("engine.bench.peers",),

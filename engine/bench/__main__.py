@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 from engine.bench import main
+from engine.bench.bundled import DRAFT, SAMPLE, TARGET
 from engine.document import Document, Page
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
-
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
 def open_text(path: Path) -> Document:
@@ -23,10 +22,7 @@ def open_text(path: Path) -> Document:
 
 if __name__ == "__main__":
     sleep_while_waiting()
-    demo, sample = ASSETS / "demo", ASSETS / "sample" / "the-lamplighters-of-orre.txt"
     try:
-        sys.exit(
-            main(sys.argv[1:], model=str(demo / "target"), draft=str(demo / "draft"), book=sample, open_book=open_text)
-        )
+        sys.exit(main(sys.argv[1:], model=TARGET, draft=DRAFT, book=SAMPLE, open_book=open_text))
     except TrifoldError as error:
         sys.exit(str(error))

@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 
 from engine import kernels, prefill, probing
+from engine.bench.bundled import DRAFT, SAMPLE, TARGET
 from engine.bench.peers import generate
 from engine.bench.record import Figure, add, collect, table
 from engine.bench.report import Result
@@ -41,8 +42,6 @@ from engine.rates import bus_rate, copy_rate, matrix_rate
 from engine.session import Session
 from engine.standin import NOTE
 
-DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
-SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lamplighters-of-orre.txt"
 _QUERIES = (1, 8, 16, 64)
 _GB = 1e9
 
@@ -243,8 +242,8 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 
 def _session(sizes: Sizes, window: int) -> Session:
     config = EngineConfig(
-        model=str(DEMO / "target"),
-        draft=str(DEMO / "draft"),
+        model=TARGET,
+        draft=DRAFT,
         context=window,
         device=sizes.device,
         retrieval_budget=min(sizes.budget, sizes.context // 4),

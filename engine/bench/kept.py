@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.bench import open_bench, parser, picture
-from engine.bench.__main__ import ASSETS, open_text
+from engine.bench.__main__ import open_text
+from engine.bench.bundled import ASSETS, DRAFT, TARGET
 from engine.bench.report import Result, machine, table
 from engine.bench.rows import ROWS, Bench
 from engine.bench.sweeps import sweep_picture, sweep_results
@@ -155,8 +156,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.page:
         chosen = [part for part in PARTS if part.name in options.parts]
-        line = ["--model", str(ASSETS / "demo" / "target"), "--draft", str(ASSETS / "demo" / "draft")]
-        own = parser().parse_args([*line, "--budget", str(options.budget)])
+        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT, "--budget", str(options.budget)])
         own.context = [part.context for part in chosen]
         bench = open_bench(own, open_text(options.book))
         for part in chosen:

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.bench.bundled import DRAFT, SAMPLE, TARGET
 from engine.bench.record import Figure, add, collect, table
 from engine.config import KV_NOTES, EngineConfig, SamplingParams
 from engine.context import pass_ms
@@ -26,7 +27,6 @@ from engine.events import AnswerDone, BookRead
 from engine.session import Session
 from engine.threads import sleep_while_waiting
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 _PAGE = 2_000  # characters
 _VERIFIED = (1, 16)  # tokens of a verification
 _TIMED, _ANSWER = 3, 24
@@ -107,9 +107,9 @@ def _all_on_disk(first: Opened, window: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The script's command line."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.tiers", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--model", default=str(ASSETS / "demo" / "target"), help="target model (the bundled one)")
-    parser.add_argument("--draft", default=str(ASSETS / "demo" / "draft"), help="draft model (the bundled one)")
-    parser.add_argument("--book", type=Path, default=ASSETS / "sample" / "the-lamplighters-of-orre.txt", help="a text")
+    parser.add_argument("--model", default=TARGET, help="target model (the bundled one)")
+    parser.add_argument("--draft", default=DRAFT, help="draft model (the bundled one)")
+    parser.add_argument("--book", type=Path, default=SAMPLE, help="a text")
     parser.add_argument("--context", type=int, default=32_768, help="window in tokens, which the text fills")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept")

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import torch
 
 from engine.bench import open_bench, parser
-from engine.bench.__main__ import ASSETS, open_text
+from engine.bench.__main__ import open_text
+from engine.bench.bundled import DRAFT, SAMPLE, TARGET
 from engine.bench.rows import Bench
 from engine.bench.workloads import Case
 from engine.config import SamplingParams
@@ -139,10 +140,10 @@ def main(arguments: Sequence[str]) -> int:
     """Prints, for every context and workload, the best chain and the best trees."""
     sleep_while_waiting()
     options: argparse.Namespace = parser().parse_args(arguments)
-    options.model = options.model or str(ASSETS / "demo" / "target")
-    options.draft = options.draft or str(ASSETS / "demo" / "draft")
+    options.model = options.model or TARGET
+    options.draft = options.draft or DRAFT
     options.rows, options.repeats = ["plain"], 1
-    book = open_text(options.book or ASSETS / "sample" / "the-lamplighters-of-orre.txt")
+    book = open_text(options.book or SAMPLE)
     bench = open_bench(options, book)
     session = bench.session
     drafter = session.hierarchy.drafter

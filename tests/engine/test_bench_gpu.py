@@ -21,7 +21,7 @@ from tests.engine.tape import TapeRecorder
 @pytest.fixture(autouse=True)
 def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled pair with one more layer."""
-    own = load_config(str(gpu.DEMO / "target"))
+    own = load_config(gpu.TARGET)
     shape = Shape(
         own.hidden_size,
         own.intermediate_size,
@@ -81,7 +81,7 @@ def test_an_error_is_written_down() -> None:
 
 
 def test_shapes_by_name() -> None:
-    config = EngineConfig(model=str(gpu.DEMO / "target"), draft=str(gpu.DEMO / "draft"), context=512, device="cpu")
+    config = EngineConfig(model=gpu.TARGET, draft=gpu.DRAFT, context=512, device="cpu")
     with pytest.raises(OptionError, match=r"llama-2-7b"):
         standins.session(config, "llama-9")
     made = standins.session(config, "tiny", "tiny")
@@ -95,7 +95,7 @@ def test_the_bench_says_on_every_row_that_weights_are_stand_ins(
 ) -> None:
     arguments = ["--stand-in", "tiny", "--context", "300", "--tokens", "4", "--repeats", "1", "--rows", "plain"]
     text = Document("Book", "", (Page(1, "1", gpu.SAMPLE.read_text(encoding="utf-8")[:9000]),), "text", "")
-    model, draft = str(gpu.DEMO / "target"), str(gpu.DEMO / "draft")
+    model, draft = gpu.TARGET, gpu.DRAFT
     status = bench.main(
         [*arguments, "--quiet", "--device", "cpu"], model=model, draft=draft, book=tmp_path, open_book=lambda _: text
     )

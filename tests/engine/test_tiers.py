@@ -11,7 +11,6 @@ import pytest
 from engine.bench import tiers
 from engine.config import EngineConfig
 
-SAMPLE = tiers.ASSETS / "sample" / "the-lamplighters-of-orre.txt"
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 # Tokens, and how much faster than reading opening again must be; a tenth of what was measured, for busy machines.
 WINDOW, LEAST = (32_768, 20.0) if LONG else (3_072, 4.0)
@@ -34,8 +33,8 @@ def test_opening_again_is_much_faster_than_reading_wherever_the_kv_goes(
 
 
 def test_kv_that_does_not_lie_on_disk_is_not_measured_as_if_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(str(tiers.ASSETS / "demo" / "target"), None, 1_536, "cpu")
+    config = EngineConfig(tiers.TARGET, None, 1_536, "cpu")
     monkeypatch.setattr(tiers, "_all_on_disk", lambda *_: "1G")
-    figures = tiers.measure(config, SAMPLE.read_text(encoding="utf-8"), "Who?")
+    figures = tiers.measure(config, tiers.SAMPLE.read_text(encoding="utf-8"), "Who?")
     with pytest.raises(ValueError, match="not all KV of the book lies on disk"):
         list(figures)
