@@ -59,7 +59,8 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given,
             what a pass hardly notices on this machine, and 1,024 where nothing has been measured.
-        chunk_size: neighbouring tokens that are selected together.
+        chunk_size: neighbouring tokens that are selected together; if not given, few where the model computes on a
+            processor with memory to spare for their mean keys.
         refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
             drops) or "never".
         refresh_every: verifications between two rebuilds, for "every".
@@ -89,7 +90,7 @@ class EngineConfig:
     num_lookup_tokens: int = 32
     num_pending_tokens: int | None = None
     retrieval_budget: int | None = None
-    chunk_size: int = 8
+    chunk_size: int | None = None
     refresh: str = "every"
     refresh_every: int = 4
     num_sink_tokens: int = 4
@@ -114,12 +115,13 @@ class EngineConfig:
         _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
         pending = self.num_pending_tokens
         _check(pending is None or 1 <= pending <= 256, "num_pending_tokens", pending, "1 to 256")
-        _check(1 <= self.chunk_size <= 256, "chunk_size", self.chunk_size, "1 to 256")
+        chunk = 1 if self.chunk_size is None else self.chunk_size
+        _check(1 <= chunk <= 256, "chunk_size", self.chunk_size, "1 to 256")
         _check(
-            self.retrieval_budget is None or self.retrieval_budget >= self.chunk_size,
+            self.retrieval_budget is None or self.retrieval_budget >= chunk,
             "retrieval_budget",
             self.retrieval_budget,
-            f"at least one chunk ({self.chunk_size})",
+            f"at least one chunk ({chunk})",
         )
         _check(self.refresh in REFRESHES, "refresh", self.refresh, "one of " + ", ".join(REFRESHES))
         _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")

@@ -22,6 +22,9 @@ PINNED_SHARE = 0.6
 
 DISK_SHARE = 0.8
 
+CHUNK, FINE_CHUNK = 8, 2
+"""Tokens of a chunk of the retrieval cache: TriForce's, and what finds the bundled pair's quotations (README)."""
+
 BITS = {"8bit": 8, "4bit": 4}
 """Bits of a rounded weight, by the names of the setting."""
 
@@ -66,13 +69,15 @@ class Spread:
 @dataclass(frozen=True)
 class KvSize:
     """What a model's KV takes. ``kept`` are bytes of a token in all layers, ``whole`` those of one in a buffer, which
-    differ where what is kept is ``rounded``: resident layers need a buffer then, too.
+    differ where what is kept is ``rounded``: resident layers need a buffer then, too. ``index`` are those of the
+    retrieval cache's mean keys, which lie on the device wherever the KV is.
     """
 
     layers: int
     kept: int
     whole: int
     rounded: bool = False
+    index: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
         """Where the KV of ``tokens`` tokens goes, given the bytes that it may take: residency first, then host memory,
@@ -80,6 +85,7 @@ class KvSize:
         """
         per_layer = max(1, tokens * self.kept // self.layers)
         buffer = max(1, tokens * self.whole // self.layers)
+        device -= tokens * self.index
         staging = buffer * self.rounded
         resident = min(self.layers, (device - staging) // per_layer)
         if resident < self.layers:

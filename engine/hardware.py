@@ -120,6 +120,9 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
     shape = shape.kept_as(kv)
     limit = int(model.max_position_embeddings)
+    window = config.context or limit
+    if name == config.model:
+        shape = shape.indexed(planner.completed(config, None, window, shape).chunk_size or 0)
     weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
     free = planner.free_resources(device, config)
     # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
@@ -130,7 +133,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     watch = probing.Others()
     probed = probing.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
     others = watch.share()
-    chosen = planner.completed(config, probed, config.context or limit)
+    chosen = planner.completed(config, probed, window, shape)
     return ModelFacts(
         name=architecture.display_name(name),
         architecture=model.model_type,

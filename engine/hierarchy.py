@@ -22,6 +22,7 @@ from engine.costs import Costs, cost_of
 from engine.decoding import Speculation
 from engine.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.events import Round
+from engine.fitting import CHUNK
 from engine.graphs import Replays
 from engine.lookup import LookupIndex
 from engine.models import Decoder
@@ -61,7 +62,7 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.choice.draft, self.fixed.choice.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.longest
-        self.retrieval = RetrievalCache(full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, tail)
+        self.retrieval = RetrievalCache(full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size or CHUNK, tail)
         self.record_passes(self.retrieval, target)
         self.drafter = self._make_drafter(target, draft)
         self._controllers: dict[SamplingParams, Controller] = {}

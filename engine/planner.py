@@ -21,7 +21,7 @@ from engine.config import EngineConfig, bytes_of
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
-from engine.fitting import DISK_SHARE, MEMORY_SHARE, MIN_CHAT_TOKENS, PINNED_SHARE, Fit, KvSize
+from engine.fitting import CHUNK, DISK_SHARE, FINE_CHUNK, MEMORY_SHARE, MIN_CHAT_TOKENS, PINNED_SHARE, Fit, KvSize
 from engine.speeds import LEAST_BUDGET, Speeds, sentence
 from engine.tokenizer import BookTokens
 
@@ -96,11 +96,20 @@ def free_resources(device: torch.device, config: EngineConfig, kept: KvBytes | N
     return Resources(free if device_limit is None else device_limit, host, disk)
 
 
-def completed(config: EngineConfig, speeds: Speeds | None, window: int) -> EngineConfig:
-    """The configuration with what it leaves open, chosen by what was measured."""
+def completed(config: EngineConfig, speeds: Speeds | None, window: int, shape: KvShape) -> EngineConfig:
+    """The configuration with what it leaves open, chosen by what was measured and by what is free."""
     block = config.prefill_block or (speeds.prefill_block if speeds else 0) or None
     budget = config.retrieval_budget or (speeds.retrieval_budget(window) if speeds else LEAST_BUDGET)
-    return replace(config, prefill_block=block, retrieval_budget=max(budget, config.chunk_size))
+    chunk = config.chunk_size or _chunk_size(shape, window, config)
+    return replace(config, prefill_block=block, retrieval_budget=max(budget, chunk), chunk_size=chunk)
+
+
+def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
+    """Fine chunks find what sharp attention looks for; their mean keys have to fit beside the KV of a whole window."""
+    if shape.device.type != "cpu":
+        return CHUNK
+    needed = window * (shape.bytes_per_token + shape.indexed(FINE_CHUNK).index_bytes_per_token)
+    return FINE_CHUNK if needed <= free_resources(shape.device, config).device else CHUNK
 
 
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
@@ -125,7 +134,8 @@ def most_tokens(shape: KvShape, limit: int, resources: Resources) -> int:
 
 
 def _size(shape: KvShape) -> KvSize:
-    return KvSize(shape.layers, shape.bytes_per_token, shape.whole_bytes_per_token, shape.rounded)
+    index = shape.index_bytes_per_token
+    return KvSize(shape.layers, shape.bytes_per_token, shape.whole_bytes_per_token, shape.rounded, index)
 
 
 def fit_of(

@@ -34,7 +34,7 @@ from engine.conversation import Conversation, Prompt, Turn
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerStarted, BookRead, Event, Loading, StopReason, TextDelta
-from engine.fitting import Fit
+from engine.fitting import CHUNK, Fit
 from engine.hierarchy import Hierarchy
 from engine.keeping import Keeping, Restored
 from engine.metrics import Meter
@@ -68,12 +68,13 @@ class Session:
         draft: models.Decoder | None,
         speeds: Speeds | None = None,
     ) -> None:
-        self.config = config = planner.completed(config, speeds, target.window)
+        shape = target.kv_shape.kept_as(config.kv)
+        self.config = config = planner.completed(config, speeds, target.window, shape)
         self.speeds = speeds
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
-        shape = target.kv_shape.kept_as(config.kv)
+        shape = shape.indexed(config.chunk_size or CHUNK)
         self.full = FullCache(shape, target.window, spill_folder=planner.spill_folder(config))
         self.keeping = Keeping(config, target, tokenizer, self.full)
         self.hierarchy = Hierarchy(config, target, draft, self.full)
@@ -244,7 +245,7 @@ class Session:
         tap = self.answering.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
-        pages = PageScores(talk.book.page_starts, talk.read, self.config.chunk_size)
+        pages = PageScores(talk.book.page_starts, talk.read, self.hierarchy.retrieval.chunk_size)
         answer = Answer(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
         tail = ""
         try:

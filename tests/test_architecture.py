@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.speculation", "engine.tokenizer", "engine.attention", "engine.controller"),
     ("engine.cache", "engine.cache.shape"),
     ("engine.cache.placement", "engine.cache.rounding", "engine.architecture"),
-    ("engine.cache.stores",),
+    ("engine.cache.stores", "engine.cache.selection"),
     ("engine.cache.staging",),
     ("engine.cache.full", "engine.cache.streaming", "engine.cache.retrieval"),
     ("engine.models", "engine.planner", "engine.relief", "engine.conversation"),

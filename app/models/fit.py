@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.models.shapes import Shape
-from engine.fitting import BITS, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
+from engine.fitting import BITS, CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
 
 Verdict = Literal["whole", "part", "none"]
 
@@ -80,7 +80,8 @@ def _way_out(target: Shape, draft: Shape | None, room: Room) -> str:
 def _kv_size(shape: Shape, itemsize: int, kv: str) -> KvSize:
     whole = shape.kv_bytes_per_token(itemsize)
     rounded = kv == "8bit"
-    return KvSize(shape.layers, shape.rounded_kv_bytes_per_token if rounded else whole, whole, rounded)
+    kept = shape.rounded_kv_bytes_per_token if rounded else whole
+    return KvSize(shape.layers, kept, whole, rounded, whole // (2 * CHUNK))
 
 
 def _weights(shape: Shape, itemsize: int, rounding: str) -> int:

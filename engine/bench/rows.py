@@ -32,6 +32,7 @@ from engine.bench.report import Result, Run, result_of
 from engine.bench.standins import note
 from engine.bench.workloads import Case, Workloads
 from engine.cache.retrieval import QueryTap, RetrievalCache
+from engine.cache.selection import QUERIES
 from engine.choice import COPY_LENGTHS, Limits
 from engine.config import EngineConfig, SamplingParams
 from engine.context import Context, full_pass, pass_ms
@@ -70,7 +71,7 @@ _PLAIN_PROBES = 3
 class RecentChunks(RetrievalCache):
     """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask."""
 
-    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+    def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> None:
         chunks = self.boundary // self.chunk_size
         held = min(self.num_slots, chunks)
         if held == 0:
@@ -207,7 +208,7 @@ class Bench:
     def _recent(self, levels: Hierarchy) -> RetrievalCache:
         config, own = levels.config, levels.retrieval
         recent = RecentChunks(
-            self.session.full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size, own.tail_capacity
+            self.session.full, config.retrieval_budget or LEAST_BUDGET, own.chunk_size, own.tail_capacity
         )
         levels.record_passes(recent, self.session.target)
         return recent

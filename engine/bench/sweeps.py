@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
-_CHUNKS = (2, 4, 8, 16, 32, 64)
+_CHUNKS = (1, 2, 4, 8, 16, 64)
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 _GAMMAS1, _GAMMAS2 = (1, 2, 4, 6, 8), (4, 8, 12, 16, 24)
 _REFRESHES = ("never", "8", "4", "2", "1", "drop")

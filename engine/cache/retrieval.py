@@ -1,9 +1,9 @@
 """The retrieval cache: a fixed budget of chunks per layer and KV head, picked by score, plus everything recent.
 
 The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete by the attention
-that the newest queries pay to their mean key (combined over the GQA group and over the queries); chunk 0, the attention
-sink, is always held. From ``boundary`` on everything is held: the tail. Which chunks are chosen can only change speed,
-never the answer: the full cache checks every token.
+that the newest queries pay to their mean key (combined over the GQA group and over the queries: ``selection``); the
+first tokens, the attention sinks, are always held. From ``boundary`` on everything is held: the tail. Which chunks are
+chosen can only change speed, never the answer: the full cache checks every token.
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
@@ -19,11 +19,12 @@ import torch
 
 from engine import attention
 from engine.cache.full import FullCache
+from engine.cache.selection import QUERIES, SINKS, KeyIndex, exchanged, scores, spread_forward
 from engine.graphs import Replays
 
-# Copying an answer out of the book moves forward through it, so a chunk lends part of its score to the ones after it.
-_FORWARD_REACH = 4
-_FORWARD_DECAY = 0.7
+# The newest queries of a question, all of which are asked where it chooses. Older ones bring no more of what the answer
+# needs, and sometimes crowd it out.
+_FIRST_QUERIES = 16
 
 
 class RetrievalCache:
@@ -47,7 +48,7 @@ class RetrievalCache:
         size = (shape.kv_heads, self.num_slots * chunk_size + tail, shape.head_dim)
         self._keys = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._values = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self._index = [self._no_means() for _ in range(shape.layers)]
+        self._index = [KeyIndex(shape) for _ in range(shape.layers)]
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._mass: torch.Tensor | None = None
         self.replays: Replays | None = None
@@ -57,10 +58,6 @@ class RetrievalCache:
     def _at_hand(self, layer: int, length: int) -> None:
         """A spilled layer passes by with ``length`` committed tokens: its mean keys cost nothing now."""
         self._means(layer, length // self.chunk_size)
-
-    def _no_means(self) -> torch.Tensor:
-        shape = self.full.shape
-        return torch.empty(shape.kv_heads, 0, shape.head_dim, dtype=shape.dtype, device=shape.device)
 
     @property
     def selected(self) -> int:
@@ -75,7 +72,7 @@ class RetrievalCache:
     def reset(self) -> None:
         """Forget everything, the index of mean keys too: for another book."""
         self.boundary = self.length = 0
-        self._index = [self._no_means() for _ in self._index]
+        self._index = [KeyIndex(self.full.shape) for _ in self._index]
         self._slots = [None] * len(self._slots)
         self._mass = None
 
@@ -89,7 +86,7 @@ class RetrievalCache:
         self._slots = [None] * len(self._slots)
         self.begin_scores()
         for layer, q in enumerate(queries):
-            self.select(layer, q, scaling)
+            self.select(layer, q[:, :, -_FIRST_QUERIES:], scaling, _FIRST_QUERIES)
         self.absorb(self.boundary, self.full.length)
 
     def absorb(self, start: int, length: int) -> None:
@@ -135,64 +132,59 @@ class RetrievalCache:
     def chunk_scores(self) -> torch.Tensor | None:
         """Attention mass per chunk before the boundary (chunks,), summed over layers and heads since ``begin_scores``.
 
-        Chunk 0 is left out: it draws attention as a sink, not for what it says.
+        The sinks are left out: they draw attention whatever they say.
         """
         return self._mass
 
-    def score(self, layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor | None:
-        """Attention mass (kv_heads, chunks) of the queries q (1, heads, n, head_dim), counted in ``chunk_scores``."""
+    def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> torch.Tensor | None:
+        """Attention mass (kv_heads, chunks) of the queries q (1, heads, n, head_dim), at most so many positions of
+        them; counted in ``chunk_scores``."""
         chunks = self.boundary // self.chunk_size
         if chunks == 0:
             return None
-        mass = self._score(self._means(layer, chunks), q, scaling)
+        mass = scores(self._means(layer, chunks), q, scaling, most)
         total = mass.sum(dim=0)
-        total[0] = 0
+        total[: self._sinks] = 0
         self._mass = total if self._mass is None else self._mass + total
         return mass
 
-    def select(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+    def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> None:
         """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
-        mass = self.score(layer, q, scaling)
+        mass = self.score(layer, q, scaling, most)
         if mass is None:
             return
         chunks = mass.shape[1]
         if chunks <= self.num_slots:
             chosen = torch.arange(chunks, device=mass.device).expand(mass.shape[0], chunks)
         else:
-            reach = _spread_forward(mass)
-            reach[:, 0] = torch.inf
+            reach = spread_forward(mass, self.chunk_size)
+            reach[:, : self._sinks] = torch.inf
             chosen = reach.topk(self.num_slots, dim=-1, sorted=False).indices
         self._place(layer, chosen, chunks)
+
+    @property
+    def _sinks(self) -> int:
+        """Chunks that hold the attention sinks; at most half of what there is room for."""
+        return max(1, min(SINKS // self.chunk_size, self.num_slots // 2))
 
     def _means(self, layer: int, chunks: int) -> torch.Tensor:
         """Mean key of every chunk (kv_heads, chunks, head_dim); only chunks not seen before are computed."""
         index = self._index[layer]
-        known = min(index.shape[1], chunks)
-        if known < chunks:
-            keys = self.full.keys(layer, known * self.chunk_size, chunks * self.chunk_size)
-            fresh = keys.unflatten(1, (chunks - known, self.chunk_size)).mean(dim=2)
-            index = torch.cat([index[:, :known], fresh], dim=1)
-            self._index[layer] = index
-        return index[:, :chunks]
-
-    @staticmethod
-    def _score(means: torch.Tensor, q: torch.Tensor, scaling: float) -> torch.Tensor:
-        """Mean attention of a KV head's queries to each chunk's mean key: (kv_heads, chunks), rows sum to 1."""
-        kv_heads = means.shape[0]
-        rows = q.reshape(kv_heads, -1, q.shape[-1])
-        scores = torch.matmul(rows, means.transpose(1, 2)).float() * scaling
-        return torch.softmax(scores, dim=-1).mean(dim=1)
+        if index.count < chunks:
+            keys = self.full.keys(layer, index.count * self.chunk_size, chunks * self.chunk_size)
+            index.extend(keys, self.chunk_size)
+        return index.means(chunks)
 
     def forget_after(self, length: int) -> None:
         """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""
-        keep = length // self.chunk_size
-        self._index = [index[:, :keep] for index in self._index]
+        for index in self._index:
+            index.forget_after(length // self.chunk_size)
 
     def _place(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
         """Bring the chosen chunks (kv_heads, slots) into the buffers; chunks already there stay where they are."""
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
-            chosen = _exchanged(before, chosen, chunks)
+            chosen = exchanged(before, chosen, chunks)
         self._slots[layer] = chosen = chosen.clone()
         if before is not None and before.shape == chosen.shape and self._only_changes(layer, chunks):
             heads, places = (chosen != before).nonzero(as_tuple=True)
@@ -284,24 +276,3 @@ class QueryTap:
         joined = torch.cat([kept, q], dim=2) if kept.numel() and q.shape[2] < self._keep else q
         self.queries[layer] = joined[:, :, -self._keep :].clone()
         self.scaling = scaling
-
-
-def _exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
-    """The slots (kv_heads, count) with chunks that are no longer ``chosen`` (kv_heads, count) replaced by those that
-    come in; all others stay where they are. The processor waits for nothing."""
-    none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
-    leaves = ~none.scatter(1, chosen, True).gather(1, slots)
-    comes = ~none.scatter(1, slots, True).gather(1, chosen)
-    # Per head as many slots fall free as chunks come in: with both put first, one stands beside the other.
-    free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
-    taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
-    return slots.scatter(1, free, taken)
-
-
-def _spread_forward(mass: torch.Tensor) -> torch.Tensor:
-    """Let every chunk (kv_heads, chunks) lend a decaying part of its score to the few chunks after it."""
-    reach = mass.clone()
-    for step in range(1, _FORWARD_REACH + 1):
-        lent = mass[:, :-step] * _FORWARD_DECAY**step
-        torch.maximum(reach[:, step:], lent, out=reach[:, step:])
-    return reach

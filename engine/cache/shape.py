@@ -12,7 +12,8 @@ SCALE_BYTES = 2
 
 @dataclass(frozen=True)
 class KvShape:
-    """Shape and kind of one model's KV. ``dtype`` is what is computed with; ``rounded``: what is kept has 8 bits."""
+    """Shape and kind of one model's KV. ``dtype`` is what is computed with; ``rounded``: what is kept has 8 bits;
+    ``chunk_size``: tokens that share a mean key in the index of a retrieval cache, 0 where there is none."""
 
     layers: int
     kv_heads: int
@@ -20,10 +21,15 @@ class KvShape:
     dtype: torch.dtype
     device: torch.device
     rounded: bool = False
+    chunk_size: int = 0
 
     def kept_as(self, kv: str) -> KvShape:
         """The same KV, kept as the setting ``kv`` says: "model" or "8bit"."""
         return replace(self, rounded=kv == "8bit")
+
+    def indexed(self, chunk_size: int) -> KvShape:
+        """The same KV with a mean key kept for every ``chunk_size`` tokens."""
+        return replace(self, chunk_size=chunk_size)
 
     @property
     def kept_dtype(self) -> torch.dtype:
@@ -50,3 +56,8 @@ class KvShape:
     def whole_bytes_per_token(self) -> int:
         """As they are computed with: what a buffer for all layers would take."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def index_bytes_per_token(self) -> int:
+        """Of the mean keys, which lie where the model computes."""
+        return self.whole_bytes_per_token // (2 * self.chunk_size) if self.chunk_size else 0

@@ -10,7 +10,8 @@ import torch
 
 from engine import models
 from engine.cache.full import FullCache, KvShape
-from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache, _exchanged
+from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.cache.selection import exchanged
 from engine.cache.streaming import StreamingCache
 from engine.errors import ContextTooSmall
 
@@ -119,7 +120,7 @@ def test_retrieval_holds_what_it_says(whole: bool, monkeypatch: pytest.MonkeyPat
 def test_an_exchange_brings_what_is_chosen_and_moves_nothing_else(seed: int) -> None:
     rng = random.Random(seed)
     before, chosen = (torch.tensor([rng.sample(range(30), 12) for _ in range(3)]) for _ in range(2))
-    after = _exchanged(before, chosen, 30)
+    after = exchanged(before, chosen, 30)
     for was, wanted, now in zip(before.tolist(), chosen.tolist(), after.tolist(), strict=True):
         assert set(now) == set(wanted)
         assert all(now[place] == chunk for place, chunk in enumerate(was) if chunk in wanted)

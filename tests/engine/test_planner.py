@@ -57,6 +57,18 @@ def test_not_even_one_page() -> None:
     assert "Not even the first page fits" in fit.sentence
 
 
+def test_the_index_of_mean_keys_takes_its_place_on_the_device() -> None:
+    indexed = SHAPE.indexed(8)
+    per_token = SHAPE.bytes_per_token // 16
+    assert indexed.index_bytes_per_token == per_token
+    assert SHAPE.index_bytes_per_token == 0
+    room = 1000 * (SHAPE.bytes_per_token + per_token)
+    assert most_tokens(indexed, 10_000, Resources(room)) == 1000
+    assert most_tokens(SHAPE, 10_000, Resources(room)) == 1062
+    # However much is spilled, the index is not: without room for it nothing fits.
+    assert plan(indexed, 1000, Resources(1000 * per_token - 1, disk=10**12)) is None
+
+
 def test_residency_first_then_host_then_disk() -> None:
     whole = plan(SHAPE, 1000, Resources(10 * 1000 * LAYER))
     assert whole is not None

@@ -17,11 +17,13 @@ import pytest
 import torch
 
 from engine import architecture, models, planner, probing, speeds
+from engine.cache.shape import KvShape
 from engine.cache.staging import Workspace
 from engine.cache.stores import ResidentStore
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone, KvBytes
+from engine.fitting import CHUNK, FINE_CHUNK
 from engine.session import Session
 from engine.speeds import PassSpeed, Speeds
 
@@ -73,12 +75,24 @@ def test_the_budget_is_what_a_pass_hardly_notices() -> None:
 
 
 def test_what_the_configuration_says_wins() -> None:
-    chosen = planner.completed(EngineConfig(model="m"), MADE, 131_072)
+    shape = KvShape(10, 4, 64, torch.float32, CPU)
+    chosen = planner.completed(EngineConfig(model="m"), MADE, 131_072, shape)
     assert (chosen.prefill_block, chosen.retrieval_budget) == (512, 4096)
-    given = EngineConfig(model="m", prefill_block=33, retrieval_budget=96)
-    assert planner.completed(given, MADE, 131_072) == given
-    blind = planner.completed(EngineConfig(model="m"), None, 131_072)
+    given = EngineConfig(model="m", prefill_block=33, retrieval_budget=96, chunk_size=4)
+    assert planner.completed(given, MADE, 131_072, shape) == given
+    blind = planner.completed(EngineConfig(model="m"), None, 131_072, shape)
     assert (blind.prefill_block, blind.retrieval_budget) == (None, speeds.LEAST_BUDGET)
+
+
+def test_chunks_are_fine_where_their_mean_keys_fit_beside_the_kv_of_a_whole_window() -> None:
+    shape, window = KvShape(10, 4, 64, torch.float32, CPU), 4_000
+    needed = window * shape.bytes_per_token * 5 // 4  # half of the keys are a quarter of the KV
+    assert window * shape.indexed(FINE_CHUNK).index_bytes_per_token == needed // 5
+    for memory, chunk in ((needed, FINE_CHUNK), (needed - 1, CHUNK)):
+        config = EngineConfig(model="m", host_memory=str(memory))
+        assert planner.completed(config, None, window, shape).chunk_size == chunk
+    far = replace(shape, device=torch.device("cuda"))
+    assert planner.completed(EngineConfig(model="m"), None, window, far).chunk_size == CHUNK
 
 
 def test_what_is_kept_comes_back_until_it_is_old(tmp_path: Path) -> None:
