@@ -33,10 +33,15 @@ _FIRST_SLOPE = 0.04
 _WORTH_CHANGING = 1.03
 # Speculation that has lost time must promise this much more than plain decoding before it goes on.
 _WORTH_RISKING = 1.2
-# Time that trying things out may lose: so many plain steps, and this share of all time.
-_LOSS_STEPS, _LOSS_SHARE = 1.0, 0.005
+# Time that trying things out may lose: so many plain steps, and this share of all time, over so many tokens.
+_LOSS_STEPS, _LOSS_SHARE, _LOSS_MEMORY = 1.0, 0.005, 512
 # After so many plain rounds one round tries speculation; each try that finds nothing doubles the wait.
 _FIRST_PROBE, _LAST_PROBE = 16, 512
+# Rounds after which the cost of a plain step is looked at again where the choice promises less than so much more; the
+# first measurement is the best of a few, and the first look follows soon.
+_PLAIN_UNSEEN, _PLAIN_FIRST, _CLOSE = 24, 4, 1.5
+# Rounds without the draft model after which it is looked at again; each look that finds nothing doubles the wait.
+_DRAFT_UNSEEN = 8
 # A try supposes that this part of what is rejected now would be accepted.
 _HOPE = 0.5
 # Rounds between two looks at the whole grid, after the first ones.
@@ -105,8 +110,10 @@ class Controller:
         self._middle, self._verify = CostFit(costs.middle), CostFit(costs.verify)
         self.choice = PLAIN
         self._rounds = self._plain_rounds = 0
+        self._since_plain = _PLAIN_UNSEEN - _PLAIN_FIRST
+        self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
         self._wait = _FIRST_PROBE
-        self._balance = self._spent = 0.0  # milliseconds: gained against plain decoding, and in all
+        self._tokens = self._spent = 0.0  # of the newest rounds: tokens committed, and milliseconds
 
     @property
     def costs(self) -> Costs:
@@ -132,6 +139,10 @@ class Controller:
             return choice
         if not choice.speculates:
             choice = self._probe(costs, rates)
+        elif self._since_plain >= _PLAIN_UNSEEN and self._is_close(choice, costs, rates):
+            choice = PLAIN
+        elif choice.passes and not choice.draft and self.limits.draft:
+            choice = self._look_at_draft(choice)
         return self._patient(choice, costs, rates)
 
     def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
@@ -155,13 +166,21 @@ class Controller:
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             beliefs.book(offer.match).add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
         spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
-        self._spent += spent
-        self._balance += len(done.tokens) * self._verify.cost.base - spent
+        fade = max(0.0, 1.0 - len(done.tokens) / _LOSS_MEMORY)
+        self._spent = fade * self._spent + spent
+        self._tokens = fade * self._tokens + len(done.tokens)
+        self._since_plain = self._since_plain + 1 if choice.speculates else 0
+
+    @staticmethod
+    def _is_close(choice: Choice, costs: Costs, rates: Rates) -> bool:
+        """Whether plain decoding might be as fast as this choice, if it were looked at again."""
+        return tokens_per_ms(choice, costs, rates) < _CLOSE * tokens_per_ms(PLAIN, costs, rates)
 
     @property
     def _in_debt(self) -> bool:
         """Whether speculation has lost more time than trying things out may."""
-        return self._balance < -(_LOSS_STEPS * self._verify.cost.base + _LOSS_SHARE * self._spent)
+        plain = self._verify.cost.ms(1)
+        return self._spent - self._tokens * plain > _LOSS_STEPS * plain + _LOSS_SHARE * self._spent
 
     def _rethink(self, costs: Costs, rates: Rates) -> None:
         passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
@@ -174,6 +193,8 @@ class Controller:
             self.choice = best
         if self.choice.speculates:
             self._plain_rounds, self._wait = 0, _FIRST_PROBE
+        if self.choice.draft:
+            self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
 
     def _probe(self, costs: Costs, rates: Rates) -> Choice:
         """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
@@ -186,6 +207,14 @@ class Controller:
         if tokens_per_ms(hoped, costs, hopes) < _WORTH_CHANGING * tokens_per_ms(PLAIN, costs, rates):
             return PLAIN
         return Choice(min(2, hoped.draft), min(1, hoped.passes))
+
+    def _look_at_draft(self, choice: Choice) -> Choice:
+        """Passes without the draft model; now and then with one token of it each. The first few decide too much."""
+        self._since_draft += 1
+        if self._since_draft < self._draft_wait:
+            return choice
+        self._since_draft, self._draft_wait = 0, min(_LAST_PROBE, 2 * self._draft_wait)
+        return replace(choice, draft=1)
 
     def _patient(self, choice: Choice, costs: Costs, rates: Rates) -> Choice:
         """The choice with patience: longer where proposals are sure, shorter where they are not."""

@@ -1,13 +1,14 @@
 """What the passes of a round cost on this machine and this context: measured once, then followed.
 
 A pass over n tokens costs about base + slope * (n - 1) milliseconds: reading weights and KV once, and computing for
-every token. The fit is a least squares whose older passes fade, so a book that grows or a machine that slows down is
-noticed. Pure: durations are handed in.
+every token. One token is apart: its products are of a matrix with a vector, and cost less than the line of the others
+says. The fit is a least squares whose older passes fade, so a book that grows or a machine that slows down is noticed.
+Pure: durations are handed in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What a pass counts after the next one has been seen: about twenty passes are remembered.
 _FADE = 0.95
@@ -18,17 +19,23 @@ _DISTURBED = 3.0
 # Tokens of the long pass that the first measurement stands for.
 _LONG_PASS = 16
 _LEAST_MS = 1e-3
+# Weight of the newest pass over one token in what such a pass costs, once there have been a few.
+_NEWEST = 0.1
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of one forward pass: ``base`` with one token, ``slope`` more for each further one."""
+    """Milliseconds of one forward pass: ``base`` with one token, ``slope`` more for each further one; ``one`` with one
+    token where that has been seen to differ."""
 
     base: float
     slope: float
+    one: float | None = None
 
     def ms(self, tokens: float) -> float:
-        return self.base + self.slope * max(0.0, tokens - 1.0)
+        if tokens <= 1.0:
+            return self.base if self.one is None else self.one
+        return self.base + self.slope * (tokens - 1.0)
 
 
 @dataclass(frozen=True)
@@ -55,17 +62,23 @@ class CostFit:
     def __init__(self, first: PassCost) -> None:
         self.cost = first
         self._first = first
+        self._one, self._ones = first.ms(1), 1
         # Sums of 1, x, xx, y, xy with x = tokens - 1 and y = ms.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
         """A pass over ``tokens`` took ``ms``."""
+        if tokens <= 1:
+            self._ones += 1
+            self._one += max(_NEWEST, 1.0 / self._ones) * (min(ms, _DISTURBED * self._one) - self._one)
+            self.cost = replace(self.cost, one=self._one)
+            return
         x, y = tokens - 1.0, min(ms, _DISTURBED * self.cost.ms(tokens))
         new = (1.0, x, x * x, y, x * y)
         self._sums = [_FADE * old + value for old, value in zip(self._sums, new, strict=True)]
         n, x, xx, y, xy = self._sums
-        # The first measurement holds base and slope each by itself: single tokens must not bend the slope.
+        # The first measurement holds base and slope each by itself: passes of one length must not bend the slope.
         first, pull = self._first, _FIRST_WEIGHT * (_LONG_PASS - 1) ** 2
         n, y, xx, xy = n + _FIRST_WEIGHT, y + _FIRST_WEIGHT * first.base, xx + pull, xy + pull * first.slope
         slope = max(0.0, (n * xy - x * y) / (n * xx - x * x))
-        self.cost = PassCost(max(_LEAST_MS, (y - slope * x) / n), slope)
+        self.cost = PassCost(max(_LEAST_MS, (y - slope * x) / n), slope, self._one)

@@ -27,6 +27,8 @@ from engine.events import Acceptance, Round, Stage, TimeSplit
 LONG_BOOK = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(100.0, 2.0))
 SHORT_TEXT = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(8.0, 0.3))
 SLOW_DRAFT = Costs(3.0, PassCost(20, 1), PassCost(50, 4))
+# A pass over two tokens costs much more than one over one: what is measured first, with one and sixteen, hides it.
+STEEP = Costs(2.5, PassCost(12.0, 0.5, 10.0), PassCost(21.0, 0.6, 17.0))
 LIMITS = Limits(8, 8, COPY_LENGTHS[-1])
 
 
@@ -92,15 +94,28 @@ def test_costs_are_found_from_passes() -> None:
     rng = random.Random(1)
     fit = CostFit(PassCost(30.0, 0.1))
     for _ in range(200):
-        tokens = rng.randrange(1, 40)
+        tokens = rng.randrange(2, 40)
         fit.add(tokens, rng.uniform(0.97, 1.03) * (50.0 + 1.5 * (tokens - 1)))
     assert fit.cost.base == pytest.approx(50.0, rel=0.08)
     assert fit.cost.slope == pytest.approx(1.5, rel=0.15)
-    fit.add(1, 5000.0)  # the machine was busy elsewhere
-    assert fit.cost.base < 65.0
-    for _ in range(400):  # plain steps alone say nothing of the slope: it stays near what is known
-        fit.add(1, 50.0)
+    fit.add(2, 5000.0)  # the machine was busy elsewhere
+    assert fit.cost.base < 70.0
+    for _ in range(400):  # passes of one length say little of the slope: it stays near what is known
+        fit.add(2, 51.5)
     assert fit.cost.base == pytest.approx(50.0, rel=0.1)
+
+
+def test_a_pass_over_one_token_is_a_cost_of_its_own() -> None:
+    fit = CostFit(PassCost(30.0, 1.0))
+    for tokens in (2, 5, 9) * 40:
+        fit.add(tokens, 40.0 + 1.5 * (tokens - 1))
+    assert fit.cost.ms(1) == 30.0  # nothing has been said of it since
+    for _ in range(40):
+        fit.add(1, 33.0)
+    assert fit.cost.ms(1) == pytest.approx(33.0, rel=0.01)
+    assert fit.cost.ms(2) == pytest.approx(41.5, rel=0.02)
+    fit.add(1, 9999.0)  # the machine was busy elsewhere
+    assert fit.cost.ms(1) < 45.0
 
 
 def test_records_fade() -> None:
@@ -122,6 +137,12 @@ def test_confidence_is_calibrated() -> None:
     assert patience.chance(0.1) < 0.15
     assert patience.chance(0.7) == pytest.approx(0.49, abs=0.2)
     assert patience.chance(0.99) > 0.8
+
+
+def measured(costs: Costs) -> Costs:
+    """What the measurement at the start of a book makes of a machine: passes over one token and over several."""
+    middle = cost_of(costs.middle.ms(1), costs.middle.ms(8), 8)
+    return Costs(costs.draft, middle, cost_of(costs.verify.ms(1), costs.verify.ms(16), 16))
 
 
 class World:
@@ -206,24 +227,24 @@ def speed(world: World, controller: Controller, rounds: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT])
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT, STEEP])
 @pytest.mark.parametrize("known", [rates(0.2, 0.5), rates(0.5, 0.9), rates(0.8, 0.98), rates(0.05, 0.05)])
 def test_finds_nearly_the_best_and_is_never_slower_than_plain(costs: Costs, known: Rates, seed: int) -> None:
     world = World(costs, known, seed)
-    found = speed(world, Controller(costs, LIMITS), 600)
+    found = speed(world, Controller(measured(costs), LIMITS), 600)
     best = tokens_per_ms(best_choice(costs, known, LIMITS), costs, known) / 1.05  # mean of the noise
-    plain = 1.0 / costs.verify.base / 1.05
+    plain = 1.0 / costs.verify.ms(1) / 1.05
     assert found > 0.8 * best
     assert found > 0.97 * plain
 
 
-@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT])
-@pytest.mark.parametrize("known", [rates(0.0, 0.0), rates(0.1, 0.3), rates(0.4, 0.2)])
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT, STEEP])
+@pytest.mark.parametrize("known", [rates(0.0, 0.0), rates(0.1, 0.3), rates(0.4, 0.2), rates(0.3, 0.9)])
 def test_a_short_answer_pays_little_for_trying(costs: Costs, known: Rates) -> None:
     """Ninety-six tokens where speculation is hopeless: what trying it costs stays within the guard."""
     spent = tokens = 0.0
     for seed in range(20):
-        world, controller = World(costs, known, seed), Controller(costs, LIMITS)
+        world, controller = World(costs, known, seed), Controller(measured(costs), LIMITS)
         made = 0
         while made < 96:
             choice = controller.next()
@@ -232,7 +253,7 @@ def test_a_short_answer_pays_little_for_trying(costs: Costs, known: Rates) -> No
             made += len(done.tokens)
             spent += done.split.total
         tokens += made
-    assert tokens / spent > 0.97 / costs.verify.base / 1.05
+    assert tokens / spent > 0.97 / costs.verify.ms(1) / 1.05
 
 
 def test_follows_a_change_of_the_text() -> None:
