@@ -148,7 +148,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from app.ui import layout, shell
+    from app.ui import layout, shell, trackers
     from app.ui.handlers import Handlers
     from app.ui.leftovers import Leftovers
     from app.ui.live import Live
@@ -163,6 +163,7 @@ def _page(keeper: Keeper, settings: Settings, sample: Sample, panels: Sequence[P
         Route("/healthz", healthz),
         Live(keeper, panels).route(),
         shell.files_route(shell.page_files()),
+        trackers.route(),
         *BookRoutes(keeper, sample).routes(),
         *(route for panel in panels for route in panel.routes()),
     ]

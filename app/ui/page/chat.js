@@ -51,7 +51,7 @@ function reconcile() {
 
 // Called with every piece of news: remembers that this tab is the one that asks.
 export function noticeAsking() {
-  if (asking && askedHere()) wrote = true;
+  if (asking && !wrote && askedHere()) wrote = true;
 }
 
 // Questions that are worth asking, while the chat is empty.

@@ -20,7 +20,7 @@ export function showFigures(figures) {
   if (!figures) return;
   for (const place of document.querySelectorAll("[data-figure]")) {
     const value = figures[place.dataset.figure];
-    place.textContent = (typeof value === "object" && value !== null ? value.text : value) || "–";
+    put(place, (typeof value === "object" && value !== null ? value.text : value) || "–");
   }
   for (const bar of document.querySelectorAll("[data-bar]")) {
     bar.querySelector("b").style.width = `${figures[bar.dataset.bar].share * 100}%`;
@@ -32,6 +32,11 @@ export function showFigures(figures) {
 
 export function showMemory(memory) {
   stack("kv", memory);
+}
+
+// What stands there already is not put there again: the browser would lay it out anew.
+function put(place, words) {
+  if (place.textContent !== words) place.textContent = words;
 }
 
 // A bar of parts with a key below it. The elements stay; only widths and words change, so nothing jumps.
@@ -46,7 +51,7 @@ function stack(id, parts) {
   }
   parts.forEach((part, index) => {
     bar.children[index].style.width = `${part.share * 100}%`;
-    key.children[index].lastChild.textContent = part.text;
+    put(key.children[index].lastChild, part.text);
   });
 }
 
@@ -78,10 +83,11 @@ function draw() {
   const height = canvas.clientHeight;
   if (!width) return;
   const scale = devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
+  if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+  if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
   const paint = canvas.getContext("2d");
-  paint.scale(scale, scale);
+  paint.setTransform(scale, 0, 0, scale, 0, 0);
+  paint.clearRect(0, 0, width, height);
   if (line.length < 2) return;
   const most = Math.max(...line.map((point) => Math.max(point[0], point[2]))) * HEADROOM;
   const x = (index) => width - (line.length - 1 - index) * (width / MOST_POINTS);

@@ -52,7 +52,8 @@ const show = {
 function listen() {
   const stream = new EventSource("/live");
   stream.onmessage = (message) => {
-    document.getElementById("trifold").dataset.live = "yes";
+    const root = document.getElementById("trifold");
+    if (root.dataset.live !== "yes") root.dataset.live = "yes";
     const news = JSON.parse(message.data);
     for (const [part, value] of Object.entries(news)) show[part]?.(value);
     noticeAsking();

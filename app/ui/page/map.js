@@ -2,6 +2,11 @@
 
 const byId = (id) => document.getElementById(id);
 const FADE_MS = 420; // a glow fades to a third in this time
+// The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
+// only while a glow fades and no news come. Every frame that is drawn is time of the engine's where no graphics card is.
+const STEP_MS = 150;
+const ALONE_MS = 450;
+const SEEN = 0.02; // a difference in brightness that is worth another frame
 const BRIGHTEST = 100;
 
 let pages = 0;
@@ -14,6 +19,7 @@ let target = []; // the scores that came last
 let level = []; // what is drawn: it follows the scores, so that nothing flickers
 let drawn = 0;
 let frame = 0;
+let later = 0;
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -47,7 +53,19 @@ export function glow(scores) {
 }
 
 function redraw() {
+  const wait = drawn + STEP_MS - performance.now();
+  if (wait <= 0) soon();
+  else drawLater(wait);
+}
+
+function soon() {
+  clearTimeout(later);
+  later = 0;
   if (!frame) frame = requestAnimationFrame(draw);
+}
+
+function drawLater(wait) {
+  if (!later && !frame) later = setTimeout(soon, wait);
 }
 
 function bars(width) {
@@ -70,18 +88,18 @@ function draw(now) {
   paint.setTransform(scale, 0, 0, scale, 0, 0);
   paint.clearRect(0, 0, width, height);
   paintBars(paint, width, height);
-  if (moving) redraw();
+  if (moving) drawLater(ALONE_MS);
 }
 
 function follow(now) {
-  const step = calm.matches ? 1 : 1 - Math.exp(-Math.min(now - drawn, 100) / FADE_MS);
+  const step = calm.matches ? 1 : 1 - Math.exp(-Math.min(now - drawn, ALONE_MS) / FADE_MS);
   drawn = now;
   let moving = false;
   for (let page = 0; page < pages; page++) {
     const gap = target[page] - level[page];
     const rising = gap > 0 ? Math.min(1, step * 3) : step;
     level[page] += gap * rising;
-    if (Math.abs(target[page] - level[page]) > 0.01) moving = true;
+    if (Math.abs(target[page] - level[page]) > SEEN) moving = true;
     else level[page] = target[page];
   }
   return moving;
@@ -89,7 +107,7 @@ function follow(now) {
 
 function paintBars(paint, width, height) {
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
+  const [blank, filled, lamp] = ["--page", "--page-read", "--lamp"].map((name) => style.getPropertyValue(name).trim());
   const { count, bar, per } = bars(width);
   const gap = bar > 4 ? 1.5 : bar > 2.5 ? 0.75 : 0;
   const head = reading ? reading.fraction * count : -1;
@@ -101,16 +119,16 @@ function paintBars(paint, width, height) {
     const x = index * bar;
     const tall = height * (0.46 + 0.54 * light);
     paint.globalAlpha = 1;
-    paint.fillStyle = colour(done ? "--page-read" : "--page");
+    paint.fillStyle = done ? filled : blank;
     paint.fillRect(x, height - (light > 0.03 ? tall : height * 0.46), bar - gap, light > 0.03 ? tall : height * 0.46);
     if (light > 0.03) {
       paint.globalAlpha = Math.min(1, 0.25 + light * 0.9);
-      paint.fillStyle = colour("--lamp");
+      paint.fillStyle = lamp;
       paint.fillRect(x, height - tall, bar - gap, tall);
     }
     if (head >= index && head < index + 1) {
       paint.globalAlpha = 1;
-      paint.fillStyle = colour("--lamp");
+      paint.fillStyle = lamp;
       paint.fillRect(x, 0, Math.max(2, bar - gap), height);
     }
   }

@@ -5,6 +5,10 @@ const CARET = "#chat .bot .caret";
 const AT = /\bat-(\d+)/;
 const MARKS = /[*`]+/g; // of Markdown: the next layout knows what they mean
 const BOTTOM = 60; // pixels from its end within which somebody follows the chat
+// A sign of life costs two frames a second. An animation of the style sheet would have the browser draw in all sixty, even
+// one in steps, and without a graphics card that is the engine's time.
+const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
+const BEAT_MS = 550;
 
 let answer = 0;
 let heard = ""; // all of the answer, as far as the stream has told it
@@ -38,7 +42,12 @@ function scroller(element) {
   return room;
 }
 
+function beat() {
+  for (const sign of document.querySelectorAll(SIGNS)) sign.toggleAttribute("data-dim");
+}
+
 export function bindWriting() {
+  setInterval(beat, BEAT_MS);
   // A new layout brings a new caret, which gets its words before it is painted.
   new MutationObserver(draw).observe(document.getElementById("talk"), { subtree: true, childList: true });
 }

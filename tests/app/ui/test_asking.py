@@ -59,7 +59,7 @@ def test_asking_again_takes_the_old_answers_place(ready: Make) -> None:
     assert engine.asked[1][1] == ()
 
 
-def test_the_chat_is_laid_out_once_a_second_and_its_words_are_known_sooner(ready: Make) -> None:
+def test_the_chat_is_laid_out_seldom_and_its_words_are_known_sooner(ready: Make) -> None:
     keeper = ready(ScriptedEngine(answer=LONG, word_seconds=0.005))
     began, updates, seen = time.monotonic(), 0, set()
     watching = threading.Event()
@@ -123,7 +123,7 @@ def test_the_caller_gets_its_turn_while_the_engine_is_silent(ready: Make) -> Non
     for _ in range(3):
         began = time.monotonic()
         next(steps)
-        assert time.monotonic() - began < 1.6
+        assert time.monotonic() - began < 2.0
     steps.close()  # type: ignore[attr-defined]
 
 

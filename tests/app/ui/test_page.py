@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from app.books import Books
 from app.chats import Chats
-from app.ui import layout, live, shell, tabs, view
+from app.ui import layout, live, shell, tabs, trackers, view
 from app.ui.desk import Desk, Keeper, Stage
 from app.ui.handlers import Handlers
 from app.ui.live import changes
@@ -215,6 +215,10 @@ def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
     assert map_view(Desk(document=named))["labels"] == ["i", "v", "1"]
 
 
+def at_once() -> float:
+    return 0.0
+
+
 def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
     views = iter([{"a": 1, "b": [1]}, {"a": 1, "b": [1]}, {"a": 2, "b": [1]}, {"a": 2, "b": None}])
     left = iter([False, False, False, False, True])
@@ -223,9 +227,44 @@ def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
         return next(left)
 
     async def collect() -> list[dict]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
 
     assert run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
+
+
+def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.1, 0.2, 0.5, 0.6, 1.0])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    views = iter([{"figures": min(step, 4), "words": step} for step in range(6)])
+    left = iter([*[False] * 6, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+
+    sent = run(collect())
+    assert [news["words"] for news in sent] == [0, 1, 2, 3, 4, 5]
+    assert [news.get("figures") for news in sent] == [0, None, None, 3, None, 4]
+
+
+def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom(keeper: Keeper) -> None:
+    stream = live.Live(keeper)
+    engine = keeper.engine
+    engine.now = engine_status(model=model_info(device="cuda"))
+    assert stream._tick() == live.TICK_SECONDS
+    engine.now = engine_status()
+    assert stream._tick() == live.SHARED_TICK_SECONDS > live.TICK_SECONDS
+
+
+def test_gradios_status_trackers_are_served_without_their_clock(browser: TestClient) -> None:
+    address = trackers.route().path
+    script = browser.get(address).text
+    assert "performance.now()" in script  # it still notes when something began
+    assert not trackers._CLOCK.search(script)
+    with pytest.raises(EngineError, match="status trackers"):
+        trackers.without_clock(script)
 
 
 def test_of_an_answer_that_grows_only_the_new_words_are_sent() -> None:
@@ -237,7 +276,7 @@ def test_of_an_answer_that_grows_only_the_new_words_are_sent() -> None:
         return next(left)
 
     async def collect() -> list[dict]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, 0.0)]
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
 
     assert [news["writing"] for news in run(collect())] == [
         {"answer": 7, "whole": True, "text": "It was"},

@@ -1,0 +1,85 @@
+"""The page leaves the processor to the engine: nothing moves by itself, and what comes is drawn a few times a second.
+
+Every frame that a browser draws without a graphics card is time of the engine's. The bounds are rates from above, far
+below the sixty of a loop that draws every frame: a slow machine stays under them all the more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Page
+
+from tests.e2e.steps import Open, Server, answered, ask, chat_is_shown, clean_page, read_text, reload, until, writing
+
+# Frames that any script asks for, and how often each canvas is drawn anew.
+WITNESS = """
+window.asked = 0;
+window.drawn = {};
+const frame = window.requestAnimationFrame.bind(window);
+window.requestAnimationFrame = (then) => { window.asked += 1; return frame(then); };
+const clear = CanvasRenderingContext2D.prototype.clearRect;
+CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+  window.drawn[this.canvas.id] = (window.drawn[this.canvas.id] ?? 0) + 1;
+  return clear.apply(this, box);
+};
+"""
+BEGIN = "() => { window.asked = 0; window.drawn = {}; window.began = performance.now(); }"
+RATES = """
+() => {
+  const seconds = (performance.now() - window.began) / 1000;
+  const drawn = Object.entries(window.drawn).map(([canvas, times]) => [canvas, times / seconds]);
+  return { asked: window.asked, drawn: Object.fromEntries(drawn), frames: window.asked / seconds };
+}
+"""
+ENDLESS = """
+() => document.getAnimations()
+  .filter((animation) => animation.effect.getTiming().iterations === Infinity)
+  .map((animation) => animation.animationName ?? "unnamed")
+"""
+QUIET_MS = 1_500
+WATCHED_MS = 3_000
+ONCE = 3  # frames of something that had still to settle
+MAP_RATE = 7.5
+PACE_RATE = 3.0
+FRAME_RATE = 20.0
+
+
+def watched(page: Page, milliseconds: int) -> dict[str, Any]:
+    page.evaluate(BEGIN)
+    page.wait_for_timeout(milliseconds)
+    return dict(page.evaluate(RATES))
+
+
+def settled(scripted: Server, open_page: Open, text: str) -> Page:
+    """A page with a book and an empty chat, watched from its very start, whose loading sign has come to rest."""
+    page = open_page(scripted)
+    page.add_init_script(WITNESS)
+    reload(page)
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    chat_is_shown(page)
+    read_text(page, text)
+    clean_page(page)
+    until(page, lambda: watched(page, QUIET_MS)["asked"] <= ONCE)
+    return page
+
+
+def test_a_page_where_nothing_happens_draws_nothing(scripted: Server, open_page: Open) -> None:
+    page = settled(scripted, open_page, "Words of a quiet lamplighter")
+    assert watched(page, QUIET_MS)["asked"] <= ONCE
+    assert page.evaluate(ENDLESS) == []
+
+
+def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripted: Server, open_page: Open) -> None:
+    page = settled(scripted, open_page, "Words of a busy lamplighter")
+    ask(page, "Tell a long story.")
+    writing(page)
+    rates = watched(page, WATCHED_MS)
+    assert page.evaluate(ENDLESS) == []
+    until(page, lambda: page.locator("#chat .bot .caret[data-dim]").count() > 0)
+    until(page, lambda: page.locator("#chat .bot .caret:not([data-dim])").count() > 0)
+    page.click("#stop")
+    answered(page)
+    assert 0 < rates["drawn"].get("map-canvas", 0) <= MAP_RATE, rates
+    assert 0 < rates["drawn"].get("pace", 0) <= PACE_RATE, rates
+    assert rates["frames"] <= FRAME_RATE, rates
