@@ -24,8 +24,8 @@ from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopRe
 logger = logging.getLogger(__name__)
 
 # Whatever runs beside the engine in this process takes the interpreter from it, so what it says is let gather and
-# taken in ten times a second, and laid out anew every one and a half seconds, for which the browser goes through the whole chat;
-# in between the live stream brings the newest words.
+# taken in ten times a second. It is laid out anew more seldom, for then the browser goes through the whole chat; in
+# between the live stream brings the newest words.
 UPDATE_SECONDS = 0.1
 REDRAW_SECONDS = 1.5
 _POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
