@@ -115,7 +115,8 @@ def test_settings_are_checked() -> None:
     for bad in (
         {"context": 3},
         {"dtype": "int4"},
-        {"retrieval_budget": 4},
+        {"retrieval_budget": 0},
+        {"retrieval_budget": 4, "chunk_size": 8},
         {"num_pending_tokens": 0},
         {"chunk_size": 0},
     ):
