@@ -69,6 +69,7 @@ class Bench:
         self._cookies = {cookie["name"]: cookie["value"] for cookie in page.context.cookies()}
         self._sampling = SamplingParams(max_tokens=tokens)
         self._mode = mode
+        self.drew = 0.0  # seconds of processor time that the browser spent on the last answer that was shown
 
     def alone(self) -> Figures:
         with _away(self._page):
@@ -91,9 +92,11 @@ class Bench:
     def shown(self) -> Figures:
         self._page.evaluate("document.querySelector('#fresh').click()")
         self._page.wait_for_timeout(800)
+        began = _of_the_browser()
         ask(self._page, QUESTION)
         while self._keeper.desk.asking:  # looking at the page would cost the engine as well
             time.sleep(_LOOK_SECONDS)
+        self.drew = _of_the_browser() - began
         answered(self._page, int(MINUTES * 1000))
         return _figures(self._keeper)
 
@@ -189,31 +192,31 @@ def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
     times: dict[str, list[float]] = {name: [] for name in ways}
     processor: dict[str, list[float]] = {name: [] for name in ways}
     beside: dict[str, list[float]] = {name: [] for name in ways}
-    browser: dict[str, list[float]] = {name: [] for name in ways}
+    browser: list[float] = []
     for run in range(runs + 1):  # the first of each warms up
         for name, way in ways.items():
             if name == "shown":
                 _same_settings(page, tokens, mode)
-            began, others, drew = time.process_time(), _beside_the_engine(), _of_the_browser()
+            began, others = time.process_time(), _beside_the_engine()
             figures = way()
             spent, others = time.process_time() - began, _beside_the_engine() - others
-            drew = _of_the_browser() - drew
             assert figures.answer_tokens == tokens, "ways with answers of different lengths cannot be compared"
             _told(f"{f'run {run}' if run else 'warming up'}, {name}: {figures.ms_per_token_mean:.1f} ms per token")
             if run:
                 times[name].append(float(figures.ms_per_token_mean or 0.0))
                 processor[name].append(1000.0 * spent / tokens)
                 beside[name].append(1000.0 * others / tokens)
-                browser[name].append(1000.0 * drew / tokens)
+                if name == "shown":
+                    browser.append(1000.0 * bench.drew / tokens)
     found: dict[str, Any] = {"tokens": tokens, "mode": mode, "runs": runs}
     for measured, values in (("ms_per_token", times), ("processor_ms_per_token", processor)):
         medians = {name: round(median(each), 3) for name, each in values.items()}
         cost = {name: round(medians[name] / medians["alone"] - 1, 4) for name in ("served", "shown")}
         found[measured] = {"medians": medians, "all": values, "cost": cost}
     alone = found["ms_per_token"]["medians"]["alone"]
-    for measured, values in (("beside_the_engine_ms_per_token", beside), ("browser_ms_per_token", browser)):
+    for measured, values in (("beside_the_engine_ms_per_token", beside), ("browser_ms_per_token", {"shown": browser})):
         medians = {name: round(median(each), 3) for name, each in values.items()}
-        cost = {name: round(medians[name] / alone, 4) for name in ("served", "shown")}
+        cost = {name: round(medians[name] / alone, 4) for name in medians if name != "alone"}
         found[measured] = {"medians": medians, "all": values, "cost": cost}
     return found
 
