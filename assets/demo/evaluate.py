@@ -70,6 +70,11 @@ def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
     }
 
 
+def said_so(results: list[quoting.Quotation]) -> dict[str, Any]:
+    """Their number, and the share that was answered as it should be."""
+    return {"questions": len(results), "said_so": round(sum(result.exact for result in results) / len(results), 3)}
+
+
 def accepted(target: Tensor, draft: Tensor) -> Tensor:
     """Probability that a token drawn from `draft` is accepted by `target`: the overlap of two distributions."""
     return torch.minimum(target, draft).sum(-1)
@@ -138,7 +143,9 @@ def main() -> None:
         materials = Materials([], books, tokenizer, torch.device("cpu"), options.seed, 0)
         report = {"agreement": agreement(target.cpu(), draft.cpu(), materials, options.rows), "quoting": {}}
         absent = quoting.absences(target.to(device), tokenizer, books[: options.texts], 2048, 8, options.seed)
-        report["absent"] = {"questions": len(absent), "said_so": round(sum(a.exact for a in absent) / len(absent), 3)}
+        report["absent"] = said_so(absent)
+        open_ones = quoting.open_answers(target, tokenizer, books[: options.texts], 2048, options.seed)
+        report["open"] = said_so(open_ones)
         report["levels"] = level_acceptance(options.models / "target", books, options.level_tokens, options.seed)
     examples = []
     for length in (int(part) for part in options.lengths.split(",")):
@@ -150,7 +157,7 @@ def main() -> None:
     options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if options.examples:
         options.examples.write_text(json.dumps(examples, indent=1, ensure_ascii=False), encoding="utf-8")
-    if options.json.parent == HERE:
+    if options.json.resolve().parent == HERE:
         card.update(HERE / "README.md", report)
     print(json.dumps(report, indent=1))
 

@@ -31,6 +31,9 @@ def measured(report: dict[str, Any]) -> str:
     absent = report["absent"]
     asked = f"Asked for words that are not in the text (2,048 tokens, {absent['questions']} questions)"
     lines += ["", f"{asked}, it said so in {percent(absent['said_so'])} of the cases.", ""]
+    if "open" in report:
+        asked = f"Asked for more than a passage, in words not trained on ({report['open']['questions']} questions)"
+        lines += [f"{asked}, it said what it can do in {percent(report['open']['said_so'])}.", ""]
     lines += ["![Exact quotations by length and depth](quoting.svg)", ""]
     lines += ["| | tokens | loss of target | loss of draft | draft accepted, greedy | draft accepted, T = 0.6 |"]
     lines += ["|---|---|---|---|---|---|"]

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 
 NOT_FOUND = "The book does not say that."
+ONLY_QUOTES = "I can only find passages and quote them. Give me a few words that stand in the book."
+"""What is said to a question that asks for more than a passage: a summary, an opinion, a greeting."""
+MOST_CHAPTERS = 60
 MAX_PASSAGE_CHARS = 420
 KEY_WORDS = (3, 8)
 ABBREVIATIONS = (
@@ -83,19 +86,142 @@ NAME_QUESTIONS = (
     "Tell me who {key} is.",
     "What do we learn about {key}?",
 )
-OPENING_QUESTIONS = (
-    "How does the book begin?",
-    "How does it begin?",
-    "Quote the beginning.",
-    "What is the first sentence?",
+OPEN_QUESTIONS = (
+    "Summarize {what}.",
+    "Summarise {what}",
+    "Summarize {what} in three sentences.",
+    "Please summarize {what}.",
+    "Can you summarise {what}?",
+    "Give me a summary of {what}.",
+    "Write a summary of {what}",
+    "Sum up {what}.",
+    "Outline {what}.",
+    "What is {what} about?",
+    "What's {what} about?",
+    "What happens in {what}?",
+    "What happened in {what}?",
+    "Tell me about {what}.",
+    "Tell me what happens in {what}",
+    "Explain {what}.",
+    "Explain {what} to me",
+    "Describe {what}.",
+    "How does {what} begin?",
+    "How does {what} start?",
+    "How does {what} end?",
+    "Quote the beginning of {what}.",
+    "What is the first sentence of {what}?",
+    "What is the main idea of {what}?",
+    "What is the moral of {what}?",
+    "What are the themes of {what}?",
+    "What can we learn from {what}?",
+    "What do you think of {what}?",
+    "Did you like {what}?",
+    "Is {what} any good?",
+    "Who wrote {what}?",
+    "Who is the author of {what}?",
+    "Who is the hero of {what}?",
+    "Who are the main characters in {what}?",
+    "List the characters of {what}.",
+    "Make a list of the people in {what}",
+    "Name the places in {what}.",
+    "Where does {what} take place?",
+    "When does {what} take place?",
+    "When was {what} written?",
+    "How long is {what}?",
+    "Write a review of {what}.",
+    "Translate {what} into French.",
+    "Rewrite {what} as a poem.",
+    "What is the best part of {what}?",
+    "Why should I read {what}?",
 )
-CHAPTER_QUESTIONS = (
-    "Summarize chapter {number}.",
-    "Summarise chapter {number}",
-    "What happens in chapter {number}?",
-    "How does chapter {number} begin?",
-    "What is chapter {number} about?",
+WHOLES = (
+    "the book",
+    "this book",
+    "the story",
+    "this story",
+    "the novel",
+    "the text",
+    "this",
+    "it",
+    "everything",
+    "the plot",
+    "the whole book",
+    "the first chapter",
+    "the last chapter",
+    "the second chapter",
+    "the next chapter",
+    "the ending",
+    "the beginning",
+    "the first page",
+    "chapter {number}",
+    "Chapter {number}",
+    "chapters 1 to {number}",
+    "part {number}",
+    "page {number}",
 )
+SMALL_TALK = (
+    "Hello",
+    "Hello!",
+    "Hi",
+    "Hi there!",
+    "Hey",
+    "Good morning.",
+    "Good evening!",
+    "How are you?",
+    "Who are you?",
+    "What are you?",
+    "What is your name?",
+    "What can you do?",
+    "What can I ask you?",
+    "What should I ask?",
+    "How does this work?",
+    "How do I use this?",
+    "Can you help me?",
+    "Help",
+    "Help me, please.",
+    "Thanks",
+    "Thank you!",
+    "Great, thank you.",
+    "Good bye",
+    "Ok",
+    "Yes",
+    "No",
+    "Why?",
+    "Why is that?",
+    "Really?",
+    "Are you sure?",
+    "That is wrong.",
+    "What do you mean?",
+    "Can you explain that?",
+    "Tell me more.",
+    "Say something.",
+    "Tell me a joke.",
+    "Write a poem.",
+    "What time is it?",
+    "What is the weather like?",
+    "Do you speak French?",
+    "test",
+    "What do you think?",
+    "Did you read the book?",
+    "Ask me a question.",
+    "Who is who?",
+    "Why did he do that?",
+    "What happened then?",
+    "And then?",
+)
+UNTRAINED_OPEN_QUESTIONS = (
+    "Give a short overview of chapter 3.",
+    "What is this novel all about?",
+    "Can you sum up the whole story for me?",
+    "Shorten chapter 2 to one sentence",
+    "Which characters are in the book?",
+    "Is it a happy ending?",
+    "Good day!",
+    "Are you a robot?",
+    "How does the first chapter begin?",
+    "What is the title of the book?",
+)
+"""Not trained on, so that what is measured with them is not known by heart."""
 CONTINUE_REQUESTS = (
     "Continue the story.",
     "Continue.",
@@ -103,11 +229,16 @@ CONTINUE_REQUESTS = (
     "Write the next page.",
     "Go on.",
     "How does the story go on?",
+    "Continue the story, please.",
+    "Please continue.",
+    "Write on.",
+    "Continue from here.",
+    "Write more of the story.",
+    "What comes next?",
 )
 
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]_]*(?=\s|$)")
 _NAME = re.compile(r"(?<=[a-z,;] )(?:[A-Z][a-z]{2,}(?: [A-Z][a-z]{2,}){0,2})\b")
-_CHAPTER = re.compile(r"^(?:CHAPTER|Chapter) ([IVXLC]+|\d+)\b.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -203,31 +334,35 @@ def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
     return _asked(PHRASE_QUESTIONS, key, None, rng)
 
 
-def opening_turn(text: str, rng: random.Random) -> Turn | None:
-    """A question about the beginning, or about a chapter's, answered with its heading and its first sentence."""
-    chapters = list(_CHAPTER.finditer(text))
-    if chapters and rng.random() < 0.8:
-        chapter = rng.choice(chapters)
-        start, question = chapter.start(), rng.choice(CHAPTER_QUESTIONS).format(number=chapter[1])
-        body = chapter.end() + len(text[chapter.end() :]) - len(text[chapter.end() :].lstrip())
+def open_turn(rng: random.Random) -> Turn:
+    """A question that no passage answers: about the whole of something, or no question at all."""
+    if rng.random() < 0.3:
+        question = rng.choice(SMALL_TALK)
     else:
-        start = body = 0
-        question = rng.choice(OPENING_QUESTIONS)
-    end = sentence_end(text, body)
-    if end is None or end - start > MAX_PASSAGE_CHARS:
-        return None
-    return Turn(question, quoted(text[start:end], whole=True), (start, end))
+        what = rng.choice(WHOLES).format(number=rng.randint(1, MOST_CHAPTERS))
+        question = rng.choice(OPEN_QUESTIONS).format(what=what)
+    question = question.rstrip("?.!") if rng.random() < 0.15 else question
+    return Turn(question[0].lower() + question[1:] if rng.random() < 0.2 else question, ONLY_QUOTES)
+
+
+def continued(words: str) -> str:
+    """How a continuation is written: it always begins alike, and not with the ellipsis that calls for a copy.
+
+    A text can go on with any word, each of them unlikely; the beginning of a fixed answer would be likelier than all.
+    """
+    return f"... {words}"
 
 
 def all_wordings() -> list[str]:
     """Every fixed piece of wording, for the vocabulary."""
-    groups = PHRASE_QUESTIONS + NAME_QUESTIONS + CHAPTER_QUESTIONS
-    lines = [line.format(key="a word", number=1) for line in groups]
+    lines = [line.format(key="a word") for line in PHRASE_QUESTIONS + NAME_QUESTIONS]
+    lines += [line.format(what="the book") for line in OPEN_QUESTIONS]
     return [
         *lines,
-        *OPENING_QUESTIONS,
+        *SMALL_TALK,
         *CONTINUE_REQUESTS,
         NOT_FOUND,
+        ONLY_QUOTES,
         quoted("a word."),
     ]
 

@@ -131,3 +131,15 @@ def absences(
             if turn:
                 results.append(Quotation(length, 0, turn.question, turn.answer, reader.ask(turn.question)))
     return results
+
+
+def open_answers(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, books: list[Book], length: int, seed: int
+) -> list[Quotation]:
+    """Questions that no passage answers, in words that were not trained on; right is to say what can be asked."""
+    results = []
+    for number, book in enumerate(books):
+        reader = Reader(model, tokenizer, book.title, text_of(book, length, random.Random(f"{seed}/open/{number}")))
+        for question in questions.UNTRAINED_OPEN_QUESTIONS:
+            results.append(Quotation(length, 0, question, questions.ONLY_QUOTES, reader.ask(question)))
+    return results

@@ -31,12 +31,14 @@ CHARS_PER_TOKEN = 3.4
 QUESTION_WEIGHT = 0.2
 """The words of a question cannot be foreseen; little is learned from them."""
 ANSWER_WEIGHT = 2.0
+DECISION_WEIGHT = 8.0
+"""Of an answer's first token: it decides what kind of answer it is."""
 COPY_LENGTHS = (8, 48)
 LONGEST_MATCH = 8
 UNSURE = 2
 """Tokens of a copy before which there is too little to find its place by."""
 POSITION_SKIPS = 3
-CONTINUE_SHARE = 0.06
+CONTINUE_SHARE = 0.3
 
 
 @dataclass
@@ -157,21 +159,22 @@ class Samples(IterableDataset):
             size = memory - len(opening)
             if len(begins) <= size + self.length:
                 continue
-            text = text[: begins[size] - (len(content) - len(text))]
+            cut = begins[size] - (len(content) - len(text))
+            text, rest = text[:cut], text[cut:]
             places = _Places(len(content) - len(text), begins, len(opening))
             following = encoded.ids[size : size + self.length + 1]
             samples = [Sample(following, [1.0] * len(following))]
             for _ in range(rows - 1):
                 sample = Sample()
                 sample.add([self._special[END], *self.encode("\n")], 0.0)
-                self._ask(sample, places, text, other, rng)
+                self._ask(sample, places, text, other, rest, rng)
                 samples.append(sample)
             if all(len(sample.ids) > self.length for sample in samples):
-                cut = slice(0, self.length + 1)
+                whole = slice(0, self.length + 1)
                 yield (
                     torch.tensor([opening + encoded.ids[:size]]),
-                    torch.tensor([sample.ids[cut] for sample in samples]),
-                    torch.tensor([sample.weights[cut] for sample in samples]),
+                    torch.tensor([sample.ids[whole] for sample in samples]),
+                    torch.tensor([sample.weights[whole] for sample in samples]),
                 )
 
     def encode(self, text: str) -> list[int]:
@@ -231,17 +234,17 @@ class Samples(IterableDataset):
         places = _Places(len(content) - len(text), [begin for begin, _ in encoded.offsets], len(sample.ids))
         sample.add(encoded.ids, 1.0)
         sample.add([self._special[END], *self.encode("\n")], 0.0)
-        if rng.random() < CONTINUE_SHARE:
-            words = following[: rng.randint(200, 700)].rsplit(" ", 1)[0]
-            turn = questions.Turn(rng.choice(questions.CONTINUE_REQUESTS), words)
-            self._add_turn(sample, places, turn, 1.0)
         end = len(sample.ids)
-        self._ask(sample, places, text, other, rng)
+        self._ask(sample, places, text, other, following, rng)
         sample.mark_matches(places.message_begin, end)
         return sample
 
-    def _ask(self, sample: Sample, places: _Places, text: str, other: str, rng: random.Random) -> None:
-        """Adds questions and answers until the sample is long enough."""
+    def _ask(self, sample: Sample, places: _Places, text: str, other: str, following: str, rng: random.Random) -> None:
+        """Adds questions and answers until the sample is long enough; sometimes the first asks for what follows."""
+        if rng.random() < CONTINUE_SHARE:
+            words = following[: rng.randint(200, 700)].rsplit(" ", 1)[0].lstrip()
+            turn = questions.Turn(rng.choice(questions.CONTINUE_REQUESTS), questions.continued(words))
+            self._add_turn(sample, places, turn, 1.0)
         failures, limit = 0, 60
         while len(sample.ids) <= self.length and failures < limit:
             turn = self._turn(text, other, rng)
@@ -252,13 +255,13 @@ class Samples(IterableDataset):
 
     def _turn(self, text: str, other: str, rng: random.Random) -> questions.Turn | None:
         kind = rng.random()
-        if kind < 0.68:
+        if kind < 0.64:
             return questions.phrase_turn(text, rng)
-        if kind < 0.76:
+        if kind < 0.75:
             return questions.name_turn(text, rng)
-        if kind < 0.94:
+        if kind < 0.91:
             return questions.absent_turn(text, other, rng)
-        return questions.opening_turn(text, rng)
+        return questions.open_turn(rng)
 
     def _add_turn(self, sample: Sample, places: _Places, turn: questions.Turn, weight: float) -> None:
         asked = self._backend.encode("\n" + turn.question, add_special_tokens=False)
@@ -266,10 +269,12 @@ class Samples(IterableDataset):
         sample.add([self._special[USER], *asked.ids], QUESTION_WEIGHT)
         sample.add([self._special[END], *self.encode("\n"), self._special[ASSISTANT]], QUESTION_WEIGHT)
         answer = self._backend.encode("\n" + turn.answer, add_special_tokens=False)
+        first = len(sample.ids) + 1
         if turn.span is None:
             sample.add(answer.ids, weight)
         else:
             self._add_quotation(sample, places, turn, answer, weight, key)
+        sample.weights[first] = DECISION_WEIGHT
         sample.add([self._special[END]], weight)
         sample.add(self.encode("\n"), QUESTION_WEIGHT)
 
