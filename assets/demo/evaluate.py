@@ -23,6 +23,7 @@ import torch  # noqa: E402  (the recipe lies beside this file)
 from recipe import card, levels, network, quoting  # noqa: E402
 from recipe.corpus import Book, read_books  # noqa: E402
 from recipe.plan import Stage  # noqa: E402
+from recipe.questions import CONTINUE_REQUESTS  # noqa: E402
 from recipe.samples import ANSWER_WEIGHT  # noqa: E402
 from recipe.training import Materials  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -34,8 +35,8 @@ from engine.prompt import book_message  # noqa: E402
 
 TEMPERATURE = 0.6
 LOSS_LENGTH = 1024
-LEVEL_LENGTH = 48
-"""Tokens of each continuation on which small caches are compared with the full one."""
+LEVEL_LENGTH = 96
+"""Tokens, at most, of each answer on which small caches are compared with the full one."""
 
 
 def arguments() -> argparse.Namespace:
@@ -51,6 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
     parser.add_argument("--level-tokens", type=int, default=32768, help="text before which small caches are measured")
     parser.add_argument("--more", action="store_true", help="add the lengths to the figures that are there already")
+    parser.add_argument("--levels", action="store_true", help="with --more: measure the small caches anew")
     parser.add_argument("--examples", type=Path, help="write every question and answer there")
     return parser.parse_args()
 
@@ -121,9 +123,16 @@ def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) ->
 
     message = [{"role": "system", "content": book_message(book.title, text)}]
     ids = encode(tokenizer.apply_chat_template(message, tokenize=False).removesuffix("<|end|>\n"))[:tokens]
-    asked = [encode(f"<|end|>\n<|user|>\n{turn.question}<|end|>\n<|assistant|>\n") for turn in turns]
+
+    def turn_of(question: str) -> list[int]:
+        return encode(f"<|end|>\n<|user|>\n{question}<|end|>\n<|assistant|>\n")
+
+    kinds = {
+        "prose": [[], *map(turn_of, CONTINUE_REQUESTS[:3])],
+        "quotes": [turn_of(turn.question) for turn in turns],
+    }
     reader = levels.Levels(models.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
-    rows = levels.acceptance(reader, {"prose": [[]], "quotes": asked}, [1024, 2048, 4096], LEVEL_LENGTH)
+    rows = levels.acceptance(reader, kinds, [1024, 2048, 4096], LEVEL_LENGTH, tokenizer.eos_token_id)
     return {"tokens": len(ids), "rows": list(rows)}
 
 
@@ -146,9 +155,10 @@ def main() -> None:
         report["absent"] = said_so(absent)
         open_ones = quoting.open_answers(target, tokenizer, books[: options.texts], 2048, options.seed)
         report["open"] = said_so(open_ones)
+    if options.levels or not options.more:
         report["levels"] = level_acceptance(options.models / "target", books, options.level_tokens, options.seed)
     examples = []
-    for length in (int(part) for part in options.lengths.split(",")):
+    for length in (int(part) for part in options.lengths.split(",") if part):
         long_enough = [book for book in books if len(book.text) > 3.6 * length][: options.texts]
         results = quoting.quote(target, tokenizer, long_enough, length, options.per_depth, options.seed)
         report["quoting"][str(length)] = rates(results)

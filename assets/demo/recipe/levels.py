@@ -17,9 +17,10 @@ from engine.bench.rows import RecentChunks
 from engine.cache.full import FullCache
 from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
 from engine.decoding import RECENT
+from engine.fitting import FINE_CHUNK
 from engine.models import Decoder
 
-CHUNK, BLOCK, TAIL = 8, 8, 1024
+BLOCK, TAIL = 8, 1024
 KINDS = {"retrieval": RetrievalCache, "recent": RecentChunks}
 
 
@@ -41,8 +42,8 @@ class Levels:
         prefill.run(decoder, self.full, decoder.ids(ids), segment=4096, block=512)
 
     @torch.inference_mode()
-    def continuation(self, question: list[int], count: int, temperature: float, seed: int) -> Continuation:
-        """`count` tokens after the text and `question`: greedy at temperature 0, else drawn; never ended early."""
+    def continuation(self, question: list[int], count: int, end: int, temperature: float, seed: int) -> Continuation:
+        """What follows the text and `question`, up to the token `end` or `count` tokens: greedy at temperature 0."""
         prompt = self.ids + question
         self._refill(prompt, None)
         generator = torch.Generator(self.decoder.device).manual_seed(seed)
@@ -52,14 +53,16 @@ class Levels:
             self.full.advance(1)
             rows.append((logits[-1] / max(temperature, 1e-4)).softmax(-1))
             tokens.append(int(torch.multinomial(rows[-1], 1, generator=generator)))
+            if tokens[-1] == end:
+                break
         return Continuation(prompt, tokens[1:], torch.stack(rows))
 
     @torch.inference_mode()
-    def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> float:
-        """The mean probability that a token of the small cache is accepted: the overlap of the two distributions."""
+    def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> list[float]:
+        """The probability of every token that the small cache's is accepted: the overlap of the two distributions."""
         tap = QueryTap(self.decoder.num_layers, keep=RECENT)
         self._refill(made.prompt, tap)
-        small = KINDS[kind](self.full, budget, CHUNK, TAIL)
+        small = KINDS[kind](self.full, budget, FINE_CHUNK, TAIL)
         small.rebase(self.full.length - RECENT, tap.queries, tap.scaling)
         inputs, overlaps = [made.prompt[-1], *made.tokens], []
         for first in range(0, len(made.tokens), BLOCK):
@@ -72,7 +75,7 @@ class Levels:
             self._pass(self.full.extend(start, Refresh(small)), block, start)
             self.full.advance(len(block))
             small.absorb(start, self.full.length)
-        return sum(overlaps) / len(overlaps)
+        return overlaps
 
     def _refill(self, prompt: list[int], tap: QueryTap | None) -> None:
         """Brings the full cache to all of `prompt` but its last token, the newest passes seen by `tap`."""
@@ -88,13 +91,13 @@ class Levels:
 
 
 def acceptance(
-    levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int
+    levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int, end: int
 ) -> Iterator[dict[str, object]]:
     """Rows of acceptance for every kind of question (prose asks none), temperature, selection and budget."""
     for name, asked in questions.items():
         for temperature in (0.0, 0.6):
-            made = [levels.continuation(question, count, temperature, seed) for seed, question in enumerate(asked)]
+            made = [levels.continuation(one, count, end, temperature, seed) for seed, one in enumerate(asked)]
             for kind, budget in [("retrieval", budget) for budget in budgets] + [("recent", budgets[0])]:
-                shares = [levels.accepted(one, kind, budget, temperature) for one in made]
+                shares = [share for one in made for share in levels.accepted(one, kind, budget, temperature)]
                 mean = round(sum(shares) / len(shares), 3)
                 yield {"text": name, "temperature": temperature, "cache": kind, "budget": budget, "accepted": mean}
