@@ -32,6 +32,8 @@ _SIGHT = """
   under: [...document.querySelectorAll('#chat .under, #chat .trouble')].map((e) => e.textContent),
   send: Boolean(document.querySelector('#send')?.checkVisibility()),
   stop: Boolean(document.querySelector('#stop')?.checkVisibility()),
+  says: [...document.querySelectorAll('#chat .bot')].map((e) => e.innerText),
+  versions: [...document.querySelectorAll('#chat .versions')].map((e) => e.innerText),
 })
 """
 

@@ -24,6 +24,19 @@ from tests.e2e.steps import (
 )
 from tests.processes import free_port, start
 
+# The first time that the page would fetch its chat again, it does not.
+_MISS_ONE = """
+() => {
+  window.missed = 0;
+  document.addEventListener('click', (event) => {
+    if (event.target.closest('#refresh') && !window.missed) {
+      window.missed = 1;
+      event.stopImmediatePropagation();
+    }
+  }, true);
+}
+"""
+
 
 def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.txt") -> None:
     read_text(page, text, name)
@@ -56,6 +69,20 @@ def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) 
     page.reload()
     page.wait_for_selector("#chat .versions")
     assert versions(page) == ["‹ 1 / 2 ›", "‹ 2 / 2 ›"]
+
+
+def test_another_version_is_shown_although_the_news_of_it_was_missed(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "Who kept >>>one<<<")
+    answered(page)
+    act(page, "again")
+    until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
+    answered(page)
+    page.evaluate(_MISS_ONE)
+    page.locator("#chat .bot button.arrow").first.dispatch_event("click")
+    until(page, lambda: versions(page) == ["‹ 1 / 2 ›"])
+    assert page.evaluate("window.missed") == 1
 
 
 def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_page: Open) -> None:

@@ -33,16 +33,23 @@ export function showAsking(now) {
 function settle() {
   if (asking) return;
   if (askedHere()) setTimeout(settle, 150);
-  else if (!wrote || document.querySelectorAll("#chat .user-row").length !== shown?.turns) press("refresh");
+  else if (!wrote || differs()) press("refresh");
 }
 
-// Two answers of the server can overtake each other (a new chat, and the old one fetched again). When nobody is asking,
-// the rows on the page have to be the turns that the stream tells of; where they stay apart, the chat is fetched again.
+// Whether the page shows other turns, or other versions of them, than the stream tells of. The last answer names the
+// whole path of versions that leads to it, and its button names the last answer.
+function differs() {
+  const again = [...document.querySelectorAll('#chat button.act[value^="again:"]')].at(-1);
+  const last = again ? Number(again.value.split(":")[1]) : 0;
+  return Boolean(shown) && (document.querySelectorAll("#chat .user-row").length !== shown.turns || last !== shown.last);
+}
+
+// Two answers of the server can overtake each other (a new chat, and the old one fetched again), and the stream may tell
+// in one breath of an answer's end and of another version. When nobody is asking, the page has to show what the stream
+// tells of; where they stay apart, the chat is fetched again.
 let apart = 0;
 function reconcile() {
-  const rows = document.querySelectorAll("#chat .user-row").length;
-  const differs = shown && !asking && !askedHere() && rows !== shown.turns;
-  apart = differs ? apart + 1 : 0;
+  apart = !asking && !askedHere() && differs() ? apart + 1 : 0;
   if (apart >= 2) {
     apart = 0;
     press("refresh");
