@@ -8,8 +8,9 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     commit     every cache is cropped to what stands; the retrieval selection is renewed when its policy says so
 
 A round may leave levels out: drafted tokens, or words copied from the book, go straight to verification where that is
-faster. Between two rounds, and wherever a loop is closed, the state is whole: the caches hold the KV of all committed
-tokens but the last. The loops know no text, no chat and no page.
+faster. Between two rounds, and wherever a loop is closed, the state is whole: the full cache holds the KV of all
+committed tokens but the last, and what the cheap levels lack of them they take before they are used. The loops know no
+text, no chat and no page.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ RECENT = 64
 
 # Tokens after which the pages that are read are looked at, where nothing else does.
 _WATCH_EVERY = 8
+# Committed tokens that the retrieval cache may lack while rounds do without it: it takes several at the price of one.
+_BEHIND = 16
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,16 @@ def hierarchical(
             offer = _offer(context.tokens, speculation.index)
             lesson = Lesson(offer)
             choice = speculation.pace.next(offer)
+            if choice.passes and retrieval.length < base - 1:
+                retrieval.absorb(retrieval.length, base - 1)
             pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
-            observer = _observer(retrieval, speculation, choice, unseen)
+            observer = _observer(retrieval, speculation, choice, unseen, max(0, base - 1 - retrieval.length))
             done = _verify(context, pending, drafter, observer, choice, lesson)
             start = time.perf_counter()
             if isinstance(observer, QueryTap):
                 retrieval.rebase(len(context.tokens) - 1 - RECENT, observer.queries, observer.scaling)
-            else:
-                retrieval.absorb(base - 1, len(context.tokens) - 1)
+            elif choice.passes or len(context.tokens) - retrieval.length > _BEHIND:
+                retrieval.absorb(min(retrieval.length, base - 1), len(context.tokens) - 1)
             drafter.settle(context.tokens)
         made += len(done.tokens)
         unseen = 0 if observer is not None else unseen + len(done.tokens)
@@ -123,11 +128,11 @@ def _offer(tokens: list[int], index: LookupIndex | None) -> Offer:
 
 
 def _observer(
-    retrieval: RetrievalCache, speculation: Speculation, choice: Choice, unseen: int
+    retrieval: RetrievalCache, speculation: Speculation, choice: Choice, unseen: int, behind: int
 ) -> Refresh | QueryTap | Watch | None:
     """What to do with the queries of this round's verification: cut the tail anew, renew the selection, or only look
-    which pages they read."""
-    if retrieval.room() < 2 * (speculation.longest + 1):
+    which pages they read. ``behind``: committed tokens that the retrieval cache still has to take."""
+    if retrieval.room() - behind < 2 * (speculation.longest + 1):
         return QueryTap(retrieval.full.shape.layers, keep=RECENT)
     if choice.passes and speculation.refresh.due():
         return Refresh(retrieval)

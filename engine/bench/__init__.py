@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.bench.plot import Axis, line_chart
 from engine.bench.report import Result, machine, table, write_json
-from engine.bench.rows import ROWS, Bench
+from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.standins import session as stand_in_session
 from engine.bench.sweeps import SWEEPS, refresh_settings, sweep_picture, sweep_results
 from engine.bench.workloads import WORKLOADS
@@ -54,7 +54,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=int, default=128, help="tokens to decode in each run")
     p.add_argument("--temperature", type=_numbers(float), default=[0.0], help="temperatures, comma-separated")
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
-    p.add_argument("--rows", type=_names(ROWS), default=None, help="rows: " + ",".join(ROWS))
+    p.add_argument(
+        "--rows",
+        type=_names((*ROWS, *COMPARED)),
+        default=None,
+        help=f"rows: {','.join(ROWS)}; and, only when asked for, {','.join(COMPARED)}",
+    )
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
     p.add_argument("--questions", type=int, default=4, help="sentences that are asked for in quote")
     p.add_argument("--repeats", type=int, default=3, help="runs of every row, interleaved")

@@ -19,13 +19,14 @@ from engine.bench import open_bench, parser, picture
 from engine.bench.__main__ import open_text
 from engine.bench.bundled import ASSETS, DRAFT, TARGET
 from engine.bench.report import Result, machine, table
-from engine.bench.rows import ROWS, Bench
+from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.sweeps import sweep_picture, sweep_results
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
 
 OURS = tuple(row for row in ROWS if not row.startswith("hf_"))
 SPEEDS = ("plain", "hierarchical", "hierarchical_lookup")
+LOOKUPS = ("plain", "hierarchical", *COMPARED, "hierarchical_lookup")
 BOTH = ("prose", "quote")
 ALL = (*BOTH, "followup")
 
@@ -60,6 +61,7 @@ PARTS = (
     Part("temperature", "Temperature.", 32768, ("hierarchical",), BOTH, 256, sweep="temperature"),
     Part("gammas", "Lengths given by hand.", 32768, ("hierarchical",), ("prose",), 256, 1, (0.6,), sweep="gammas"),
     Part("refresh", "How often the selection is renewed.", 32768, SPEEDS[1:2], ALL, 1000, 1, (0.6,), sweep="refresh"),
+    Part("lookup", "Where words from the book go.", 32768, LOOKUPS, ALL, 160, 2, questions=8),
     Part("threads", "Threads.", 32768, ("hierarchical",), ("prose",), sweep="threads"),
     Part("128k", "Our rows after 128,000 tokens.", 128_000, OURS, ALL, tokens=64),
     Part("128k-quotations", "Twenty quotations there.", 128_000, SPEEDS[2:], ("quote",), 160, questions=20),

@@ -10,6 +10,7 @@
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
 | hierarchical | draft, retrieval, full |
 | hierarchical_lookup | the same with words from the book, at either level: what the app runs |
+| lookup_to_middle, lookup_to_full | for comparison, only when asked for: words from the book to one level alone |
 
 For every context length the book is prefilled once, and the cache is cropped back between runs.
 """
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 
 from engine import decoding, prefill
+from engine.beliefs import ENDLESS, Patience
 from engine.bench.peers import PEERS, generate
 from engine.bench.report import Result, Run, result_of
 from engine.bench.standins import note
@@ -37,7 +39,7 @@ from engine.choice import COPY_LENGTHS, Limits
 from engine.config import EngineConfig, SamplingParams
 from engine.context import Context, full_pass, pass_ms
 from engine.controller import Controller, FixedDraft, FixedLengths, Pace
-from engine.drafters import Drafter, LookupDrafter, NoDrafter
+from engine.drafters import Drafter, LookupDrafter, NoDrafter, Proposal
 from engine.events import Round
 from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.sampling import Sampler, make_generator
@@ -51,7 +53,8 @@ class Row:
 
     draft: bool = True
     middle: bool = True
-    lookup: bool = False
+    lookup: bool = False  # words from the book beside the draft model's, judged by the middle level
+    copies: bool = False  # words from the book straight to the full cache
     recent: bool = False  # sinks and newest chunks in place of a selection
 
 
@@ -60,9 +63,13 @@ SPECULATING = {
     "retrieval_only": Row(draft=False),
     "streaming_hierarchical": Row(recent=True),
     "hierarchical": Row(),
-    "hierarchical_lookup": Row(lookup=True),
+    "hierarchical_lookup": Row(lookup=True, copies=True),
 }
 ROWS = (*PEERS, "plain", *SPECULATING)
+COMPARED = {"lookup_to_middle": Row(lookup=True), "lookup_to_full": Row(copies=True)}
+"""Rows that are run when they are named."""
+
+_KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
 _AGAIN = FIRST_QUERIES
 _PLAIN_PROBES = 3
@@ -79,6 +86,24 @@ class RecentChunks(RetrievalCache):
         newest = torch.arange(chunks - held + 1, chunks, device=q.device)
         chosen = torch.cat([newest.new_zeros(1), newest]).expand(self.full.shape.kv_heads, held)
         self._place(layer, chosen, chunks)
+
+
+class Silent(LookupDrafter):
+    """Keeps the index of the book up to date and leaves proposing to the draft model."""
+
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        patience: Patience = ENDLESS,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        return self.inner.propose(context, count, sampler, generator, patience, hint)
+
+    def note(self, tokens: Sequence[int]) -> None:
+        self.inner.note(tokens)
 
 
 class Bench:
@@ -198,7 +223,7 @@ class Bench:
         """The rounds of one of our own rows behind a prompt that ``start`` has brought into the cache."""
         if row == "plain":
             return decoding.plain(context)
-        kind, levels = SPECULATING[row], self.session.hierarchy
+        kind, levels = _KINDS[row], self.session.hierarchy
         retrieval = self._recent(levels) if kind.recent else levels.retrieval
         drafter = self._drafter(kind)
         decoding.aim(context, retrieval, drafter, tap)
@@ -217,7 +242,11 @@ class Bench:
         drafter = self.session.hierarchy.drafter
         if not kind.draft:
             return NoDrafter(self.session.target.device)
-        return drafter.inner if isinstance(drafter, LookupDrafter) and not kind.lookup else drafter
+        if not isinstance(drafter, LookupDrafter) or kind.lookup:
+            return drafter
+        if kind.copies:
+            return Silent(drafter.inner, drafter.index, 0, self.session.target.device)
+        return drafter.inner
 
     def _pace(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, drafter: Drafter) -> Pace:
         """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
@@ -230,7 +259,7 @@ class Bench:
             probes = range(_PLAIN_PROBES)
             plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
             limits = Limits(
-                MOST_DRAFT if draft else 0, MOST_PASSES if kind.middle else 0, COPY_LENGTHS[-1] if kind.lookup else 0
+                MOST_DRAFT if draft else 0, MOST_PASSES if kind.middle else 0, COPY_LENGTHS[-1] if kind.copies else 0
             )
             self._paces[row] = Controller(measure(context, plain, retrieval, drafter), limits)
         return self._paces[row]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+from engine import decoding
+from engine.cache.retrieval import RetrievalCache
 from engine.choice import Choice, Offer
 from engine.config import EngineConfig, SamplingParams
+from engine.context import Context
 from engine.controller import Controller
 from engine.document import Document
+from engine.drafters import Drafter
 from engine.events import AnswerDone, BookRead
+from engine.proposing import Pending, propose
 from engine.session import Session
 
 # Families, head layouts and RoPE scalings; shapes are in conftest.py.
@@ -147,3 +154,30 @@ def test_copies_straight_from_the_book_do_not_change_the_text(
     assert max(copied) > 4
     assert fast.figures.lookup.proposed > 0
     assert fast.token_ids == answer(session, "plain", "Page 3. The lamp stood on the").token_ids
+
+
+def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a middle pass the newest tokens of its cache are the full cache's, however long it was not asked."""
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
+    read(session, book)
+    script = itertools.cycle([Choice()] * 3 + [Choice(2, 2)] + [Choice(2)] * 5 + [Choice(2, 2)] + [Choice()] * 21)
+    monkeypatch.setattr(Controller, "next", lambda self, offer: next(script))
+    behind = []
+
+    def watched(context: Context, retrieval: RetrievalCache, drafter: Drafter, choice: Choice, *more: Any) -> Pending:
+        held = len(context.tokens) - 1
+        behind.append(held - retrieval.length)
+        if choice.passes:
+            assert retrieval.length == held
+            newest = retrieval.held - (held - retrieval.boundary)
+            for layer, keys in enumerate(retrieval._keys):
+                assert torch.equal(keys[:, newest : retrieval.held], session.full.keys(layer, retrieval.boundary, held))
+        return propose(context, retrieval, drafter, choice, *more)
+
+    monkeypatch.setattr(decoding, "propose", watched)
+    fast = answer(session)
+    assert 8 < max(behind) <= 16, "it is left behind, and never for long"
+    assert len(fast.token_ids) == TOKENS
+    assert fast.token_ids == answer(session, "plain").token_ids
