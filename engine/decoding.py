@@ -121,10 +121,11 @@ def hierarchical(
 
 def _offer(tokens: list[int], index: LookupIndex | None) -> Offer:
     """What the book says after the newest words."""
-    match = index.find(tokens[len(index) :]) if index is not None else None
-    if index is None or match is None:
+    if index is None:
         return NOTHING
-    return Offer(match.length, tuple(index.after(match.position, COPY_LENGTHS[-1])))
+    tail = tokens[len(index) :]
+    match = index.find(tail)
+    return Offer(match.length, tuple(index.after(match, COPY_LENGTHS[-1], tail))) if match else NOTHING
 
 
 def _observer(

@@ -298,11 +298,12 @@ class LookupDrafter:
         patience: Patience = ENDLESS,
         hint: Sequence[int] = (),
     ) -> Proposal:
-        match = self.index.find(context[len(self.index) :])
+        tail = context[len(self.index) :]
+        match = self.index.find(tail)
         self._asked_inner = match is None or match.length < _ALONE
         if match is None:
             return self.inner.propose(context, count, sampler, generator, patience)
-        found = self.index.after(match.position, min(self._longest, 2 * match.length))
+        found = self.index.after(match, min(self._longest, 2 * match.length), tail)
         if match.length < _ALONE:
             hint = found[:_AGREED]
             made = self.inner.propose(context, count, sampler, generator, patience, hint)

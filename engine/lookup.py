@@ -7,6 +7,7 @@ dictionaries: no model, no tensors.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,9 +82,20 @@ class LookupIndex:
                 best, rank = Match(position, length), found
         return best
 
-    def after(self, position: int, count: int) -> list[int]:
-        """At most ``count`` tokens from ``position`` on."""
-        return self._tokens[position : position + count]
+    def after(self, match: Match, count: int, tail: Sequence[int] = ()) -> list[int]:
+        """At most ``count`` tokens of what followed a match.
+
+        Where the text has ended by then, there are no more; unless it goes in a circle, and has closed it once: then
+        that goes on.
+
+        Args:
+            tail: as it was given to ``find``.
+        """
+        found = self._tokens[match.position : match.position + count]
+        circle = [*found, *tail]
+        if len(found) == count or not 0 < len(circle) <= match.length:
+            return found
+        return list(itertools.islice(itertools.cycle(circle), count))
 
     def _match_length(self, position: int, text: Sequence[int], length: int) -> int:
         most = min(position, len(text), _LONGEST_MATCH)

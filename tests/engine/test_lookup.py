@@ -88,7 +88,7 @@ def test_a_rare_phrase_is_found_behind_a_common_ending() -> None:
     match = index.find([70, *sentence])
     assert match is not None
     assert (match.position, match.length) == (len(sentence), len(sentence))
-    assert index.after(match.position, 2) == [60, 61]
+    assert index.after(match, 2) == [60, 61]
 
 
 def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
@@ -98,4 +98,28 @@ def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
     index.follow([*book, *question, 20, 99, *key])
     match = index.find([])
     assert match is not None
-    assert index.after(match.position, 3) == [156, 157, 158]
+    assert index.after(match, 3) == [156, 157, 158]
+
+
+@pytest.mark.parametrize("unread", [0, 1, 2, 5])
+@pytest.mark.parametrize("length", [1, 2, 7, 30])
+def test_a_circle_that_has_closed_goes_on(length: int, unread: int) -> None:
+    """``unread`` of the newest tokens are not in the index yet: proposals that nobody has judged."""
+    circle = list(range(1000, 1000 + length))
+    text = [*range(100, 300), *(circle * 20)[: 2 * length + 4 + 2 * unread]]
+    index = LookupIndex()
+    index.follow(text[: len(text) - unread])
+    tail = text[len(text) - unread :]
+    match = index.find(tail)
+    assert match is not None
+    ahead = (circle * 80)[2 * length + 4 + 2 * unread :]
+    assert index.after(match, 64, tail) == ahead[:64]
+
+
+def test_what_has_not_come_twice_is_no_circle() -> None:
+    """Four words said again are followed by what followed them, up to the end of the text and not beyond."""
+    index = LookupIndex()
+    index.follow([*range(100, 200), 1, 2, 3, 4, 50, 51, 1, 2, 3, 4])
+    match = index.find([])
+    assert match is not None
+    assert index.after(match, 64) == [50, 51, 1, 2, 3, 4]
