@@ -26,6 +26,8 @@ from engine.transfers import to_device, to_host
 _ALONE = 8
 # So many tokens.
 _AGREED = 2
+# A proposal of more tokens is a multiple of these: every shape of a middle pass is recorded anew on a GPU.
+_STRIDE = 8
 
 
 @dataclass(frozen=True)
@@ -310,6 +312,8 @@ class LookupDrafter:
             # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
             if not made.hinted:
                 return made
+        if len(found) > _STRIDE:
+            found = found[: len(found) // _STRIDE * _STRIDE]
         return Proposal(to_device(found, self._device), None, Stage.LOOKUP)
 
     def note(self, tokens: Sequence[int]) -> None:
