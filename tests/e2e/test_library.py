@@ -48,14 +48,19 @@ def act(page: Page, name: str) -> None:
     page.locator(f'#chat button.act[value^="{name}"]').last.dispatch_event("click")
 
 
-def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def ask_twice(page: Page) -> None:
+    """A question with two answers, about a new book."""
     with_book(page)
     ask(page, "Who kept >>>one<<<")
     answered(page)
     act(page, "again")
     until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
     answered(page)
+
+
+def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    ask_twice(page)
     act(page, "edit")
     page.wait_for_selector("#editing")
     assert page.input_value("#ask-box textarea") == "Who kept >>>one<<<"
@@ -73,12 +78,7 @@ def test_questions_and_answers_have_versions(scripted: Server, open_page: Open) 
 
 def test_another_version_is_shown_although_the_news_of_it_was_missed(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
-    with_book(page)
-    ask(page, "Who kept >>>one<<<")
-    answered(page)
-    act(page, "again")
-    until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
-    answered(page)
+    ask_twice(page)
     page.evaluate(_MISS_ONE)
     page.locator("#chat .bot button.arrow").first.dispatch_event("click")
     until(page, lambda: versions(page) == ["‹ 1 / 2 ›"])
