@@ -95,16 +95,18 @@ def hierarchical(
             offer = _offer(context.tokens, speculation.index)
             lesson = Lesson(offer)
             choice = speculation.pace.next(offer)
-            if choice.passes and retrieval.length < base - 1:
-                retrieval.absorb(retrieval.length, base - 1)
+            exact = retrieval.length  # tokens that it has from the full cache; others may have done without it
+            if choice.passes and exact < base - 1:
+                retrieval.absorb(exact, base - 1)
+                exact = base - 1
             pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
-            observer = _observer(retrieval, speculation, choice, unseen, max(0, base - 1 - retrieval.length))
+            observer = _observer(retrieval, speculation, choice, unseen, base - 1 - exact)
             done = _verify(context, pending, drafter, observer, choice, lesson)
             start = time.perf_counter()
             if isinstance(observer, QueryTap):
                 retrieval.rebase(len(context.tokens) - 1 - RECENT, observer.queries, observer.scaling)
-            elif choice.passes or len(context.tokens) - retrieval.length > _BEHIND:
-                retrieval.absorb(min(retrieval.length, base - 1), len(context.tokens) - 1)
+            elif choice.passes or len(context.tokens) - exact > _BEHIND:
+                retrieval.absorb(exact, len(context.tokens) - 1)
             drafter.settle(context.tokens)
         made += len(done.tokens)
         unseen = 0 if observer is not None else unseen + len(done.tokens)

@@ -276,7 +276,7 @@ class LookupDrafter:
     Args:
         inner: who is asked where no long match is found.
         index: of the book and the chat; kept up to date here.
-        longest: most tokens of one proposal.
+        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and keeps the index alone.
         device: where proposals are made.
     """
 
@@ -301,7 +301,7 @@ class LookupDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         tail = context[len(self.index) :]
-        match = self.index.find(tail)
+        match = self.index.find(tail) if self._longest else None
         self._asked_inner = match is None or match.length < _ALONE
         if match is None:
             return self.inner.propose(context, count, sampler, generator, patience)

@@ -146,11 +146,10 @@ def conditions(record: dict[str, Any]) -> str:
     how, on = record["how"], record["machine"]
     sizes = how["target_parameters"] / 1e6, (how["draft_parameters"] or 0) / 1e6
     runs = "one run" if how["repeats"] == 1 else f"median of {how['repeats']} runs"
-    note = f"; {how['note']}" if "note" in how else ""  # written by hand, of a part that was not measured again
     return (
         f"{how['date']}, {on['gpu'] or on['processor']}, {on['threads']} threads, torch {on['torch']}; "
         f"{how['target']}, {sizes[0]:.1f} million parameters, draft {sizes[1]:.2f} million, {how['dtype']}; "
-        f"{how['book']}; at most {how['tokens']} tokens, budget {how['budget']}, {runs}{note}."
+        f"{how['book']}; at most {how['tokens']} tokens, budget {how['budget']}, {runs}."
     )
 
 

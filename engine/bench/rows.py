@@ -28,7 +28,6 @@ from typing import Any
 import torch
 
 from engine import decoding, prefill
-from engine.beliefs import ENDLESS, Patience
 from engine.bench.peers import PEERS, generate
 from engine.bench.report import Result, Run, result_of
 from engine.bench.standins import note
@@ -39,7 +38,7 @@ from engine.choice import COPY_LENGTHS, Limits
 from engine.config import EngineConfig, SamplingParams
 from engine.context import Context, full_pass, pass_ms
 from engine.controller import Controller, FixedDraft, FixedLengths, Pace
-from engine.drafters import Drafter, LookupDrafter, NoDrafter, Proposal
+from engine.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.events import Round
 from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.sampling import Sampler, make_generator
@@ -86,24 +85,6 @@ class RecentChunks(RetrievalCache):
         newest = torch.arange(chunks - held + 1, chunks, device=q.device)
         chosen = torch.cat([newest.new_zeros(1), newest]).expand(self.full.shape.kv_heads, held)
         self._place(layer, chosen, chunks)
-
-
-class Silent(LookupDrafter):
-    """Keeps the index of the book up to date and leaves proposing to the draft model."""
-
-    def propose(
-        self,
-        context: Sequence[int],
-        count: int,
-        sampler: Sampler,
-        generator: torch.Generator,
-        patience: Patience = ENDLESS,
-        hint: Sequence[int] = (),
-    ) -> Proposal:
-        return self.inner.propose(context, count, sampler, generator, patience, hint)
-
-    def note(self, tokens: Sequence[int]) -> None:
-        self.inner.note(tokens)
 
 
 class Bench:
@@ -245,7 +226,7 @@ class Bench:
         if not isinstance(drafter, LookupDrafter) or kind.lookup:
             return drafter
         if kind.copies:
-            return Silent(drafter.inner, drafter.index, 0, self.session.target.device)
+            return LookupDrafter(drafter.inner, drafter.index, 0, self.session.target.device)
         return drafter.inner
 
     def _pace(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, drafter: Drafter) -> Pace:

@@ -9,19 +9,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from engine import bench
 from engine.bench.report import Run, result_of
-from engine.bench.rows import COMPARED, ROWS, SPECULATING, Silent
+from engine.bench.rows import COMPARED, ROWS, SPECULATING
 from engine.bench.sweeps import SWEEPS
-from engine.config import SamplingParams
 from engine.document import Document
-from engine.drafters import LookupDrafter, NoDrafter
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, Stage, TimeSplit
-from engine.lookup import LookupIndex
-from engine.sampling import Sampler, make_generator
 
 
 def run(tiny: Callable[..., str], book: Document, tmp_path: Path, *arguments: str) -> dict[str, Any]:
@@ -83,19 +78,6 @@ def test_words_of_the_book_to_one_level_alone(tiny: Callable[..., str], book: Do
     assert set(by_row) == set(rows)
     assert all(r["identical_to_plain"] or r["logit_margin"] < 1e-3 for r in results)
     assert by_row["lookup_to_middle"]["acceptance"]["lookup"] is None
-
-
-def test_a_silent_drafter_leaves_proposing_to_the_draft_model() -> None:
-    """The index follows what is committed all the same: the other way into the book needs it."""
-    device = torch.device("cpu")
-    loud, silent = (kind(NoDrafter(device), LookupIndex(), 8, device) for kind in (LookupDrafter, Silent))
-    words = [*range(20), *range(10)]
-    for drafter, proposed in ((loud, [10, 11, 12, 13]), (silent, [])):
-        drafter.begin(words[:25])
-        drafter.settle(words)
-        made = drafter.propose(words, 4, Sampler(SamplingParams(temperature=0.0)), make_generator(1, device))
-        assert made.tokens.tolist()[:4] == proposed
-        assert len(drafter.index) == len(words)
 
 
 def test_sampled_rows_have_no_equality_to_claim(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:

@@ -78,6 +78,19 @@ def test_proposal_grows_with_the_match_and_is_a_point_mass() -> None:
     assert sizes == [0, 16, 16]
 
 
+def test_a_drafter_of_no_length_leaves_proposing_to_the_draft_model() -> None:
+    """The index follows what is committed all the same: the other way into the book needs it."""
+    device = torch.device("cpu")
+    loud, silent = (LookupDrafter(NoDrafter(device), LookupIndex(), longest, device) for longest in (8, 0))
+    words = [*range(20), *range(10)]
+    for drafter, proposed in ((loud, [10, 11, 12, 13]), (silent, [])):
+        drafter.begin(words[:25])
+        drafter.settle(words)
+        made = drafter.propose(words, 4, Sampler(SamplingParams(temperature=0.0)), make_generator(1, device))
+        assert made.tokens.tolist()[:4] == proposed
+        assert len(drafter.index) == len(words)
+
+
 def test_a_rare_phrase_is_found_behind_a_common_ending() -> None:
     """The newest places of three common words are not the place where the whole sentence stands."""
     common = [1, 2, 3]

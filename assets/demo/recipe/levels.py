@@ -93,7 +93,7 @@ class Levels:
 def acceptance(
     levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int, end: int
 ) -> Iterator[dict[str, object]]:
-    """Rows of acceptance for every kind of question (prose asks none), temperature, selection and budget."""
+    """Rows of acceptance for every kind of question, temperature, selection and budget."""
     for name, asked in questions.items():
         for temperature in (0.0, 0.6):
             made = [levels.continuation(one, count, end, temperature, seed) for seed, one in enumerate(asked)]
