@@ -23,14 +23,20 @@ from engine.transfers import to_host
 
 @dataclass(frozen=True)
 class Verdict:
-    """``accepted`` leading proposals stand; ``token`` follows them: a residual, or a bonus if all stand.
+    """``stands``: the leading proposals that were accepted, and the token that follows them (a residual, or a bonus if
+    all were)."""
 
-    ``stands`` are these proposals with the token.
-    """
+    stands: tuple[int, ...]
 
-    accepted: int
-    token: int
-    stands: tuple[int, ...] = ()
+    @property
+    def accepted(self) -> int:
+        """How many of the proposals stand."""
+        return len(self.stands) - 1
+
+    @property
+    def token(self) -> int:
+        """What follows them."""
+        return self.stands[-1]
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,8 @@ class Ruling:
     def read(self, *more: torch.Tensor) -> tuple[Verdict, list[list[float]]]:
         """The verdict, with the numbers of other small tensors (n,): one wait for all of it."""
         (accepted,), tokens, *others = to_host(self.accepted, self.tokens, *more)
-        count = int(accepted)
-        stands = tuple(int(token) for token in tokens[: count + 1])
-        return Verdict(count, stands[-1], stands), others
+        stands = tuple(int(token) for token in tokens[: int(accepted) + 1])
+        return Verdict(stands), others
 
 
 def judge(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator) -> Verdict:

@@ -23,7 +23,7 @@ from app.ui.view import Growing, map_view, page_view
 from engine.document import Document
 
 TICK_SECONDS = 0.1
-SHARED_TICK_SECONDS = 0.2  # where the engine computes on the processor, which it shares with the browser
+SHARED_TICK_SECONDS = 0.3  # where the engine computes on the processor, which it shares with the browser
 HEARTBEAT_SECONDS = 5.0
 # Seconds from one change to the next of what need not move with every word.
 PACES = {"figures": 0.4, "pace": 0.4, "scores": 0.4}

@@ -74,7 +74,8 @@ def _sampling_from_p(proposed: Any, q: Any, p: Any, generator: torch.Generator) 
     law = p[1:] if accepted else p[:1]
     from engine.speculation import Verdict
 
-    return Verdict(int(accepted), int(torch.multinomial(law, 1, generator=generator)))
+    token = int(torch.multinomial(law, 1, generator=generator))
+    return Verdict((int(proposed[0]), token) if accepted else (token,))
 
 
 _BROKEN: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from tests.e2e.steps import (
     PHONE,
@@ -18,6 +18,7 @@ from tests.e2e.steps import (
     ask,
     clean_page,
     give_text,
+    has_read,
     last_answer,
     questions,
     read_text,
@@ -227,6 +228,18 @@ def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
     page.wait_for_selector("#trouble-cause", state="visible")
     assert page.inner_text("#card [role=alert] p") == "This file is no book. Choose a PDF, an EPUB or a text file."
     assert page.inner_text("#trouble-mend") == "Choose another book"
+
+
+def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, open_page: Open) -> None:
+    page, text = open_page(scripted), "Book Chosen early"
+    held: list[Route] = []
+    page.route("**/ui/main.js", lambda route: held.append(route))
+    page.reload(wait_until="commit")
+    page.wait_for_selector("#file", state="attached")
+    give_text(page, text)
+    until(page, lambda: bool(held))
+    held[0].continue_()
+    has_read(page, text.encode())
 
 
 def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open) -> None:

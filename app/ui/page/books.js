@@ -112,10 +112,12 @@ function send(file, sending) {
 
 export function bindBooks(sending) {
   const input = byId("file");
-  input.addEventListener("change", () => {
+  const take = () => {
     if (input.files.length) send(input.files[0], sending);
     input.value = "";
-  });
+  };
+  input.addEventListener("change", take);
+  take(); // what was chosen before this script came
   byId("add-book").addEventListener("click", () => input.click());
   byId("drop").addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") input.click();

@@ -5,13 +5,16 @@ const CARET = "#chat .bot .caret";
 const AT = /\bat-(\d+)/;
 const MARKS = /[*`]+/g; // of Markdown: the next layout knows what they mean
 const BOTTOM = 60; // pixels from its end within which somebody follows the chat
-// A sign of life costs two frames a second. An animation of the style sheet would have the browser draw in all sixty, even
-// one in steps, and without a graphics card that is the engine's time.
+// A sign of life goes with the words where they come, and costs frames of its own only where none do. An animation of the
+// style sheet would have the browser draw in all sixty a second, even one in steps, and without a graphics card that is
+// the engine's time.
 const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
 const BEAT_MS = 550;
+const ALONE_MS = 900;
 
 let answer = 0;
 let heard = ""; // all of the answer, as far as the stream has told it
+let beaten = 0;
 
 export function showWriting(news) {
   if (!news) {
@@ -34,6 +37,7 @@ function draw() {
   const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
   caret.textContent = words;
   if (follows) room.scrollTop = room.scrollHeight;
+  beat(BEAT_MS);
 }
 
 function scroller(element) {
@@ -42,12 +46,14 @@ function scroller(element) {
   return room;
 }
 
-function beat() {
+function beat(pause) {
+  if (performance.now() - beaten < pause) return;
+  beaten = performance.now();
   for (const sign of document.querySelectorAll(SIGNS)) sign.toggleAttribute("data-dim");
 }
 
 export function bindWriting() {
-  setInterval(beat, BEAT_MS);
+  setInterval(() => beat(ALONE_MS), BEAT_MS);
   // A new layout brings a new caret, which gets its words before it is painted.
   new MutationObserver(draw).observe(document.getElementById("talk"), { subtree: true, childList: true });
 }

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.prompt import book_message
 from recipe import questions
@@ -39,6 +42,23 @@ class Quotation:
         return self.answer.strip(MARKS) == self.expected.strip(MARKS)
 
 
+class RoomyLayer(DynamicLayer):
+    """A layer's keys and values with room behind them: a token that follows 128,000 copies itself, not all of them."""
+
+    ROOM = 1024
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        start, end = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
+        if start == 0 or end > self._rooms[0].shape[-2]:
+            super().update(key_states, value_states)
+            self._rooms = [functional.pad(part, (0, 0, 0, self.ROOM)) for part in (self.keys, self.values)]
+        else:
+            for room, states in zip(self._rooms, (key_states, value_states), strict=True):
+                room[..., start:end, :] = states
+        self.keys, self.values = (room[..., :end, :] for room in self._rooms)
+        return self.keys, self.values
+
+
 class Reader:
     """A model that has read one text and answers questions about it, greedily."""
 
@@ -48,7 +68,7 @@ class Reader:
         self._prompt = tokenizer.apply_chat_template(book, tokenize=False)
         ids = self._encode(self._prompt)
         self.num_tokens = ids.shape[1]
-        self._cache = DynamicCache(config=model.config)
+        self._cache = Cache(layer_class_to_replicate=RoomyLayer)
         with torch.inference_mode():
             model(input_ids=ids, past_key_values=self._cache, logits_to_keep=1)
 
