@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -147,12 +146,27 @@ def test_the_card_reports_the_measurements_that_lie_beside_it() -> None:
         assert f"{report['agreement'][kind]['accepted_greedy']:.2f}" in card
 
 
-def test_held_back_books_are_chosen_by_name_alone() -> None:
-    sys.path.insert(0, str(DEMO))
-    try:
-        from recipe.corpus import is_held_back
-    finally:
-        sys.path.remove(str(DEMO))
+def test_room_behind_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.cache_utils import DynamicLayer
+
+    monkeypatch.syspath_prepend(str(DEMO))
+    from recipe.quoting import RoomyLayer
+
+    monkeypatch.setattr(RoomyLayer, "ROOM", 4)
+    plain, roomy = DynamicLayer(), RoomyLayer()
+    for added, taken_away in ((7, 0), (1, 0), (3, 2), (1, 0), (6, 5), (2, 0)):
+        states = torch.randn(2, 1, 3, added, 8)
+        for mine, theirs in zip(roomy.update(*states), plain.update(*states), strict=True):
+            assert torch.equal(mine, theirs)
+        for layer in (plain, roomy):
+            layer.crop(-taken_away)
+    assert roomy.get_seq_length() == plain.get_seq_length() == 13
+
+
+def test_held_back_books_are_chosen_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DEMO))
+    from recipe.corpus import is_held_back
+
     assert is_held_back("persuasion")
     assert is_held_back("war-and-peace")
     assert not is_held_back("emma")
