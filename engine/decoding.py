@@ -38,7 +38,7 @@ RECENT = 64
 """Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
 
 # Tokens after which the pages that are read are looked at, where nothing else does.
-_WATCH_EVERY = 8
+_WATCH_EVERY = 16
 # Committed tokens that the retrieval cache may lack while rounds do without it: it takes several at the price of one.
 _BEHIND = 16
 

@@ -49,7 +49,7 @@ class Part:
 
 # Contexts only grow: the book is read once.
 PARTS = (
-    Part("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=3),
+    Part("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=7),
     Part("8k", "All rows after 8,192 tokens.", 8192, ROWS, BOTH, repeats=2),
     Part("32k", "Our rows after 32,768 tokens.", 32768, OURS, ALL, repeats=2),
     Part("generate", "transformers' generate after 32,768 tokens.", 32768, ("hf_generate", "plain"), ("prose",), 24),
