@@ -147,7 +147,7 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
         while counts.sum() < _DRAWS and time.perf_counter() < until:
             proposed = draw(q, generator) if law is not None else torch.tensor([2], device=device)
             verdict = judge(proposed, law, p, generator)
-            counts[int(proposed[0]) if verdict.accepted else verdict.token] += 1
+            counts[verdict.stands[0]] += 1
         expected = p[0].cpu() * counts.sum()
         worst = max(worst, float(((counts - expected) ** 2 / expected).sum()))
         drawn += int(counts.sum())

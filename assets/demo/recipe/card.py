@@ -22,7 +22,7 @@ def percent(share: float) -> str:
 def measured(report: dict[str, Any]) -> str:
     """The figures as Markdown tables."""
     lines = [
-        "| text read (tokens) | questions | whole passage word for word | first 30 characters right |",
+        "| text read (tokens, about) | questions | whole passage word for word | first 30 characters right |",
         "|---|---|---|---|",
     ]
     for length, row in report["quoting"].items():

@@ -48,7 +48,8 @@ class RoomyLayer(DynamicLayer):
     ROOM = 1024
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        start, end = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
         if start == 0 or end > self._rooms[0].shape[-2]:
             super().update(key_states, value_states)
             self._rooms = [functional.pad(part, (0, 0, 0, self.ROOM)) for part in (self.keys, self.values)]
