@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     p.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept, for plain rows too")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
-    p.add_argument("--seed", type=int, default=1, help="of sampled answers")
+    p.add_argument("--seed", type=int, default=1, help="of sampled answers; each repeat adds one to it")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
     p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results")
     p.add_argument("--quiet", action="store_true", help="no progress on stderr")

@@ -45,10 +45,11 @@ class Result:
     """One line of the table. Times are milliseconds; acceptance is None where a level does not exist.
 
     ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
-    verification), and "verify_judged", accepted over judged: what comes after a rejection is not judged (the
-    acceptance rate of TriForce's tables). ``logit_margin`` is that of the two first tokens that differ. ``exact``: the
-    share of quotations, of those that were not cut, that are the book's own words, from those asked for to the end of
-    a sentence.
+    verification), and accepted over judged, since what comes after a rejection is not judged (the acceptance rate of
+    TriForce's tables): "verify_judged", and of that "retrieval_judged", what passed the retrieval level, and
+    "drafted_judged", those that the drafter sent straight to the full cache. ``logit_margin`` is that of the two first
+    tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
+    from those asked for to the end of a sentence.
     """
 
     row: str
@@ -107,6 +108,8 @@ def result_of(
             "middle": _rate([done.middle for done in rounds]),
             "verify": _rate([done.verify for done in rounds]),
             "verify_judged": _judged([done.verify for done in rounds]),
+            "retrieval_judged": _judged([done.verify for done in rounds if done.passes]),
+            "drafted_judged": _judged([done.verify for done in rounds if not done.passes]),
             "lookup": _rate([done.lookup for done in rounds]),
         },
         mean_acceptance_length=tokens / len(rounds) if speculates else None,
@@ -170,9 +173,9 @@ def _processor() -> str:
 def table(results: Sequence[Result]) -> str:
     """Results as a Markdown table."""
     lines = [
-        "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | lookup "
-        "| tokens/verify | draft / middle / verify / other ms | same as plain | exact |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
+        "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -184,7 +187,8 @@ def table(results: Sequence[Result]) -> str:
         lines.append(
             f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
             f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(accepted['middle'])} "
-            f"| {_share(accepted['verify'])}{judged} | {_share(accepted['lookup'])} "
+            f"| {_share(accepted['verify'])}{judged} | {_share(accepted.get('retrieval_judged'))} "
+            f"| {_share(accepted.get('drafted_judged'))} | {_share(accepted['lookup'])} "
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
             f"| {_percent(r.exact)} |"

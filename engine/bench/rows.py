@@ -144,7 +144,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), rows):
             run = Run()
             for case in cases:
-                run.add(self.decode(row, case, place["temperature"]))
+                run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
             where = f"{place['workload']} {place['context']:,} T={place['temperature']}"
             self._say(f"{where} {row} {repeat + 1}: {run.ms_per_token:.1f} ms/token")
@@ -163,16 +163,18 @@ class Bench:
         ]
         return sum(judged) / len(judged) if judged else None
 
-    def decode(self, row: str, case: Case, temperature: float) -> Run:
+    def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
+        """One answer. Every repeat of a sampled one has a seed of its own, so that they are not all the same text."""
         session, options = self.session, self.options
+        seed = options.seed + repeat
         tap = self.start(case)
         top_p = options.top_p if temperature else 1.0
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
-            sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed}
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self.rounds(row, self.context_of(case, temperature, top_p), tap))
+        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, seed), tap))
 
     def start(self, case: Case) -> QueryTap:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
@@ -188,14 +190,14 @@ class Bench:
                 prefill.run(target, full, rest, segment=4096, block=block, observer=observer)
         return tap
 
-    def context_of(self, case: Case, temperature: float, top_p: float) -> Context:
+    def context_of(self, case: Case, temperature: float, top_p: float, seed: int = 1) -> Context:
         session, options = self.session, self.options
         return Context(
             session.target,
             session.full,
             list(case.prompt),
             Sampler(SamplingParams(temperature=temperature, top_p=top_p)),
-            make_generator(options.seed, session.target.device),
+            make_generator(seed, session.target.device),
             session.end_ids if case.ends else frozenset(),
             options.tokens,
         )

@@ -66,11 +66,11 @@ def sweep_results(bench: Bench, sweep: str) -> Iterator[Result]:
 
 
 def sweep_picture(sweep: str, results: list[Result]) -> str:
-    """Acceptance at verification against what was swept; for lengths and refreshing, time."""
+    """Acceptance of the retrieval level against what was swept; for lengths and refreshing, time."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:
         name = f"{r.row}, {r.workload} {r.context:,}"
-        value = r.acceptance["verify_judged"]
+        value = r.acceptance.get("retrieval_judged")
         if sweep == "gammas":
             lines.setdefault(f"gamma1 {r.settings['gamma1']}", []).append((r.settings["gamma2"], r.ms_per_token))
         elif sweep == "threads":
@@ -91,4 +91,4 @@ def sweep_picture(sweep: str, results: list[Result]) -> str:
     axis = Axis(
         {"budget": "retrieval budget, tokens", "chunk": "chunk size, tokens"}.get(sweep, sweep), sweep != "temperature"
     )
-    return line_chart(f"Acceptance against {sweep}", axis, Axis("accepted / judged at verification"), lines)
+    return line_chart(f"Acceptance against {sweep}", axis, Axis("accepted / judged, retrieval level"), lines)

@@ -67,6 +67,8 @@ def test_fixed_lengths_speculate_in_every_row(tiny: Callable[..., str], book: Do
         assert r["identical_to_plain"] or r["logit_margin"] < 1e-3
         if r["row"] != "plain":
             assert r["acceptance"]["verify"] is not None
+            assert (r["acceptance"]["retrieval_judged"] is None) == (r["row"] == "draft_only")
+            assert (r["acceptance"]["drafted_judged"] is None) == (r["row"] != "draft_only")
             assert (r["acceptance"]["middle"] is None) == (r["row"] in ("draft_only", "retrieval_only"))
 
 
@@ -120,21 +122,36 @@ def test_a_picture_has_a_line_for_every_row(tiny: Callable[..., str], book: Docu
         run(tiny, book, tmp_path, "--context", "200", "--plot", str(tmp_path / "bench.bmp"))
 
 
+def spoken(tokens: int, ms: float, verify: Acceptance | None = None, **more: Any) -> Round:
+    split = TimeSplit(verify=ms)
+    return Round((1,) * tokens, (Stage.TARGET,) * tokens, split, False, verify=verify or Acceptance(), **more)
+
+
 def test_acceptance_is_counted_by_hand() -> None:
     rounds = [
-        Round((1,) * 4, (Stage.TARGET,) * 4, TimeSplit(verify=4.0), False, Acceptance(3, 4), Acceptance(3, 8)),
-        Round((1,) * 9, (Stage.TARGET,) * 9, TimeSplit(verify=5.0), False, Acceptance(6, 6), Acceptance(8, 8)),
-        Round((1,) * 3, (Stage.TARGET,) * 3, TimeSplit(verify=1.0), False, lookup=Acceptance(2, 16)),
+        spoken(4, 3.0, Acceptance(3, 8), middle=Acceptance(3, 4), passes=1),
+        spoken(9, 5.0, Acceptance(8, 8), middle=Acceptance(6, 6), passes=2),
+        spoken(2, 1.0, Acceptance(1, 3)),  # drafted straight to the full cache
+        spoken(1, 0.5, Acceptance(0, 0)),  # a plain step
+        spoken(3, 0.5, lookup=Acceptance(2, 16)),
     ]
-    run = Run([1] * 16, [1.0] * 16, rounds, [16])
+    run = Run([1] * 19, [1.0] * 19, rounds, [19])
     place = {"workload": "prose", "context": 9, "temperature": 0.0, "settings": {}}
-    found = result_of("hierarchical", {"hierarchical": [run], "plain": [Run([1] * 16, [2.0] * 16)]}, place, None)
-    expected = {"middle": 0.9, "verify": 11 / 16, "verify_judged": 11 / 12, "lookup": 0.125}
-    assert found.acceptance == pytest.approx(expected)
-    assert found.mean_acceptance_length == pytest.approx(16 / 3)
+    found = result_of("hierarchical", {"hierarchical": [run], "plain": [Run([1] * 19, [2.0] * 19)]}, place, None)
+    assert found.acceptance == pytest.approx(
+        {
+            "middle": 0.9,
+            "verify": 12 / 19,
+            "verify_judged": 12 / 14,
+            "retrieval_judged": 11 / 12,
+            "drafted_judged": 1 / 2,
+            "lookup": 0.125,
+        }
+    )
+    assert found.mean_acceptance_length == pytest.approx(19 / 5)
     assert found.ratio_to_plain == pytest.approx(2.0)
-    assert found.time_split["verify"] == pytest.approx(10 / 16)
-    assert found.time_split["other"] == pytest.approx(6 / 16)
+    assert found.time_split["verify"] == pytest.approx(10 / 19)
+    assert found.time_split["other"] == pytest.approx(9 / 19)
 
 
 def test_rows_on_rounded_kv_are_compared_with_plain_on_rounded_kv(
