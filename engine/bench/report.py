@@ -49,7 +49,8 @@ class Result:
     TriForce's tables): "verify_judged", and of that "retrieval_judged", what passed the retrieval level, and
     "drafted_judged", those that the drafter sent straight to the full cache. ``logit_margin`` is that of the two first
     tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
-    from those asked for to the end of a sentence.
+    from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run: a sampled
+    answer that goes in circles has nearly everything accepted.
     """
 
     row: str
@@ -69,6 +70,7 @@ class Result:
     first_difference: int | None
     logit_margin: float | None
     exact: float | None = None
+    runs_retrieval_judged: list[float | None] = field(default_factory=list)
 
 
 def result_of(
@@ -108,7 +110,7 @@ def result_of(
             "middle": _rate([done.middle for done in rounds]),
             "verify": _rate([done.verify for done in rounds]),
             "verify_judged": _judged([done.verify for done in rounds]),
-            "retrieval_judged": _judged([done.verify for done in rounds if done.passes]),
+            "retrieval_judged": _of_retrieval(rounds),
             "drafted_judged": _judged([done.verify for done in rounds if not done.passes]),
             "lookup": _rate([done.lookup for done in rounds]),
         },
@@ -118,12 +120,18 @@ def result_of(
         first_difference=difference[0] if difference else None,
         logit_margin=difference[1] if difference else None,
         exact=exact,
+        runs_retrieval_judged=[_of_retrieval(run.rounds) for run in mine],
     )
 
 
 def _rate(levels: list[Acceptance]) -> float | None:
     proposed = sum(level.proposed for level in levels)
     return sum(level.accepted for level in levels) / proposed if proposed else None
+
+
+def _of_retrieval(rounds: Sequence[Round]) -> float | None:
+    """The acceptance of what passed the middle level."""
+    return _judged([done.verify for done in rounds if done.passes])
 
 
 def _judged(levels: list[Acceptance]) -> float | None:
@@ -187,7 +195,8 @@ def table(results: Sequence[Result]) -> str:
         lines.append(
             f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
             f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(accepted['middle'])} "
-            f"| {_share(accepted['verify'])}{judged} | {_share(accepted.get('retrieval_judged'))} "
+            f"| {_share(accepted['verify'])}{judged} "
+            f"| {_share(accepted.get('retrieval_judged'))}{_span(r.runs_retrieval_judged)} "
             f"| {_share(accepted.get('drafted_judged'))} | {_share(accepted['lookup'])} "
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
@@ -202,6 +211,12 @@ def _times(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def _span(runs: Sequence[float | None]) -> str:
+    """From the least of several runs to the most, where they differ."""
+    shares = [_share(share) for share in runs if share is not None]
+    return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
 
 def _percent(value: float | None) -> str:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from engine import bench
-from engine.bench.report import Run, result_of
+from engine.bench.report import Run, result_of, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING
 from engine.bench.sweeps import SWEEPS
 from engine.document import Document
@@ -148,6 +148,11 @@ def test_acceptance_is_counted_by_hand() -> None:
             "lookup": 0.125,
         }
     )
+    assert found.runs_retrieval_judged == [pytest.approx(11 / 12)]
+    assert "| 0.632 (0.857) | 0.917 | 0.500 | 0.125 |" in table([found])
+    other = Run([1] * 4, [1.0] * 4, rounds[:1], [4])
+    both = result_of("hierarchical", {"hierarchical": [run, other]}, place, None)
+    assert "| 0.875 (0.750 to 0.917) |" in table([both])
     assert found.mean_acceptance_length == pytest.approx(19 / 5)
     assert found.ratio_to_plain == pytest.approx(2.0)
     assert found.time_split["verify"] == pytest.approx(10 / 19)
