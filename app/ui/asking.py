@@ -17,6 +17,7 @@ from app.chats import Chat, Trouble
 from app.pages import Notes
 from app.ui import presentation, wording
 from app.ui.desk import Desk, Keeper, Stage
+from app.ui.rhythm import rhythm_of
 from engine.config import Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopReason, TextDelta
@@ -24,10 +25,9 @@ from engine.events import AnswerDone, AnswerStarted, Failed, PagesScored, StopRe
 logger = logging.getLogger(__name__)
 
 # Whatever runs beside the engine in this process takes the interpreter from it, so what it says is let gather and
-# taken in ten times a second. It is laid out anew more seldom, for then the browser goes through the whole chat; in
-# between the live stream brings the newest words.
+# taken in ten times a second. It is laid out anew more seldom (rhythm); in between the live stream brings the newest
+# words.
 UPDATE_SECONDS = 0.1
-REDRAW_SECONDS = 1.5
 _POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
 _HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
 _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
@@ -131,12 +131,13 @@ def _answer(
     if request is None:
         return
     try:
+        rhythm = rhythm_of(keeper.engine.status())
         drawn, shown = time.monotonic(), writer.phase
         while not writer.done and not request.finished:
             writer.take(_news(request, claim, gather=bool(writer.written)))
             keeper.chats.save_in_time()
             now = time.monotonic()
-            if writer.phase != shown or now - drawn >= REDRAW_SECONDS:
+            if now - drawn >= (rhythm.settle if writer.phase != shown else rhythm.layout):
                 drawn, shown = now, writer.phase
                 writer.cite()
                 yield writer.waiting

@@ -1,8 +1,7 @@
 """The live stream: one route of server-sent events that moves everything on the page but the chat.
 
-Owns the pace (ten times a second at most, and only what has changed) and knows when nobody is looking any more.
-It stands beside Gradio's queue, so that figures cost the answer next to nothing. Nor may the drawing of them: every
-piece of news is laid out, painted and composed by a browser, which without a graphics card works on the engine's cores.
+Only what has changed is sent, ten times a second at most (rhythm), and nothing when nobody is looking any more. It
+stands beside Gradio's queue, so that figures cost the answer next to nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from starlette.routing import Route
 from app.ui.desk import Desk, Keeper
 from app.ui.panel import Panel
 from app.ui.presentation import View, glow
+from app.ui.rhythm import Rhythm, rhythm_of
 from app.ui.view import Growing, map_view, page_view
 from engine.document import Document
 
-TICK_SECONDS = 0.1
-SHARED_TICK_SECONDS = 0.3  # where the engine computes on the processor, which it shares with the browser
 HEARTBEAT_SECONDS = 5.0
-# Seconds from one change to the next of what need not move with every word.
-PACES = {"figures": 0.4, "pace": 0.4, "scores": 0.4}
+# What need not move with every word.
+FIGURES = frozenset({"figures", "pace", "scores"})
 
 
 class Live:
@@ -52,14 +50,14 @@ class Live:
 
     def route(self) -> Route:
         async def live(request: Request) -> StreamingResponse:
-            stream = changes(self.view, request.is_disconnected, self._tick)
+            card = request.query_params.get("card") == "yes"
+            stream = changes(self.view, request.is_disconnected, lambda: self._rhythm(card))
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
         return Route("/live", live)
 
-    def _tick(self) -> float:
-        model = self._keeper.engine.status().model
-        return SHARED_TICK_SECONDS if model is not None and model.device == "cpu" else TICK_SECONDS
+    def _rhythm(self, card: bool) -> Rhythm:
+        return rhythm_of(self._keeper.engine.status(), card)
 
     def _map(self, desk: Desk) -> View:
         """A book of two thousand pages is not looked through ten times a second."""
@@ -75,18 +73,18 @@ class Live:
 
 
 async def changes(
-    view: Callable[[], View], gone: Callable[[], Awaitable[bool]], tick: Callable[[], float]
+    view: Callable[[], View], gone: Callable[[], Awaitable[bool]], rhythm: Callable[[], Rhythm]
 ) -> AsyncIterator[str]:
     """Events for one tab: first everything, then what has changed, until the tab is gone.
 
     Args:
-        tick: seconds until it is looked again for changes.
+        rhythm: how often it is looked for changes, and how often figures may move.
     """
     sent: View = {}
     due: dict[str, float] = {}
     spoke = 0.0
     while not await gone():
-        now = time.monotonic()
+        now, pace = time.monotonic(), rhythm()
         changed = {
             key: value
             for key, value in view().items()
@@ -99,9 +97,9 @@ async def changes(
             }
             yield f"data: {json.dumps(news, ensure_ascii=False, separators=(',', ':'))}\n\n"
             sent.update(changed)
-            due.update((key, now + PACES[key]) for key in changed if key in PACES)
+            due.update((key, now + pace.figures) for key in changed if key in FIGURES)
             spoke = now
         elif now - spoke > HEARTBEAT_SECONDS:
             yield ": still here\n\n"
             spoke = now
-        await asyncio.sleep(tick())
+        await asyncio.sleep(pace.words)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.e2e.steps import Open, Server, answered, ask, chat_is_shown, clean_page, read_text, reload, until, writing
@@ -36,6 +37,15 @@ ENDLESS = """
 () => document.getAnimations()
   .filter((animation) => animation.effect.getTiming().iterations === Infinity)
   .map((animation) => animation.animationName ?? "unnamed")
+"""
+# A browser whose graphics are of this name, or that has none for pages.
+DRAWN_BY = """
+const context = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+  if (kind !== "webgl") return context.call(this, kind, ...rest);
+  const name = %s;
+  return name && { getParameter: () => name, getExtension: (which) => (which.includes("debug") ? {} : null) };
+};
 """
 QUIET_MS = 1_500
 WATCHED_MS = 3_000
@@ -83,3 +93,24 @@ def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripte
     assert 0 < rates["drawn"].get("map-canvas", 0) <= MAP_RATE, rates
     assert 0 < rates["drawn"].get("pace", 0) <= PACE_RATE, rates
     assert rates["frames"] <= FRAME_RATE, rates
+
+
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ('"ANGLE (NVIDIA, NVIDIA GeForce RTX 4070, OpenGL 4.5.0)"', "yes"),
+        ('"ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero)), SwiftShader driver)"', "no"),
+        ('"llvmpipe (LLVM 15.0.6, 256 bits)"', "no"),
+        ("null", "no"),
+    ],
+)
+def test_the_page_tells_whether_a_graphics_card_draws_it(
+    scripted: Server, open_page: Open, name: str, card: str
+) -> None:
+    page = open_page(scripted)
+    page.add_init_script(DRAWN_BY % name)
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/live" in request.url else None)
+    reload(page)
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    assert [url.rpartition("/")[2] for url in streams] == [f"live?card={card}"]

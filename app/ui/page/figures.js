@@ -25,7 +25,8 @@ export function showFigures(figures) {
   for (const bar of document.querySelectorAll("[data-bar]")) {
     bar.querySelector("b").style.width = `${figures[bar.dataset.bar].share * 100}%`;
   }
-  byId("trifold").dataset.mode = figures.mode;
+  const root = byId("trifold");
+  if (root.dataset.mode !== figures.mode) root.dataset.mode = figures.mode;
   stack("split", figures.split);
   if (figures.kv.length) stack("kv", figures.kv);
 }

@@ -3,10 +3,11 @@ import { bindActs, settleEditing } from "./acts.js";
 import { bindBooks, showBook, showSending } from "./books.js";
 import { bindChat, noticeAsking, showAsking, showChat, showSuggestions } from "./chat.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
+import { hasCard } from "./drawing.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindInk, showInk } from "./ink.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
-import { glow, showMap, showRead, showReading } from "./map.js";
+import { glow, keepUp, showMap, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindPreferences, showSetup } from "./preferences.js";
 import { bindRace, showRace, showVerified } from "./race.js";
@@ -14,6 +15,7 @@ import { bindSearch } from "./search.js";
 import { bindWriting, showWriting } from "./writing.js";
 
 const RETRY_MS = 1500;
+const LIVE = `/live?card=${hasCard() ? "yes" : "no"}`; // news come more seldom where drawing them is the engine's time
 
 const show = {
   model: showModel,
@@ -50,13 +52,14 @@ const show = {
 };
 
 function listen() {
-  const stream = new EventSource("/live");
+  const stream = new EventSource(LIVE);
   stream.onmessage = (message) => {
     const root = document.getElementById("trifold");
     if (root.dataset.live !== "yes") root.dataset.live = "yes";
     const news = JSON.parse(message.data);
     for (const [part, value] of Object.entries(news)) show[part]?.(value);
     noticeAsking();
+    keepUp();
   };
   stream.onerror = () => {
     document.getElementById("trifold").dataset.live = "no";

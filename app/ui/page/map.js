@@ -5,7 +5,7 @@ const FADE_MS = 420; // a glow fades to a third in this time
 // The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
 // only while a glow fades and no news come. Every frame that is drawn is time of the engine's where no graphics card is.
 const STEP_MS = 150;
-const ALONE_MS = 450;
+const ALONE_MS = 900;
 const SEEN = 0.02; // a difference in brightness that is worth another frame
 const BRIGHTEST = 100;
 
@@ -20,6 +20,7 @@ let level = []; // what is drawn: it follows the scores, so that nothing flicker
 let drawn = 0;
 let frame = 0;
 let later = 0;
+let fading = false;
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -50,6 +51,11 @@ export function glow(scores) {
   if (scores.length === pages) target = scores.map((score) => score / BRIGHTEST);
   else target = new Array(pages).fill(0);
   redraw();
+}
+
+// News have come, whatever they are: a glow that fades goes on with their frame.
+export function keepUp() {
+  if (fading) redraw();
 }
 
 function redraw() {
@@ -83,12 +89,12 @@ function draw(now) {
   if (!width || !pages) return;
   if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
   if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
-  const moving = follow(now);
+  fading = follow(now);
   const paint = canvas.getContext("2d");
   paint.setTransform(scale, 0, 0, scale, 0, 0);
   paint.clearRect(0, 0, width, height);
   paintBars(paint, width, height);
-  if (moving) drawLater(ALONE_MS);
+  if (fading) drawLater(ALONE_MS);
 }
 
 function follow(now) {

@@ -10,7 +10,7 @@ const BOTTOM = 60; // pixels from its end within which somebody follows the chat
 // the engine's time.
 const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
 const BEAT_MS = 550;
-const ALONE_MS = 900;
+const ALONE_MS = 950;
 
 let answer = 0;
 let heard = ""; // all of the answer, as far as the stream has told it
@@ -36,7 +36,8 @@ function draw() {
   const room = scroller(caret);
   const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
   caret.textContent = words;
-  if (follows) room.scrollTop = room.scrollHeight;
+  // With the frame, when all of the news stands: the whole page is laid out once, not once for the words alone.
+  if (follows) requestAnimationFrame(() => (room.scrollTop = room.scrollHeight));
   beat(BEAT_MS);
 }
 

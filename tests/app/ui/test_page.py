@@ -14,11 +14,12 @@ from starlette.testclient import TestClient
 
 from app.books import Books
 from app.chats import Chats
-from app.ui import layout, live, shell, tabs, trackers, view
+from app.ui import layout, live, rhythm, shell, tabs, trackers, view
 from app.ui.desk import Desk, Keeper, Stage
 from app.ui.handlers import Handlers
 from app.ui.live import changes
 from app.ui.presentation import glow
+from app.ui.rhythm import Rhythm, rhythm_of
 from app.ui.tabs import Tabs
 from app.ui.view import Growing, map_view, page_view
 from engine.errors import EngineError
@@ -215,8 +216,8 @@ def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
     assert map_view(Desk(document=named))["labels"] == ["i", "v", "1"]
 
 
-def at_once() -> float:
-    return 0.0
+def at_once() -> Rhythm:
+    return Rhythm(words=0.0, figures=0.4, layout=1.0, settle=0.0)
 
 
 def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
@@ -249,13 +250,14 @@ def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatc
     assert [news.get("figures") for news in sent] == [0, None, None, 3, None, 4]
 
 
-def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom(keeper: Keeper) -> None:
-    stream = live.Live(keeper)
-    engine = keeper.engine
-    engine.now = engine_status(model=model_info(device="cuda"))
-    assert stream._tick() == live.TICK_SECONDS
-    engine.now = engine_status()
-    assert stream._tick() == live.SHARED_TICK_SECONDS > live.TICK_SECONDS
+def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom() -> None:
+    elsewhere = engine_status(model=model_info(device="cuda"))
+    assert rhythm_of(elsewhere, card=False) == rhythm_of(elsewhere, card=True) == rhythm.OWN
+    assert rhythm_of(engine_status(), card=True) == rhythm.BESIDE
+    assert rhythm_of(engine_status()) == rhythm.SHARED
+    often, seldom, most_seldom = map(dataclasses.astuple, (rhythm.OWN, rhythm.BESIDE, rhythm.SHARED))
+    assert all(a <= b <= c for a, b, c in zip(often, seldom, most_seldom, strict=True))
+    assert rhythm.OWN.words < rhythm.BESIDE.words < rhythm.SHARED.words
 
 
 def test_gradios_status_trackers_are_served_without_their_clock(browser: TestClient) -> None:
