@@ -31,8 +31,8 @@ FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "Re
 
 
 class ByQuestion(ScriptedEngine):
-    """Answers by a word in the question: "long", "fail", "quote", or the text between >>> and <<<; "apart" makes the
-    two runs of a race differ."""
+    """Answers by a word in the question: "long", "fail", "quote", "settings" (those that it was asked with), or the
+    text between >>> and <<<; "apart" makes the two runs of a race differ."""
 
     def ask(
         self,
@@ -46,6 +46,8 @@ class ByQuestion(ScriptedEngine):
         self.answer = LONG if "long" in question else "Maren Holt kept the **north light**, and nobody after her."
         if ">>>" in question:
             self.answer = question.partition(">>>")[2].partition("<<<")[0]
+        if "settings" in question and sampling is not None:
+            self.answer = f"{mode}, temperature {sampling.temperature}, at most {sampling.max_tokens} tokens"
         if "quote" in question or "Where does it say" in question:
             self.answer = QUOTING
         if "apart" in question and mode == "plain":

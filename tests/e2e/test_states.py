@@ -14,6 +14,7 @@ from tests.e2e.steps import (
     WIDE,
     Open,
     Server,
+    answer_length,
     answered,
     ask,
     clean_page,
@@ -255,6 +256,21 @@ def test_nothing_jumps_while_an_answer_streams(scripted: Server, open_page: Open
     page.keyboard.press("Escape")
     answered(page)
     assert "stopped" in page.locator("#chat .under").last.inner_text()
+
+
+def test_an_answer_is_made_as_the_page_says(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a lamplighter to choose from")
+    clean_page(page)
+    ask(page, "Which settings?")
+    answered(page)
+    assert "hierarchical, temperature 0.0, at most 512 tokens" in last_answer(page)
+    answer_length(page, 256)
+    page.click("#how > button")
+    page.click("#mode input[value='plain']")
+    ask(page, "Which settings now?")
+    answered(page)
+    assert "plain, temperature 0.0, at most 256 tokens" in last_answer(page)
 
 
 def test_a_new_chat_waits_for_the_end_of_the_answer(scripted: Server, open_page: Open) -> None:
