@@ -18,7 +18,7 @@ from starlette.routing import Route
 from app.ui.desk import Desk, Keeper
 from app.ui.panel import Panel
 from app.ui.presentation import View, glow
-from app.ui.rhythm import Rhythm, rhythm_of
+from app.ui.rhythm import OWN, Rhythm, rhythm_of
 from app.ui.view import Growing, map_view, page_view
 from engine.document import Document
 
@@ -57,7 +57,8 @@ class Live:
         return Route("/live", live)
 
     def _rhythm(self, card: bool) -> Rhythm:
-        return rhythm_of(self._keeper.engine.status(), card)
+        status = self._keeper.engine.status()
+        return OWN if status.state == "idle" else rhythm_of(status, card)  # nothing is taken from an idle engine
 
     def _map(self, desk: Desk) -> View:
         """A book of two thousand pages is not looked through ten times a second."""

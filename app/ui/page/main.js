@@ -2,8 +2,8 @@
 import { bindActs, settleEditing } from "./acts.js";
 import { bindBooks, showBook, showSending } from "./books.js";
 import { bindChat, noticeAsking, showAsking, showChat, showSuggestions } from "./chat.js";
-import { showFigures, showMemory, showPace } from "./figures.js";
 import { hasCard } from "./drawing.js";
+import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindInk, showInk } from "./ink.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";

@@ -260,6 +260,14 @@ def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom()
     assert rhythm.OWN.words < rhythm.BESIDE.words < rhythm.SHARED.words
 
 
+def test_news_come_at_once_while_the_engine_has_nothing_to_do(keeper: Keeper) -> None:
+    stream = live.Live(keeper)
+    assert stream._rhythm(card=False) == rhythm.OWN
+    keeper.engine.now = engine_status(state="answering")
+    assert stream._rhythm(card=False) == rhythm.SHARED
+    assert stream._rhythm(card=True) == rhythm.BESIDE
+
+
 def test_gradios_status_trackers_are_served_without_their_clock(browser: TestClient) -> None:
     address = trackers.route().path
     script = browser.get(address).text
