@@ -48,6 +48,8 @@ from tests.e2e.steps import WIDE, answer_length, answered, ask
 from tests.endless import endless
 from tests.processes import free_port
 
+Rounds = Callable[["Bench", Page, int, int, str], dict[str, Any]]
+
 QUESTION = "Continue the story."
 MINUTES = 20 * 60.0
 READ = 8_192
@@ -91,13 +93,31 @@ class Bench:
         return _figures(self._keeper)
 
     def shown(self) -> Figures:
+        began = self.begin()
+        while self.asking:  # looking at the page would cost the engine as well
+            time.sleep(_LOOK_SECONDS)
+        self.drew = sum(browsers().values()) - began
+        return self.end()
+
+    def begin(self) -> float:
+        """Ask on the page, in a new chat; the browser's processor time before."""
         self._page.evaluate("document.querySelector('#fresh').click()")
         self._page.wait_for_timeout(800)
-        began = _of_the_browser()
+        began = sum(browsers().values())
         ask(self._page, QUESTION)
-        while self._keeper.desk.asking:  # looking at the page would cost the engine as well
-            time.sleep(_LOOK_SECONDS)
-        self.drew = _of_the_browser() - began
+        return began
+
+    @property
+    def asking(self) -> bool:
+        return self._keeper.desk.asking
+
+    @property
+    def now(self) -> Figures | None:
+        """The figures of the answer that is being written."""
+        return self._keeper.desk.figures
+
+    def end(self) -> Figures:
+        """Wait until the page shows the end of the answer."""
         answered(self._page, int(MINUTES * 1000))
         return _figures(self._keeper)
 
@@ -138,7 +158,7 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _told(words: str) -> None:
+def told(words: str) -> None:
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
 
@@ -157,11 +177,17 @@ def _open(keeper: Keeper, book: Path, read: int) -> None:
     keeper.stop_reading()
     _wait(lambda: keeper.desk.stage.value in ("ready", "failed", "choosing"), MINUTES)
     assert keeper.desk.stage.value == "ready", keeper.desk.trouble
-    _told(f"read {keeper.desk.read.tokens if keeper.desk.read else 0:,} tokens")
+    told(f"read {keeper.desk.read.tokens if keeper.desk.read else 0:,} tokens")
 
 
-def measure(book: Path, read: int, runs: int, tokens: int, mode: str, chromium: str) -> dict[str, Any]:
-    """Median milliseconds per token of each way to ask, and the cost of the two pages over the engine alone."""
+def measure(
+    book: Path, read: int, runs: int, tokens: int, mode: str, chromium: str, rounds: Rounds | None = None
+) -> dict[str, Any]:
+    """Median milliseconds per token of each way to ask, and the cost of the two pages over the engine alone.
+
+    Args:
+        rounds: what to measure on the bench instead.
+    """
     with tempfile.TemporaryDirectory() as folder:
         model = endless(Path(shutil.copytree(settings.DEMO_MODEL, Path(folder) / "endless")))
         chosen = dataclasses.replace(settings.make_settings(), data=Path(folder), port=free_port(), model=str(model))
@@ -181,7 +207,7 @@ def measure(book: Path, read: int, runs: int, tokens: int, mode: str, chromium: 
                 page.wait_for_selector("#ask-box textarea", timeout=60_000)
                 page.wait_for_selector('#trifold[data-live="yes"]')
                 bench = Bench(keeper, page, f"http://127.0.0.1:{chosen.port}/", tokens, mode)
-                found = _rounds(bench, page, runs, tokens, mode)
+                found = (rounds or _rounds)(bench, page, runs, tokens, mode)
                 browser.close()
             http.should_exit = True
             serving.join(SHUTDOWN_SECONDS)
@@ -198,12 +224,12 @@ def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
     for run in range(runs + 1):  # the first of each warms up
         for name, way in ways.items():
             if name == "shown":
-                _same_settings(page, tokens, mode)
+                same_settings(page, tokens, mode)
             began, others = time.process_time(), _beside_the_engine()
             figures = way()
             spent, others = time.process_time() - began, _beside_the_engine() - others
             assert figures.answer_tokens == tokens, "ways with answers of different lengths cannot be compared"
-            _told(f"{f'run {run}' if run else 'warming up'}, {name}: {figures.ms_per_token_mean:.1f} ms per token")
+            told(f"{f'run {run}' if run else 'warming up'}, {name}: {figures.ms_per_token_mean:.1f} ms per token")
             if run:
                 times[name].append(float(figures.ms_per_token_mean or 0.0))
                 processor[name].append(1000.0 * spent / tokens)
@@ -238,8 +264,8 @@ def _beside_the_engine() -> float:
     return total
 
 
-def _of_the_browser() -> float:
-    """Seconds of processor time of the browser's processes: those descendants of this one that are called so."""
+def browsers() -> dict[int, float]:
+    """The browser's processes, with seconds of processor time: those descendants of this one that are called so."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -250,7 +276,7 @@ def _of_the_browser() -> float:
             parents[process] = int(fields[_PARENT])
             if _BROWSER in name:
                 spent[process] = sum(int(fields[at]) for at in _TIMES) / os.sysconf("SC_CLK_TCK")
-    return sum(seconds for process, seconds in spent.items() if _descends(process, parents))
+    return {process: seconds for process, seconds in spent.items() if _descends(process, parents)}
 
 
 def _descends(process: int, parents: dict[int, int]) -> bool:
@@ -259,7 +285,7 @@ def _descends(process: int, parents: dict[int, int]) -> bool:
     return process != 0
 
 
-def _same_settings(page: Page, tokens: int, mode: str) -> None:
+def same_settings(page: Page, tokens: int, mode: str) -> None:
     """The page asks as the others do: as many tokens, the same loop."""
     answer_length(page, tokens)
     page.click("#how > button")
@@ -267,16 +293,20 @@ def _same_settings(page: Page, tokens: int, mode: str) -> None:
     page.click("#how > button")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None, runs: int, tokens: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--book", type=Path, default=settings.SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--runs", type=int, default=runs)
+    parser.add_argument("--tokens", type=int, default=tokens)
     parser.add_argument("--read", type=int, default=READ, help="tokens of the book that are read")
     parser.add_argument("--mode", choices=("plain", "hierarchical"), default="plain")
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
     parser.add_argument("--json", action="store_true", help="all numbers as JSON")
-    chosen = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    chosen = arguments(__doc__, runs=5, tokens=512).parse_args()
     found = measure(chosen.book, chosen.read, chosen.runs, chosen.tokens, chosen.mode, chosen.chromium)
     if chosen.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
