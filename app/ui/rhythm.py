@@ -28,8 +28,8 @@ class Rhythm:
 
 
 OWN = Rhythm(words=0.1, figures=0.4, layout=1.5, settle=0.0)
-BESIDE = Rhythm(words=0.2, figures=0.4, layout=3.0, settle=0.25)
-SHARED = Rhythm(words=0.5, figures=0.9, layout=3.0, settle=0.25)
+BESIDE = Rhythm(words=0.2, figures=0.4, layout=4.0, settle=0.25)
+SHARED = Rhythm(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def rhythm_of(status: Status, card: bool = False) -> Rhythm:
