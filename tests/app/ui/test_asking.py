@@ -175,7 +175,7 @@ def test_a_paused_reading_can_be_stopped_for_good(make_keeper: Make, a_file: Pat
     steps = ask(keeper)
     wait_for(lambda: next(steps) is not None and bool(keeper.chat.exchanges[0].answer))
     keeper.stop_reading()
-    wait_for(lambda: next(steps) is not None and keeper.desk.stage is Stage.READY)
+    wait_for(lambda: keeper.desk.stage is Stage.READY)
     assert keeper.desk.read.pages_read == 24
     steps.close()  # type: ignore[attr-defined]
 
