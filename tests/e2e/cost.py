@@ -140,6 +140,7 @@ class _away:
 
     def __exit__(self, *_: object) -> None:
         self._page.goto(self._was)
+        self._page.wait_for_selector("#ask-box textarea")  # what is set before Gradio has come is lost
         self._page.wait_for_selector('#trifold[data-live="yes"]')
 
 
@@ -228,7 +229,8 @@ def _rounds(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
             began, others = time.process_time(), _beside_the_engine()
             figures = way()
             spent, others = time.process_time() - began, _beside_the_engine() - others
-            assert figures.answer_tokens == tokens, "ways with answers of different lengths cannot be compared"
+            same = figures.answer_tokens == tokens
+            assert same, f"{name} wrote {figures.answer_tokens} of {tokens} tokens: these cannot be compared"
             told(f"{f'run {run}' if run else 'warming up'}, {name}: {figures.ms_per_token_mean:.1f} ms per token")
             if run:
                 times[name].append(float(figures.ms_per_token_mean or 0.0))
