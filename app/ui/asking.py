@@ -137,7 +137,8 @@ def _answer(
             writer.take(_news(request, claim, gather=bool(writer.written)))
             keeper.chats.save_in_time()
             now = time.monotonic()
-            if now - drawn >= (rhythm.settle if writer.phase != shown else rhythm.layout):
+            pause = rhythm.layout if writer.written else rhythm.silence
+            if now - drawn >= (rhythm.settle if writer.phase != shown else pause):
                 drawn, shown = now, writer.phase
                 writer.cite()
                 yield writer.waiting

@@ -18,13 +18,15 @@ class Rhythm:
 
     ``words``: of the live stream, which brings the newest words and whatever else has changed. ``figures``: of what
     need not move with every word. ``layout``: of the whole chat, for then the browser goes through all of it.
-    ``settle``: of the chat, when the answer has come a step further, down to its first word.
+    ``settle``: of the chat, when the answer has come a step further, down to its first word. ``silence``: of the chat
+    before it, when there is next to nothing to go through.
     """
 
     words: float
     figures: float
     layout: float
     settle: float
+    silence: float = 1.5
 
 
 OWN = Rhythm(words=0.1, figures=0.4, layout=1.5, settle=0.0)
@@ -33,7 +35,7 @@ SHARED = Rhythm(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def rhythm_of(status: Status, card: bool = False) -> Rhythm:
-    """The rhythm of a page beside this engine. ``card``: a graphics card draws the page."""
+    """The rhythm of a page beside this engine at work. ``card``: a graphics card draws the page."""
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED

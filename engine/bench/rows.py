@@ -166,15 +166,14 @@ class Bench:
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
         """One answer. Every repeat of a sampled one has a seed of its own, so that they are not all the same text."""
         session, options = self.session, self.options
-        seed = options.seed + repeat
         tap = self.start(case)
         top_p = options.top_p if temperature else 1.0
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
-            sampling = {"temperature": temperature, "top_p": top_p, "seed": seed}
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, seed), tap))
+        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), tap))
 
     def start(self, case: Case) -> QueryTap:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
@@ -190,14 +189,14 @@ class Bench:
                 prefill.run(target, full, rest, segment=4096, block=block, observer=observer)
         return tap
 
-    def context_of(self, case: Case, temperature: float, top_p: float, seed: int = 1) -> Context:
+    def context_of(self, case: Case, temperature: float, top_p: float, repeat: int = 0) -> Context:
         session, options = self.session, self.options
         return Context(
             session.target,
             session.full,
             list(case.prompt),
             Sampler(SamplingParams(temperature=temperature, top_p=top_p)),
-            make_generator(seed, session.target.device),
+            make_generator(options.seed + repeat, session.target.device),
             session.end_ids if case.ends else frozenset(),
             options.tokens,
         )

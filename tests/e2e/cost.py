@@ -139,9 +139,14 @@ class _away:
         self._page.goto("about:blank")
 
     def __exit__(self, *_: object) -> None:
-        self._page.goto(self._was)
-        self._page.wait_for_selector("#ask-box textarea")  # what is set before Gradio has come is lost
-        self._page.wait_for_selector('#trifold[data-live="yes"]')
+        _visit(self._page, self._was)
+
+
+def _visit(page: Page, address: str) -> None:
+    """Open the page and wait until all of it is alive: what is set before Gradio has come is lost."""
+    page.goto(address)
+    page.wait_for_selector("#ask-box textarea", timeout=60_000)
+    page.wait_for_selector('#trifold[data-live="yes"]')
 
 
 def _figures(keeper: Keeper) -> Figures:
@@ -201,12 +206,8 @@ def measure(
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
-                page.goto(opening_address(chosen.data, chosen.port))
-                page.wait_for_selector("#ask-box textarea", timeout=60_000)
-                page.wait_for_selector('#trifold[data-live="yes"]')
-                page.goto(f"http://127.0.0.1:{chosen.port}/")
-                page.wait_for_selector("#ask-box textarea", timeout=60_000)
-                page.wait_for_selector('#trifold[data-live="yes"]')
+                _visit(page, opening_address(chosen.data, chosen.port))
+                _visit(page, f"http://127.0.0.1:{chosen.port}/")
                 bench = Bench(keeper, page, f"http://127.0.0.1:{chosen.port}/", tokens, mode)
                 found = (rounds or _rounds)(bench, page, runs, tokens, mode)
                 browser.close()

@@ -38,18 +38,20 @@ def windows(bench: Bench, page: Page, runs: int, tokens: int, mode: str) -> dict
         bench.begin()
         time.sleep(_BEGIN_SECONDS)
         stopped = bool(run % 2)
-        while _seconds_left(bench, tokens) > _ROOM:
-            _signal(signal.SIGSTOP if stopped else signal.SIGCONT)
-            time.sleep(_SETTLE_SECONDS)
-            before, first = sum(browsers().values()), _figures(bench)
-            time.sleep(WINDOW_SECONDS)
-            spent, last = sum(browsers().values()) - before, _figures(bench)
-            took = (last.time_split.total - first.time_split.total) / (last.answer_tokens - first.answer_tokens)
-            (still if stopped else drawn).append(took)
-            if not stopped:
-                drew.append(1000.0 * spent / WINDOW_SECONDS)
-            stopped = not stopped
-        _signal(signal.SIGCONT)
+        try:
+            while _seconds_left(bench, tokens) > _ROOM:
+                _signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+                time.sleep(_SETTLE_SECONDS)
+                before, first = sum(browsers().values()), _figures(bench)
+                time.sleep(WINDOW_SECONDS)
+                spent, last = sum(browsers().values()) - before, _figures(bench)
+                took = (last.time_split.total - first.time_split.total) / (last.answer_tokens - first.answer_tokens)
+                (still if stopped else drawn).append(took)
+                if not stopped:
+                    drew.append(1000.0 * spent / WINDOW_SECONDS)
+                stopped = not stopped
+        finally:
+            _signal(signal.SIGCONT)  # a browser that stands still cannot be closed
         bench.end()
         told(f"run {run + 1}: {len(drawn)} windows drawn, {median(drawn):.1f} ms per token, still {median(still):.1f}")
     return {

@@ -10,7 +10,7 @@ const BOTTOM = 60; // pixels from its end within which somebody follows the chat
 // the engine's time.
 const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
 const BEAT_MS = 550;
-const ALONE_MS = 950;
+const ALONE_MS = 900;
 
 let answer = 0;
 let heard = ""; // all of the answer, as far as the stream has told it

@@ -123,7 +123,7 @@ def test_the_caller_gets_its_turn_while_the_engine_is_silent(ready: Make) -> Non
     for _ in range(3):
         began = time.monotonic()
         next(steps)
-        assert time.monotonic() - began < rhythm.SHARED.layout + 1
+        assert time.monotonic() - began < 2.0
     steps.close()  # type: ignore[attr-defined]
 
 
@@ -169,13 +169,13 @@ def test_a_question_comes_in_while_the_book_is_read(make_keeper: Make, a_file: P
 
 
 def test_a_paused_reading_can_be_stopped_for_good(make_keeper: Make, a_file: Path) -> None:
-    keeper = make_keeper(ScriptedEngine(reading_seconds=None, answer=LONG))
+    keeper = make_keeper(ScriptedEngine(reading_seconds=None, answer=LONG, word_seconds=0.25))
     keeper.open(keeper.books.copy_in(a_file))
     wait_for(lambda: keeper.desk.progress is not None and keeper.desk.progress.pages_done == 24)
     steps = ask(keeper)
     wait_for(lambda: next(steps) is not None and bool(keeper.chat.exchanges[0].answer))
     keeper.stop_reading()
-    wait_for(lambda: keeper.desk.stage is Stage.READY)
+    wait_for(lambda: next(steps) is not None and keeper.desk.stage is Stage.READY)
     assert keeper.desk.read.pages_read == 24
     steps.close()  # type: ignore[attr-defined]
 
