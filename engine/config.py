@@ -59,6 +59,8 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given,
             what a pass hardly notices on this machine, and 1,024 where nothing has been measured.
+        retrieval_share: one token of the book in so many is held where that is more than the budget, up to 8,192; 0
+            keeps to the budget; if neither is given, chosen where the model computes on a processor.
         chunk_size: neighbouring tokens that are selected together; if not given, few where the model computes on a
             processor with memory to spare for their mean keys.
         refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
@@ -90,9 +92,10 @@ class EngineConfig:
     num_lookup_tokens: int = 32
     num_pending_tokens: int | None = None
     retrieval_budget: int | None = None
+    retrieval_share: int | None = None
     chunk_size: int | None = None
     refresh: str = "every"
-    refresh_every: int = 4
+    refresh_every: int = 2
     num_sink_tokens: int = 4
     window_size: int = 252
     graphs: str = "auto"
@@ -123,6 +126,7 @@ class EngineConfig:
             self.retrieval_budget,
             f"at least one chunk ({chunk})",
         )
+        _check((self.retrieval_share or 0) >= 0, "retrieval_share", self.retrieval_share, "0 or more")
         _check(self.refresh in REFRESHES, "refresh", self.refresh, "one of " + ", ".join(REFRESHES))
         _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
         _check(self.graphs in GRAPHS, "graphs", self.graphs, "one of " + ", ".join(GRAPHS))

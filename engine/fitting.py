@@ -31,6 +31,9 @@ BITS = {"8bit": 8, "4bit": 4}
 GROUP = 32
 """Neighbouring 4-bit weights that share a scale."""
 
+KERNEL_WIDTH = 16
+"""Codes that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
+
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGES = 2
 

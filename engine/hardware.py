@@ -65,9 +65,10 @@ class ModelFacts:
 
     ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
     ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
-    books of several lengths; ``prefill_block`` (0: the usual one) and ``retrieval_budget`` are what the planner takes.
-    ``kv_note`` is what has to be said of how KV is kept. ``others`` is the share of this machine that other programs
-    took while it was probed; ``probed_busy`` says that it was too much for the speeds to be the machine's own.
+    books of several lengths; ``prefill_block`` (0: the usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the
+    budget holds for every book) are what the planner takes. ``kv_note`` is what has to be said of how KV is kept.
+    ``others`` is the share of this machine that other programs took while it was probed; ``probed_busy`` says that it
+    was too much for the speeds to be the machine's own.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ModelFacts:
     window_kv: str
     prefill_block: int = 0
     retrieval_budget: int = 0
+    retrieval_share: int = 0
     expected: tuple[Expected, ...] = ()
     speeds: Speeds | None = None
     kv_note: str = ""
@@ -147,6 +149,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         window_kv=planner.where(plan.kv) if plan else "",
         prefill_block=chosen.prefill_block or 0,
         retrieval_budget=chosen.retrieval_budget or 0,
+        retrieval_share=chosen.retrieval_share or 0,
         expected=tuple(_expected(planner.plan_for_book(shape, n, most, room), n, probed) for n in _lengths(most)),
         speeds=probed,
         kv_note=KV_NOTES[kv],

@@ -29,7 +29,7 @@ from engine.models import Decoder
 from engine.proposing import middle_logits
 from engine.refresh import policy_of
 from engine.sampling import make_generator
-from engine.speeds import LEAST_BUDGET
+from engine.speeds import LEAST_BUDGET, MOST_BUDGET
 
 # Bounds where the controller chooses the lengths, and lengths where they are fixed and not given.
 MOST_DRAFT, MOST_PASSES = 8, 12
@@ -61,9 +61,8 @@ class Hierarchy:
         if self.lengths_are_given:
             most_draft, most_pending = self.fixed.choice.draft, self.fixed.choice.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
-        tail = _TAIL_TOKENS + decoding.RECENT + 4 * self.longest
-        self.retrieval = RetrievalCache(full, config.retrieval_budget or LEAST_BUDGET, config.chunk_size or CHUNK, tail)
-        self.record_passes(self.retrieval, target)
+        self._target = target
+        self.retrieval = self.make_retrieval()
         self.drafter = self._make_drafter(target, draft)
         self._controllers: dict[SamplingParams, Controller] = {}
 
@@ -87,11 +86,15 @@ class Hierarchy:
             return drafter
         return LookupDrafter(drafter, LookupIndex(), config.num_lookup_tokens, target.device)
 
-    def record_passes(self, retrieval: RetrievalCache, target: Decoder) -> None:
-        """Let passes over a retrieval cache be recorded, where this is done at all."""
-        retrieval.replays = self._replays(target, "middle")
+    def make_retrieval(self, kind: type[RetrievalCache] = RetrievalCache) -> RetrievalCache:
+        """A retrieval cache of this configuration's sizes, whose passes are recorded where this is done at all."""
+        config, tail = self.config, _TAIL_TOKENS + decoding.RECENT + 4 * self.longest
+        budget, chunk = config.retrieval_budget or LEAST_BUDGET, config.chunk_size or CHUNK
+        retrieval = kind(self._full, budget, chunk, tail, config.retrieval_share or 0, MOST_BUDGET)
+        retrieval.replays = self._replays(self._target, "middle")
         if retrieval.replays is not None:
             retrieval.zero()
+        return retrieval
 
     def _replays(self, decoder: Decoder, level: str) -> Replays | None:
         # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded.

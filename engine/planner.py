@@ -22,7 +22,7 @@ from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
 from engine.fitting import CHUNK, DISK_SHARE, FINE_CHUNK, MEMORY_SHARE, MIN_CHAT_TOKENS, PINNED_SHARE, Fit, KvSize
-from engine.speeds import LEAST_BUDGET, Speeds, sentence
+from engine.speeds import BUDGET_SHARE, LEAST_BUDGET, Speeds, sentence
 from engine.tokenizer import BookTokens
 
 # Room for a chat that is set aside where the window has it.
@@ -100,8 +100,12 @@ def completed(config: EngineConfig, speeds: Speeds | None, window: int, shape: K
     """The configuration with what it leaves open, chosen by what was measured and by what is free."""
     block = config.prefill_block or (speeds.prefill_block if speeds else 0) or None
     budget = config.retrieval_budget or (speeds.retrieval_budget(window) if speeds else LEAST_BUDGET)
-    chunk = config.chunk_size or _chunk_size(shape, window, config)
-    return replace(config, prefill_block=block, retrieval_budget=max(budget, chunk), chunk_size=chunk)
+    chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
+    if share is None:
+        # On a GPU passes of one fixed shape run over all the room that there is, and a larger room makes all slower.
+        share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
+    budget = max(budget, chunk)
+    return replace(config, prefill_block=block, retrieval_budget=budget, retrieval_share=share, chunk_size=chunk)
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
-from engine.fitting import BITS, GROUP
+from engine.fitting import BITS, GROUP, KERNEL_WIDTH
 
 # Most rows that torch's kernels are taken for: a verification. Reading a book is faster with unpacked weights.
 _KERNEL_ROWS = 64
@@ -45,10 +45,11 @@ class Linear8(nn.Module):
         self.weight = _fixed(rounded.to(torch.int8))
         self.scale = _fixed(scale)
         self.bias = linear.bias
+        self._kernel = self.in_features % KERNEL_WIDTH == 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
-        if _has_kernel(x) and rows.shape[0] <= _KERNEL_ROWS:
+        if self._kernel and _has_kernel(x) and rows.shape[0] <= _KERNEL_ROWS:
             out = torch._weight_int8pack_mm(rows, self.weight, self.scale).view(*x.shape[:-1], -1)
             return out if self.bias is None else out + self.bias
         return functional.linear(x, self.unpacked(), self.bias)

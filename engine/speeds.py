@@ -20,6 +20,10 @@ LEAST_BUDGET, MOST_BUDGET = 1024, 8192
 """Bounds of the retrieval budget in tokens. The smaller one loses little acceptance on the bundled pair (README), the
 larger is twice what TriForce (arXiv 2404.11912) takes at 128K."""
 
+BUDGET_SHARE = 16
+"""The retrieval budget is one token of the book in so many where that is more: the longer a book, the dearer it is to
+verify, and the more tokens compete. TriForce takes a 32nd at 128K; measured in the README."""
+
 # How much longer than one over no context a middle pass may take for the sake of its budget.
 _BUDGET_SHARE = 0.25
 # A larger part of the window than this is no selection any more.

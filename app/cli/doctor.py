@@ -177,9 +177,12 @@ def _expected_lines(model: ModelFacts) -> list[str]:
     named = {"memory": speeds.memory, "disk": speeds.disk, "bus": speeds.bus}
     rates = [f"{name} {size(int(rate))}/s" for name, rate in named.items() if rate]
     block = f"blocks of {model.prefill_block:,} tokens" if model.prefill_block else "the device's usual blocks"
+    budget = f"{model.retrieval_budget:,} tokens"
+    if model.retrieval_share:
+        budget += f" or 1/{model.retrieval_share} of the book"
     lines = [
         f"Probed     {', '.join(rates)}; one layer {1000 * speeds.step.base:.2f} ms for one token",
-        f"Plan       prefill in {block}, retrieval budget {model.retrieval_budget:,} tokens (by the probes, unless the "
+        f"Plan       prefill in {block}, retrieval budget {budget} (by the probes, unless the "
         "configuration names them)",
     ]
     for one in model.expected:

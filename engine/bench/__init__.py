@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.bench.plot import Axis, line_chart
-from engine.bench.report import Result, machine, table, write_json
+from engine.bench.report import Result, budget_of, machine, table, write_json
 from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.standins import session as stand_in_session
 from engine.bench.sweeps import SWEEPS, refresh_settings, sweep_picture, sweep_results
@@ -147,7 +147,7 @@ def main(
         lengths = "fixed lengths"
     header += (
         f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
-        f"{session.config.retrieval_budget}, {lengths}, median of {options.repeats}"
+        f"{budget_of(session.config)}, {lengths}, median of {options.repeats}"
     )
     if said := KV_NOTES[session.config.kv]:
         header += f"; {said}"

@@ -18,7 +18,7 @@ from typing import Any
 from engine.bench import open_bench, parser, picture
 from engine.bench.__main__ import open_text
 from engine.bench.bundled import ASSETS, DRAFT, TARGET
-from engine.bench.report import Result, machine, table
+from engine.bench.report import Result, budget_of, machine, table
 from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.sweeps import sweep_picture, sweep_results
 from engine.errors import TrifoldError
@@ -75,7 +75,7 @@ def arguments() -> argparse.Namespace:
     p.add_argument("book", type=Path, help="a text of at least 128,000 tokens")
     p.add_argument("--out", type=Path, default=ASSETS / "measurements", help="folder of the results")
     p.add_argument("--parts", default=",".join(names), help="of " + ",".join(names))
-    p.add_argument("--budget", type=int, default=1024, help="retrieval budget, where it is not swept")
+    p.add_argument("--budget", type=int, help="retrieval budget, where it is not swept; else the engine's choice")
     p.add_argument("--page", action="store_true", help="measure nothing: draw the page from what is there")
     options = p.parse_args()
     options.parts = options.parts.split(",")
@@ -102,7 +102,7 @@ def write(out: Path, part: Part, bench: Bench, book: str, results: Sequence[Resu
         "target_parameters": session.target.parameters,
         "draft_parameters": session.draft.parameters if session.draft else None,
         "dtype": str(session.target.dtype).removeprefix("torch."),
-        "budget": session.config.retrieval_budget,
+        "budget": budget_of(session.config),
         "tokens": part.tokens,
         "repeats": part.repeats,
     }
@@ -159,8 +159,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.page:
         chosen = [part for part in PARTS if part.name in options.parts]
-        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT, "--budget", str(options.budget)])
-        own.context = [part.context for part in chosen]
+        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT])
+        own.budget, own.context = options.budget, [part.context for part in chosen]
         bench = open_bench(own, open_text(options.book))
         for part in chosen:
             sys.stderr.write(f"-- {part.name}\n")

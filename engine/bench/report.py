@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from engine.config import EngineConfig
 from engine.events import Acceptance, Round
 from engine.session import Session
 
@@ -148,6 +149,12 @@ def _split(runs: list[Run], tokens: int) -> dict[str, float]:
     total = sum(sum(run.ms) for run in runs) / tokens
     split["other"] = max(0.0, total - sum(split.values()))
     return split
+
+
+def budget_of(config: EngineConfig) -> str:
+    """The retrieval budget in words."""
+    least = f"{config.retrieval_budget:,}"
+    return f"{least} or 1/{config.retrieval_share} of the context" if config.retrieval_share else least
 
 
 def machine() -> dict[str, Any]:

@@ -43,7 +43,6 @@ from engine.events import Round
 from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
-from engine.speeds import LEAST_BUDGET
 
 
 @dataclass(frozen=True)
@@ -206,19 +205,11 @@ class Bench:
         if row == "plain":
             return decoding.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
-        retrieval = self._recent(levels) if kind.recent else levels.retrieval
+        retrieval = levels.make_retrieval(RecentChunks) if kind.recent else levels.retrieval
         drafter = self._drafter(kind)
         decoding.aim(context, retrieval, drafter, tap)
         pace = self._pace(row, kind, context, retrieval, drafter)
         return decoding.hierarchical(context, retrieval, drafter, levels.speculation(pace, drafter))
-
-    def _recent(self, levels: Hierarchy) -> RetrievalCache:
-        config, own = levels.config, levels.retrieval
-        recent = RecentChunks(
-            self.session.full, config.retrieval_budget or LEAST_BUDGET, own.chunk_size, own.tail_capacity
-        )
-        levels.record_passes(recent, self.session.target)
-        return recent
 
     def _drafter(self, kind: Row) -> Drafter:
         drafter = self.session.hierarchy.drafter

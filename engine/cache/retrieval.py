@@ -1,16 +1,18 @@
 """The retrieval cache: a fixed budget of chunks per layer and KV head, picked by score, plus everything recent.
 
-The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete by the attention
-that the newest queries pay to their mean key (combined over the GQA group and over the queries: ``selection``); the
-first tokens, the attention sinks, are always held. From ``boundary`` on everything is held: the tail. Which chunks are
-chosen can only change speed, never the answer: the full cache checks every token.
+The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete for ``num_slots``
+places, a number that may grow with the context, by the attention that the newest queries pay to their mean key
+(combined over the GQA group and over the queries: ``selection``); the first tokens, the attention sinks, are always
+held. From ``boundary`` on everything is held: the tail. Which chunks are chosen can only change speed, never the
+answer: the full cache checks every token.
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
 what this level itself computed until ``absorb`` replaces it by the full cache's exact KV.
 
 Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
-renewed by the verification pass (``Refresh``), and a renewal copies only the chunks that changed.
+renewed by the verification pass (``Refresh``), and a renewal copies only the chunks that changed; the budget may be a
+share of the context; on a processor the mean keys are rounded.
 """
 
 from __future__ import annotations
@@ -35,17 +37,20 @@ class RetrievalCache:
         budget: tokens of chosen chunks per layer and KV head.
         chunk_size: tokens in a chunk.
         tail: most tokens that the tail may hold.
+        share: one token of so many before the boundary is chosen where that is more than the budget; 0 keeps to it.
+        most: tokens of chosen chunks that a share may come to.
     """
 
-    def __init__(self, full: FullCache, budget: int, chunk_size: int, tail: int) -> None:
+    def __init__(self, full: FullCache, budget: int, chunk_size: int, tail: int, share: int = 0, most: int = 0) -> None:
         shape = full.shape
         self.full = full
         self.chunk_size = chunk_size
-        self.num_slots = max(1, budget // chunk_size)
+        self._budget, self._share = budget, share
+        self._most = max(budget, min(most, full.limit // share)) if share else budget
         self.tail_capacity = tail
         self.boundary = 0
         self.length = 0
-        size = (shape.kv_heads, self.num_slots * chunk_size + tail, shape.head_dim)
+        size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
         self._keys = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._values = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
         self._index = [KeyIndex(shape) for _ in range(shape.layers)]
@@ -57,7 +62,13 @@ class RetrievalCache:
 
     def _at_hand(self, layer: int, length: int) -> None:
         """A spilled layer passes by with ``length`` committed tokens: its mean keys cost nothing now."""
-        self._means(layer, length // self.chunk_size)
+        self._index_of(layer, length // self.chunk_size)
+
+    @property
+    def num_slots(self) -> int:
+        """Chunks that are chosen from as long a context, if there are as many. Constant between two ``rebase``."""
+        share = self.boundary // self._share if self._share else 0
+        return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 
     @property
     def selected(self) -> int:
@@ -142,7 +153,7 @@ class RetrievalCache:
         chunks = self.boundary // self.chunk_size
         if chunks == 0:
             return None
-        mass = scores(self._means(layer, chunks), q, scaling, most)
+        mass = scores(self._index_of(layer, chunks), chunks, q, scaling, most)
         total = mass.sum(dim=0)
         total[: self._sinks] = 0
         self._mass = total if self._mass is None else self._mass + total
@@ -167,13 +178,13 @@ class RetrievalCache:
         """Chunks that hold the attention sinks; at most half of what there is room for."""
         return max(1, min(SINKS // self.chunk_size, self.num_slots // 2))
 
-    def _means(self, layer: int, chunks: int) -> torch.Tensor:
-        """Mean key of every chunk (kv_heads, chunks, head_dim); only chunks not seen before are computed."""
+    def _index_of(self, layer: int, chunks: int) -> KeyIndex:
+        """Mean keys of at least so many chunks; only those not seen before are computed."""
         index = self._index[layer]
         if index.count < chunks:
             keys = self.full.keys(layer, index.count * self.chunk_size, chunks * self.chunk_size)
             index.extend(keys, self.chunk_size)
-        return index.means(chunks)
+        return index
 
     def forget_after(self, length: int) -> None:
         """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""

@@ -26,12 +26,18 @@ def rounded(shape: KvShape, x: torch.Tensor) -> torch.Tensor:
     """KV (..., head_dim) in the model's dtype as it is kept, (..., kept_dim) of ``kept_dtype``."""
     if not shape.rounded:
         return x
-    values, kind = x.float(), _scale_dtype(shape)
-    scale = (values.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(kind).tiny).to(kind)
+    kind = _scale_dtype(shape)
     kept = torch.empty(*x.shape[:-1], shape.kept_dim, dtype=torch.int8, device=x.device)
-    kept[..., : shape.head_dim] = (values / scale.float()).round().clamp(-LEVELS, LEVELS)
+    kept[..., : shape.head_dim], scale = codes_of(x, kind)
     kept[..., shape.head_dim :].view(kind).copy_(scale)
     return kept
+
+
+def codes_of(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes (..., n), whole numbers, of vectors (..., n), and their scales (..., 1) of the dtype ``kind``."""
+    values = x.float()
+    scale = (values.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(kind).tiny).to(kind)
+    return (values / scale.float()).round().clamp(-LEVELS, LEVELS), scale
 
 
 def unrounded(shape: KvShape, kept: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

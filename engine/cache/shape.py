@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.fitting import KERNEL_WIDTH
+
 SCALE_BYTES = 2
 """Of the scale that stands behind the codes of a key or value kept in 8 bits (``engine.cache.rounding``)."""
 
@@ -58,6 +60,14 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
+    def index_is_rounded(self) -> bool:
+        """Whether mean keys are kept in 8 bits, each with a scale: where a kernel reads them as they are."""
+        return self.device.type == "cpu" and self.head_dim % KERNEL_WIDTH == 0
+
+    @property
     def index_bytes_per_token(self) -> int:
         """Of the mean keys, which lie where the model computes."""
-        return self.whole_bytes_per_token // (2 * self.chunk_size) if self.chunk_size else 0
+        if not self.chunk_size:
+            return 0
+        each = self.head_dim + SCALE_BYTES if self.index_is_rounded else self.head_dim * self.dtype.itemsize
+        return -(-self.layers * self.kv_heads * each // self.chunk_size)

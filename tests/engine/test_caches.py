@@ -126,6 +126,40 @@ def test_an_exchange_brings_what_is_chosen_and_moves_nothing_else(seed: int) -> 
         assert all(now[place] == chunk for place, chunk in enumerate(was) if chunk in wanted)
 
 
+def test_the_budget_grows_with_the_context_and_shrinks_with_it() -> None:
+    """A share of a long context; of a short one no less than the budget, and of the longest no more than there is room
+    for."""
+    cache = FullCache(SHAPE, 1000)
+    retrieval = RetrievalCache(cache, budget=40, chunk_size=4, tail=64, share=8, most=96)
+    assert retrieval._keys[0].shape[1] == 96 + 64
+    g = torch.Generator().manual_seed(5)
+    for length, expected in ((100, 40), (520, 64), (900, 96), (520, 64), (24, 24)):
+        cache.crop(min(cache.length, length))
+        retrieval.forget_after(cache.length)
+        if length > cache.length:
+            fill(cache, length - cache.length)
+        retrieval.rebase(length - 4, [torch.randn(1, 4, 2, 8, generator=g)] * 2, 1.0)
+        assert retrieval.selected == min(expected, retrieval.boundary)
+        assert retrieval.held == retrieval.selected + length - retrieval.boundary
+        for layer in range(2):
+            slots, keys = retrieval._slots[layer], retrieval._keys[layer]
+            assert slots is not None
+            assert slots.shape[1] * 4 == retrieval.selected
+            for head in range(2):
+                assert len(set(slots[head].tolist())) == slots.shape[1]
+                for place, index in enumerate(slots[head].tolist()):
+                    held = keys[head, place * 4 : (place + 1) * 4]
+                    assert torch.equal(held, cache.keys(layer, index * 4, (index + 1) * 4)[head])
+            newest = cache.keys(layer, retrieval.boundary, length)
+            assert torch.equal(keys[:, retrieval.selected : retrieval.held], newest)
+
+
+def test_room_for_a_share_is_bounded_by_the_window() -> None:
+    cache = FullCache(SHAPE, 1000)
+    assert RetrievalCache(cache, 40, 4, 64, share=8, most=4096)._keys[0].shape[1] == 1000 // 8 // 4 * 4 + 64
+    assert RetrievalCache(cache, 40, 4, 64, share=0, most=4096)._keys[0].shape[1] == 40 + 64
+
+
 def test_small_context_is_held_whole() -> None:
     cache = FullCache(SHAPE, 1000)
     fill(cache, 50)

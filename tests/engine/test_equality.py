@@ -88,6 +88,7 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
         {"num_draft_tokens": 0, "num_pending_tokens": 5},
         {"retrieval_budget": 32, "chunk_size": 4},
         {"retrieval_budget": 4096},
+        {"retrieval_budget": 32, "retrieval_share": 6, "chunk_size": 4, "refresh_every": 1},
         {"chunk_size": 1, "retrieval_budget": 64},
         {"chunk_size": 64, "retrieval_budget": 512, "refresh_every": 1},
         {"prefill_block": 33, "prefill_segment": 100},

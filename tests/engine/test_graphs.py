@@ -22,7 +22,7 @@ from tests.engine.tape import TapeRecorder
 from tests.engine.test_equality import QUESTION, answer, load, read
 
 CPU = torch.device("cpu")
-GIVEN = {"retrieval_budget": 64, "num_draft_tokens": 3, "num_pending_tokens": 8, "window_size": 28}
+GIVEN = {"retrieval_budget": 64, "refresh_every": 4, "num_draft_tokens": 3, "num_pending_tokens": 8, "window_size": 28}
 
 
 def taped(patch: pytest.MonkeyPatch, recorder: TapeRecorder) -> TapeRecorder:

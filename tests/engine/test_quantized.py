@@ -43,6 +43,15 @@ def test_rounding_is_to_the_nearest_level(dtype: torch.dtype) -> None:
     assert ((four - weight).abs() <= slack * 0.5001 * step).all()
 
 
+@pytest.mark.parametrize("width", [8, 24, 40, 100])
+def test_a_width_that_the_kernel_does_not_take(width: int) -> None:
+    layer = nn.Linear(width, 33, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+    small = Linear8(layer)
+    x = torch.randn(5, width, generator=torch.Generator().manual_seed(1)).bfloat16()
+    expected = x.double() @ small.unpacked().double().t()
+    assert (small(x).double() - expected).abs().max() <= 2e-2 * expected.abs().max()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [False, True])

@@ -22,7 +22,7 @@ from engine.conversation import Turn
 from engine.document import Document, Page
 from engine.errors import OptionError, SnapshotRefused
 from engine.events import AnswerDone, BookRead
-from engine.fitting import CHUNK
+from engine.fitting import FINE_CHUNK
 from engine.hardware import inspect_model
 from engine.kernels import plain as attend_slowly
 from engine.planner import Resources, plan
@@ -299,7 +299,7 @@ def test_the_same_answers_wherever_it_lies_and_after_a_snapshot(
     said = [ask(resident, question).token_ids for question in QUESTIONS]
     layer = resident.full.shape.whole_bytes_per_token // layers
     small = resident.full.shape.bytes_per_token // layers
-    index = resident.full.shape.indexed(CHUNK).index_bytes_per_token
+    index = resident.full.shape.indexed(FINE_CHUNK).index_bytes_per_token
     limits = {"host_memory": str(4096 * (3 * layer + 2 * small + index)), "spill_folder": str(tmp_path / "s")}
     kept = []
     for source in ("read", "snapshot"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -27,9 +29,30 @@ def holding(k: torch.Tensor, limit: int) -> FullCache:
     return cache
 
 
-def test_an_index_that_grows_and_forgets_is_the_one_made_at_once() -> None:
+ROUNDED = [True, False]
+NAMES = ["in 8 bits", "as they are"]
+
+
+def index_of(means: torch.Tensor, rounded: bool) -> KeyIndex:
+    """An index of these mean keys (kv_heads, chunks, head_dim), as on a processor or as on a GPU."""
+    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
+    index.extend(means, 1)
+    return index
+
+
+class Unrounded(KeyIndex):
+    """What a GPU keeps, here."""
+
+    def __init__(self, shape: KvShape) -> None:
+        super().__init__(replace(shape, device=torch.device("meta")))
+        self._means = torch.empty(shape.kv_heads, 0, shape.head_dim, dtype=shape.dtype)
+        self._scales = self._means[..., 0].to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
+def test_an_index_that_grows_and_forgets_is_the_one_made_at_once(rounded: bool) -> None:
     keys = random(2, 4 * 2_000, 16)
-    index = KeyIndex(SHAPE)
+    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
     count = 0
     for step, more in enumerate((3, 700, 1, 500, 40, 600)):
         index.extend(keys[:, 4 * count : 4 * (count + more)], 4)
@@ -39,18 +62,52 @@ def test_an_index_that_grows_and_forgets_is_the_one_made_at_once() -> None:
             index.forget_after(count)
     assert index.count == count
     index.forget_after(count + 50)  # forgets nothing
-    whole = keys[:, : 4 * count].unflatten(1, (count, 4)).mean(dim=2)
-    assert torch.equal(index.means(count), whole)
+    means = keys[:, : 4 * count].unflatten(1, (count, 4)).mean(dim=2)
+    asked = random(2, 3, 16, seed=9)
+    found = index.products(asked, count)
+    assert torch.equal(found, index_of(means, rounded).products(asked, count))
+    torch.testing.assert_close(found[:, :, :701], index.products(asked, 701))
+    off = (found.float() - asked @ means.transpose(1, 2)).abs().amax(dim=2) / asked.norm(dim=2)
+    assert float(off.max()) < (0.02 if rounded else 1e-5)
+
+
+@pytest.mark.parametrize("width", [8, 16, 40, 64, 80, 96, 128])
+def test_keys_of_every_width_are_asked(width: int) -> None:
+    """The kernel for 8 bits reads 16 codes at once."""
+    shape = replace(SHAPE, head_dim=width)
+    assert shape.index_is_rounded == (width % 16 == 0)
+    means, asked = random(2, 1_001, width), random(2, 5, width, seed=1)
+    index = KeyIndex(shape)
+    index.extend(means, 1)
+    off = (index.products(asked, 997).float() - asked @ means[:, :997].transpose(1, 2)).abs().amax(dim=2)
+    assert float((off / asked.norm(dim=2)).max()) < 0.04
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_mean_keys_in_8_bits_choose_what_whole_ones_choose(dtype: torch.dtype) -> None:
+    """Keys with one channel that is far larger than the others, as trained models have them."""
+    means = random(2, 5_003, 16, seed=6)
+    means[:, :, 3] += 8.0
+    q = random(1, 2, 4, 16, seed=7)
+    index = KeyIndex(replace(SHAPE, dtype=dtype))
+    index.extend(means.to(dtype), 1)
+    chosen = scores(index, 5_003, q.to(dtype), 0.25).topk(500).indices
+    best = scores(index_of(means, False), 5_003, q, 0.25).topk(500).indices
+    for mine, whole in zip(chosen.tolist(), best.tolist(), strict=True):
+        assert len(set(mine) & set(whole)) >= 470
 
 
 @pytest.mark.parametrize("heads", [2, 6], ids=["one query head", "a group of three"])
-def test_scores_are_the_mean_attention_of_the_queries_that_are_asked(heads: int) -> None:
+@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
+def test_scores_are_the_mean_attention_of_the_queries_that_are_asked(heads: int, rounded: bool) -> None:
     means, q = random(2, 50, 16), random(1, heads, 11, 16, seed=1)
     asked = q[0][:, [10, 7, 4, 0]].reshape(2, -1, 16)
     expected = torch.softmax(asked @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
-    torch.testing.assert_close(scores(means, q, 0.3, 4), expected)
+    near = {"rtol": 0.03, "atol": 1e-4} if rounded else {}
+    index = index_of(means, rounded)
+    torch.testing.assert_close(scores(index, 50, q, 0.3, 4), expected, **near)
     whole = torch.softmax(q[0].reshape(2, -1, 16) @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
-    torch.testing.assert_close(scores(means, q, 0.3, 11), whole)
+    torch.testing.assert_close(scores(index, 50, q, 0.3, 11), whole, **near)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 16])
@@ -70,6 +127,16 @@ def test_a_score_reaches_forward_as_far_in_tokens_whatever_the_chunks(chunk: int
     assert reach.nonzero().flatten().tolist() == list(range(10, 11 + steps))
     if chunk <= 8:
         assert float(reach[10 + 8 // chunk]) == pytest.approx(0.7)
+
+
+def test_a_score_fades_evenly_and_the_larger_one_counts() -> None:
+    mass = random(2, 300, seed=8).abs()
+    decay = 0.7 ** (2 / 8)
+    expected = mass.clone()
+    for step in range(1, 17):
+        expected[:, step:] = torch.maximum(expected[:, step:], mass[:, :-step] * decay**step)
+    torch.testing.assert_close(spread_forward(mass, 2), expected)
+    assert torch.equal(mass, random(2, 300, seed=8).abs())  # what is shown to the reader stays as it was
 
 
 def test_fine_chunks_find_a_sharp_key_that_coarse_ones_lose() -> None:

@@ -78,16 +78,35 @@ def test_what_the_configuration_says_wins() -> None:
     shape = KvShape(10, 4, 64, torch.float32, CPU)
     chosen = planner.completed(EngineConfig(model="m"), MADE, 131_072, shape)
     assert (chosen.prefill_block, chosen.retrieval_budget) == (512, 4096)
-    given = EngineConfig(model="m", prefill_block=33, retrieval_budget=96, chunk_size=4)
+    given = EngineConfig(model="m", prefill_block=33, retrieval_budget=96, retrieval_share=0, chunk_size=4)
     assert planner.completed(given, MADE, 131_072, shape) == given
     blind = planner.completed(EngineConfig(model="m"), None, 131_072, shape)
     assert (blind.prefill_block, blind.retrieval_budget) == (None, speeds.LEAST_BUDGET)
 
 
+@pytest.mark.parametrize(
+    ("device", "given", "share"),
+    [
+        ("cpu", {}, speeds.BUDGET_SHARE),
+        ("cpu", {"retrieval_budget": 2048}, 0),  # a budget that is named holds for every book
+        ("cpu", {"retrieval_budget": 2048, "retrieval_share": 4}, 4),
+        ("cpu", {"retrieval_share": 0}, 0),
+        ("meta", {}, 0),
+        ("meta", {"retrieval_share": 4}, 4),
+    ],
+)
+def test_a_book_is_given_its_share_where_passes_cost_what_they_hold(
+    device: str, given: dict[str, int], share: int
+) -> None:
+    shape = KvShape(10, 4, 64, torch.float32, torch.device(device))
+    assert planner.completed(EngineConfig(model="m", **given), MADE, 131_072, shape).retrieval_share == share  # type: ignore[arg-type]
+
+
 def test_chunks_are_fine_where_their_mean_keys_fit_beside_the_kv_of_a_whole_window() -> None:
     shape, window = KvShape(10, 4, 64, torch.float32, CPU), 4_000
-    needed = window * shape.bytes_per_token * 5 // 4  # half of the keys are a quarter of the KV
-    assert window * shape.indexed(FINE_CHUNK).index_bytes_per_token == needed // 5
+    index = 10 * 4 * (64 + 2) // 2  # a byte a number, and a scale, for every other token
+    assert shape.indexed(FINE_CHUNK).index_bytes_per_token == index
+    needed = window * (shape.bytes_per_token + index)
     for memory, chunk in ((needed, FINE_CHUNK), (needed - 1, CHUNK)):
         config = EngineConfig(model="m", host_memory=str(memory))
         assert planner.completed(config, None, window, shape).chunk_size == chunk

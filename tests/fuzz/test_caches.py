@@ -119,13 +119,13 @@ def _streams(cache: StreamingCache, tokens: list[int]) -> None:
 
 
 @looked_at(60)
-@given(st.integers(1, 60), ROUNDS, st.integers(1, 5), st.randoms(use_true_random=False))
-def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, dice: object) -> None:
+@given(st.integers(1, 60), ROUNDS, st.integers(1, 5), st.integers(0, 4), st.randoms(use_true_random=False))
+def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, share: int, dice: object) -> None:
     """Chosen chunks hold what the full cache holds there; the tail holds every token since the boundary, in order."""
     full = FullCache(SHAPE, 400)
     tokens = list(range(prompt))
     _store(full, 0, tokens)
-    cache = RetrievalCache(full, slots * CHUNK, CHUNK, tail=120)
+    cache = RetrievalCache(full, slots * CHUNK, CHUNK, tail=120, share=share, most=10 * CHUNK)
     cache.rebase(max(0, prompt - 5), [_q(1)] * LAYERS, 1.0)
     _retrieves(cache, full, tokens)
     fresh = prompt

@@ -37,10 +37,11 @@ def test_nothing_to_mend_when_all_is_well() -> None:
 def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
     probed = Speeds(4e9, 0.0, 1e9, 8, 2.0, PassSpeed(2e-3, 0.0), PassSpeed(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
     expected = (Expected(32_768, 51.2, 20.0, "0.9 GB of memory"), Expected(131_072, 600.0, 20.0, "3 GB of memory"))
-    told = dataclasses.replace(MODEL, speeds=probed, expected=expected, prefill_block=512, retrieval_budget=1024)
+    planned = {"prefill_block": 512, "retrieval_budget": 1024, "retrieval_share": 16}
+    told = dataclasses.replace(MODEL, speeds=probed, expected=expected, **planned)
     text = "\n".join(lines_of(dataclasses.replace(WELL, target=told)))
     assert "memory 4.0 GB/s, disk 1.0 GB/s; one layer 2.00 ms for one token" in text
-    assert "blocks of 512 tokens, retrieval budget 1,024 tokens (by the probes" in text
+    assert "blocks of 512 tokens, retrieval budget 1,024 tokens or 1/16 of the book (by the probes" in text
     assert "32,768 tokens: about 51 s to read, 20 ms a token before speculation, cache 0.9 GB of memory" in text
     assert "131,072 tokens: about 10 min to read" in text
     assert "by the probes of one layer and the 8 layers of the configuration" in text
