@@ -65,7 +65,7 @@ class EngineConfig:
             processor with memory to spare for their mean keys.
         refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
             drops) or "never".
-        refresh_every: verifications between two rebuilds, for "every".
+        refresh_every: verifications between two rebuilds, for "every"; if not given, two, and four before the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
         graphs: on a GPU, steps of the draft model and middle passes are recorded and replayed where that is right and
@@ -95,7 +95,7 @@ class EngineConfig:
     retrieval_share: int | None = None
     chunk_size: int | None = None
     refresh: str = "every"
-    refresh_every: int = 2
+    refresh_every: int | None = None
     num_sink_tokens: int = 4
     window_size: int = 252
     graphs: str = "auto"
@@ -128,7 +128,7 @@ class EngineConfig:
         )
         _check((self.retrieval_share or 0) >= 0, "retrieval_share", self.retrieval_share, "0 or more")
         _check(self.refresh in REFRESHES, "refresh", self.refresh, "one of " + ", ".join(REFRESHES))
-        _check(self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
+        _check(self.refresh_every is None or self.refresh_every >= 1, "refresh_every", self.refresh_every, "at least 1")
         _check(self.graphs in GRAPHS, "graphs", self.graphs, "one of " + ", ".join(GRAPHS))
         _check(self.num_sink_tokens >= 0, "num_sink_tokens", self.num_sink_tokens, "0 or more")
         _check(self.window_size >= 8, "window_size", self.window_size, "at least 8")

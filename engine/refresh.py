@@ -18,6 +18,9 @@ _FALL = 0.06
 _USUAL, _USUAL_TRIALS = 0.9, 12.0
 # Verifications after a renewal before acceptance is looked at again: it needs some to show.
 _PAUSE = 2
+# Verifications between two renewals, and before the first one: what a question itself chose holds for a short answer,
+# such as a quotation, and a long one wanders.
+_EVERY, _FIRST = 2, 4
 
 
 class RefreshPolicy(Protocol):
@@ -41,11 +44,11 @@ class Never:
 
 
 class Every:
-    """Renews at every ``count``-th verification of a speculating round."""
+    """Renews at every ``count``-th verification of a speculating round, and first at the ``first``-th."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, first: int = 0) -> None:
         self._count = count
-        self._since = 0
+        self._since = count - (first or count)
 
     def due(self) -> bool:
         return self._since + 1 >= self._count
@@ -92,6 +95,8 @@ class _Fading:
         self._trials = fade * self._trials + trials
 
 
-def policy_of(name: str, every: int) -> RefreshPolicy:
-    """The policy that a configuration names: "never", "drop" or "every" (with its count)."""
-    return Never() if name == "never" else WhenAcceptanceDrops() if name == "drop" else Every(every)
+def policy_of(name: str, every: int | None) -> RefreshPolicy:
+    """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
+    if name == "every":
+        return Every(every) if every else Every(_EVERY, _FIRST)
+    return Never() if name == "never" else WhenAcceptanceDrops()

@@ -68,7 +68,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
     p.add_argument("--gamma2", type=int, default=None, help="tokens pending per verification")
     p.add_argument(
-        "--refresh", metavar="never|drop|N", help="when the selection is renewed: never, when acceptance drops, every N"
+        "--refresh",
+        metavar="never|drop|N|default",
+        help="when the selection is renewed: never, when acceptance drops, every N, or as the engine does",
     )
     p.add_argument(
         "--sweep", choices=SWEEPS, help="vary one setting instead; rows: hierarchical, unless others are named"

@@ -22,13 +22,16 @@ _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 _GAMMAS1, _GAMMAS2 = (1, 2, 4, 6, 8), (4, 8, 12, 16, 24)
-_REFRESHES = ("never", "8", "4", "2", "1", "drop")
+_REFRESHES = ("never", "8", "4", "2", "1", "drop", "default")
 
 SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
 
 
 def refresh_settings(name: str) -> dict[str, Any]:
-    """The configuration behind a refresh policy's short name: never, drop, or verifications between two renewals."""
+    """The configuration behind a refresh policy's short name: never, drop, verifications between two renewals, or
+    default."""
+    if name == "default":
+        return {}
     return {"refresh": "every", "refresh_every": int(name)} if name.isdecimal() else {"refresh": name}
 
 

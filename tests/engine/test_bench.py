@@ -103,7 +103,7 @@ def test_sweeps_vary_one_setting(
     results = run(tiny, book, tmp_path, "--context", "300", "--sweep", sweep, *more)["results"]
     tried = [tuple(r["settings"].values()) for r in results]
     assert (
-        len(tried) == len(set(tried)) == {"budget": 2, "chunk": 6, "temperature": 2, "gammas": 4, "refresh": 6}[sweep]
+        len(tried) == len(set(tried)) == {"budget": 2, "chunk": 6, "temperature": 2, "gammas": 4, "refresh": 7}[sweep]
     )
     assert {r["row"] for r in results} == {"hierarchical"}
     drawn = ElementTree.fromstring(picture.read_text(encoding="utf-8"))

@@ -199,6 +199,11 @@ def test_policies_of_refreshing() -> None:
         every.observe(good, renewed=due[-1])
     assert due == [False, False, True, False, False, True, False]
     assert all(policy_of("every", 1).due() for _ in range(3))
+    ours, due = policy_of("every", None), []
+    for _ in range(10):
+        due.append(ours.due())
+        ours.observe(good, renewed=due[-1])
+    assert due == [False, False, False, True, False, True, False, True, False, True]
     never = policy_of("never", 1)
     never.observe(bad, renewed=False)
     assert not never.due()
