@@ -34,6 +34,9 @@ GROUP = 32
 KERNEL_WIDTH = 16
 """Codes that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
 
+SCALE_BYTES = 2
+"""Of the scale that stands behind the codes of a key, a value or a mean key kept in 8 bits."""
+
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGES = 2
 
@@ -115,6 +118,24 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
     if weights not in BITS:
         return float(itemsize)
     return 1.0 if BITS[weights] == 8 else 0.5 + 2 * itemsize / GROUP
+
+
+def index_is_rounded(head_dim: int, on_cpu: bool) -> bool:
+    """Whether mean keys are kept in 8 bits, each with a scale: where a kernel reads them as they are."""
+    return on_cpu and head_dim % KERNEL_WIDTH == 0
+
+
+def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, rounded: bool) -> int:
+    """Bytes of mean keys per token of context, which lie where the model computes.
+
+    Args:
+        heads: KV heads of all layers together.
+        itemsize: of the dtype that is computed with.
+        chunk_size: tokens that share a mean key.
+        rounded: see ``index_is_rounded``.
+    """
+    each = head_dim + SCALE_BYTES if rounded else head_dim * itemsize
+    return -(-heads * each // chunk_size)
 
 
 def _most(limit: int, holds: Callable[[int], bool]) -> int:

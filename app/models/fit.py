@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.models.shapes import Shape
-from engine.fitting import BITS, CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize, bytes_per_weight
+from engine.fitting import (
+    BITS,
+    CHUNK,
+    DISK_SHARE,
+    MEMORY_SHARE,
+    PINNED_SHARE,
+    KvSize,
+    bytes_per_weight,
+    index_bytes,
+    index_is_rounded,
+)
 
 Verdict = Literal["whole", "part", "none"]
 
@@ -60,7 +70,7 @@ def fit(target: Shape, draft: Shape | None, room: Room) -> Fit:
     itemsize = _itemsize(target, room)
     weights = _weights(target, itemsize, room.rounding)
     weights += _weights(draft, _itemsize(draft, room), "stored") if draft else 0
-    size = _kv_size(target, itemsize, room.kv)
+    size = _kv_size(target, itemsize, room)
     left = int((room.memory - weights) * MEMORY_SHARE)
     tokens = size.most_tokens(target.window, left, 0, 0)
     spilled = size.most_tokens(target.window, left, int(room.host * PINNED_SHARE), int(room.disk * DISK_SHARE))
@@ -77,11 +87,13 @@ def _way_out(target: Shape, draft: Shape | None, room: Room) -> str:
     return next((way for way in ways if fit(target, draft, replace(room, rounding=way)).verdict != "none"), "")
 
 
-def _kv_size(shape: Shape, itemsize: int, kv: str) -> KvSize:
+def _kv_size(shape: Shape, itemsize: int, room: Room) -> KvSize:
     whole = shape.kv_bytes_per_token(itemsize)
-    rounded = kv == "8bit"
+    rounded = room.kv == "8bit"
     kept = shape.rounded_kv_bytes_per_token if rounded else whole
-    return KvSize(shape.layers, kept, whole, rounded, whole // (2 * CHUNK))
+    small = index_is_rounded(shape.head_dim, not room.on_gpu)
+    index = index_bytes(shape.layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
+    return KvSize(shape.layers, kept, whole, rounded, index)
 
 
 def _weights(shape: Shape, itemsize: int, rounding: str) -> int:

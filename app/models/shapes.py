@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
+from engine.fitting import SCALE_BYTES
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 """What the engine walks (``engine.architecture.FAMILIES``; a test keeps the two alike)."""
@@ -43,8 +44,8 @@ class Shape:
 
     @property
     def rounded_kv_bytes_per_token(self) -> int:
-        """Of cache in 8 bits: a byte a number, and two for the scale of each key and value of a head."""
-        return 2 * self.layers * self.kv_heads * (self.head_dim + 2)
+        """Of cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

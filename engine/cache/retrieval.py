@@ -1,4 +1,4 @@
-"""The retrieval cache: a fixed budget of chunks per layer and KV head, picked by score, plus everything recent.
+"""The retrieval cache: a budget of chunks per layer and KV head, picked by score, plus everything recent.
 
 The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete for ``num_slots``
 places, a number that may grow with the context, by the attention that the newest queries pay to their mean key

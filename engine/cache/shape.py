@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.fitting import KERNEL_WIDTH
-
-SCALE_BYTES = 2
-"""Of the scale that stands behind the codes of a key or value kept in 8 bits (``engine.cache.rounding``)."""
+from engine.fitting import SCALE_BYTES, index_bytes, index_is_rounded
 
 
 @dataclass(frozen=True)
@@ -62,12 +59,12 @@ class KvShape:
     @property
     def index_is_rounded(self) -> bool:
         """Whether mean keys are kept in 8 bits, each with a scale: where a kernel reads them as they are."""
-        return self.device.type == "cpu" and self.head_dim % KERNEL_WIDTH == 0
+        return index_is_rounded(self.head_dim, self.device.type == "cpu")
 
     @property
     def index_bytes_per_token(self) -> int:
         """Of the mean keys, which lie where the model computes."""
         if not self.chunk_size:
             return 0
-        each = self.head_dim + SCALE_BYTES if self.index_is_rounded else self.head_dim * self.dtype.itemsize
-        return -(-self.layers * self.kv_heads * each // self.chunk_size)
+        heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize
+        return index_bytes(heads, self.head_dim, itemsize, self.chunk_size, self.index_is_rounded)

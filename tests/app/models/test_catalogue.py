@@ -126,13 +126,18 @@ def test_fit_is_weights_and_cache_against_what_is_free() -> None:
     host=st.integers(0, 10**11),
     disk=st.integers(0, 10**12),
     kv=st.sampled_from(["model", "8bit"]),
+    width=st.sampled_from([64, 72, 128]),
+    where=st.sampled_from(["cpu", "cuda"]),
 )
-def test_the_planner_will_say_the_same(layers: int, heads: int, device: int, host: int, disk: int, kv: str) -> None:
-    shape = Shape(layers, heads, 128, 1, 1, 131_072)
-    theirs = KvShape(layers, heads, 128, torch.bfloat16, torch.device("cpu")).kept_as(kv).indexed(CHUNK)
+def test_the_planner_will_say_the_same(
+    layers: int, heads: int, device: int, host: int, disk: int, kv: str, width: int, where: str
+) -> None:
+    shape = Shape(layers, heads, width, 1, 1, 131_072)
+    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where)).kept_as(kv).indexed(CHUNK)
     said = planner.most_tokens(theirs, shape.window, planner.Resources(device, host, disk))
-    size = fit._kv_size(shape, 2, kv)
-    assert (size.kept, size.whole) == (theirs.bytes_per_token, theirs.whole_bytes_per_token)
+    size = fit._kv_size(shape, 2, Room(0, 0, on_gpu=where == "cuda", kv=kv))
+    parts = theirs.bytes_per_token, theirs.whole_bytes_per_token, theirs.index_bytes_per_token
+    assert (size.kept, size.whole, size.index) == parts
     assert size.most_tokens(shape.window, device, host, disk) == said
 
 
