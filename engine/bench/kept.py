@@ -64,7 +64,7 @@ PARTS = (
     Part("refresh", "How often the selection is renewed.", 32768, SPEEDS[1:2], ALL, 1000, 1, (0.6,), sweep="refresh"),
     Part("lookup", "Where words from the book go.", 32768, LOOKUPS, ALL, 160, 2, questions=8),
     Part("threads", "Threads.", 32768, ("hierarchical",), ("prose",), sweep="threads"),
-    Part("128k", "Our rows after 128,000 tokens.", 128_000, OURS, ALL, tokens=64, repeats=3),
+    Part("128k", "Our rows after 128,000 tokens.", 128_000, OURS, ALL, repeats=3),
     Part("128k-quotations", "Twenty quotations there.", 128_000, SPEEDS[2:], ("quote",), 160, questions=20),
 )
 

@@ -50,6 +50,10 @@ _ANSWERED = """
 """
 
 
+# A frame after a fold is first opened, Gradio gives what is in it its first values once more: no hand is as fast as that.
+_FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))"
+
+
 @dataclass(frozen=True)
 class Server:
     """A server process and how to get in."""
@@ -165,9 +169,16 @@ def long_answers(page: Page) -> None:
     _set(page, Length=2048, Temperature=2)
 
 
+def unfold_settings(page: Page) -> None:
+    """Open what lies below "How answers are made", and let Gradio have done with it."""
+    page.click("#how > button")
+    page.wait_for_selector("#sampling input[type=number]")
+    page.evaluate(_FRAMES)
+
+
 def _set(page: Page, **fields: int) -> None:
     if not page.locator("#sampling").is_visible():
-        page.click("#how > button")
+        unfold_settings(page)
     for label, value in fields.items():
         field = page.get_by_label(f"number input for {label}")
         field.fill(str(value))

@@ -26,6 +26,7 @@ from tests.e2e.steps import (
     long_answers,
     questions,
     reload,
+    unfold_settings,
     until,
     versions,
 )
@@ -148,7 +149,7 @@ def test_a_reload_keeps_the_chat(app: Server, open_page: Open, short_book: Path)
 def test_plain_decoding_says_so(app: Server, open_page: Open, short_book: Path) -> None:
     page = open_page(app)
     with_book(page, short_book)
-    page.click("#how > button")
+    unfold_settings(page)
     page.get_by_text("Plain: one token at a time").click()
     page.click("#how > button")
     answer_length(page)
