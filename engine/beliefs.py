@@ -15,6 +15,9 @@ _MEMORY = 40.0
 _BOOK_MEMORY = 16.0
 # Trials that a first belief counts for, and those after which it counts for half as much.
 _FIRST_TRIALS, _FORGOTTEN = 2.5, 4.0
+# What is not looked at ages to so many trials, of which each further one takes this share: the rate stays, and is
+# changed the sooner by what is seen next.
+_AGED, _AGEING = 6.0, 1.0 / 64.0
 # Acceptance is never believed to be certain.
 SUREST = 0.995
 
@@ -74,6 +77,12 @@ class Record:
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
+    def age(self) -> None:
+        """A token was made without a trial: the text may have become another one."""
+        if self._trials > _AGED:
+            kept = max(_AGED / self._trials, 1.0 - _AGEING)
+            self._accepted, self._trials = kept * self._accepted, kept * self._trials
+
 
 class Chances:
     """Acceptance by class of confidence."""
@@ -85,6 +94,10 @@ class Chances:
         """Learn from trials."""
         for trial in trials:
             self._records[bisect_right(CONFIDENCE_EDGES, trial.confidence)].add(int(trial.accepted), 1)
+
+    def age(self) -> None:
+        for record in self._records:
+            record.age()
 
     def table(self) -> tuple[float, ...]:
         """Believed acceptance of each class."""
@@ -132,6 +145,17 @@ class Beliefs:
         self.books = [Record(chance, _BOOK_MEMORY) for chance in _BOOK_CHANCES]
         self.drafted = Chances(_DRAFT_CHANCES)
         self.judged = Chances(_MIDDLE_CHANCES)
+
+    def age(self) -> None:
+        """A token was made without speculation. What the book says is learned all the same."""
+        self.verify.age()
+        self.judged.age()
+        self.age_draft()
+
+    def age_draft(self) -> None:
+        """A round was run without the draft model."""
+        for records in (self.middle, self.direct, self.drafted):
+            records.age()
 
     def book(self, match: int) -> Record:
         """The record of matches of this length."""

@@ -24,7 +24,7 @@ from engine.choice import (
     least_chances,
     tokens_per_ms,
 )
-from engine.costs import CostFit, Costs, PassCost
+from engine.costs import FORGETS, CostFit, Costs, PassCost
 from engine.events import Round
 
 # Cost of one more token in a pass, as a share of the pass with one token, before it has been measured.
@@ -33,15 +33,23 @@ _FIRST_SLOPE = 0.04
 _WORTH_CHANGING = 1.03
 # Speculation that has lost time must promise this much more than plain decoding before it goes on.
 _WORTH_RISKING = 1.2
-# Time that trying things out may lose: so many plain steps, and this share of all time, over so many tokens.
+# Plain steps that trying things out may lose, a share of all steps beside them, over so many tokens.
 _LOSS_STEPS, _LOSS_SHARE, _LOSS_MEMORY = 1.0, 0.005, 512
-# After so many plain rounds one round tries speculation; each try that finds nothing doubles the wait.
-_FIRST_PROBE, _LAST_PROBE = 16, 512
-# Rounds after which the cost of a plain step is looked at again where the choice promises less than so much more; the
-# first measurement is the best of a few, and the first look follows soon.
-_PLAIN_UNSEEN, _PLAIN_FIRST, _CLOSE = 24, 4, 1.5
-# Rounds without the draft model after which it is looked at again; each look that finds nothing doubles the wait.
-_DRAFT_UNSEEN = 8
+# Of what was won before, so many average rounds' time may be lost again: a text that has become hard is to be noticed,
+# and a few unlucky rounds are not. The most that is held against speculation, since a text may become easy again.
+_CREDIT, _DEBT = 4.0, 5.0
+# What the last speculating round counts for after the next one, where the question is whether they lose at the moment.
+_LATELY = 0.9
+# After so many plain rounds one round tries speculation; each try that finds nothing doubles the wait, and one that
+# saved time is followed by another at once.
+_FIRST_PROBE, _LAST_PROBE = 16, 64
+# Rounds after which the cost of a plain step is looked at again where the choice promises less than so much more, and
+# where it promises more; the first measurement is the best of a few, and the first look follows soon. A step that took
+# so much more or less than was believed is looked at once more.
+_PLAIN_UNSEEN, _PLAIN_FAR, _PLAIN_FIRST, _CLOSE, _SURPRISE = 24, 96, 4, 1.5, 0.2
+# Rounds without the draft model after which it is looked at again; each look that finds nothing doubles the wait, and
+# one of which most was accepted is followed by another at once.
+_DRAFT_UNSEEN, _DRAFT_LAST, _MOST = 8, 32, 0.6
 # A try supposes that this part of what is rejected now would be accepted.
 _HOPE = 0.5
 # Rounds between two looks at the whole grid, after the first ones.
@@ -106,14 +114,20 @@ class Controller:
     def __init__(self, costs: Costs, limits: Limits) -> None:
         self.limits = limits
         self.beliefs = Beliefs()
-        self._draft_ms = costs.draft
+        self._draft_ms = self._first_draft_ms = costs.draft
         self._middle, self._verify = CostFit(costs.middle), CostFit(costs.verify)
         self.choice = PLAIN
         self._rounds = self._plain_rounds = 0
         self._since_plain = _PLAIN_UNSEEN - _PLAIN_FIRST
         self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
         self._wait = _FIRST_PROBE
-        self._tokens = self._spent = 0.0  # of the newest rounds: tokens committed, and milliseconds
+        self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
+        self._lately = (
+            0.0,
+            0.0,
+            0.0,
+        )  # the last few speculating rounds: their tokens, plain steps in their time, weight
+        self._stopped = False  # because they lost time, whatever is believed: until a try wins some
 
     @property
     def costs(self) -> Costs:
@@ -139,7 +153,7 @@ class Controller:
             return choice
         if not choice.speculates:
             choice = self._probe(costs, rates)
-        elif self._since_plain >= _PLAIN_UNSEEN and self._is_close(choice, costs, rates):
+        elif self._since_plain >= (_PLAIN_UNSEEN if self._is_close(choice, costs, rates) else _PLAIN_FAR):
             choice = PLAIN
         elif choice.passes and not choice.draft and self.limits.draft:
             choice = self._look_at_draft(choice)
@@ -149,13 +163,22 @@ class Controller:
         """Learn from a round that was run with ``choice``."""
         beliefs, offer = self.beliefs, lesson.offer
         proposed = done.verify.proposed + done.lookup.proposed
-        self._verify.add(proposed + 1, done.split.verify + done.split.transfer)
+        verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
+        if choice.speculates:
+            self._since_plain += 1
+        elif abs(verify_ms - plain_ms) < _SURPRISE * plain_ms:
+            self._since_plain = 0
+        self._verify.add(proposed + 1, verify_ms)
         for tokens, ms in lesson.passes:
             self._middle.add(tokens, ms)
         if lesson.draft_steps:
             self._draft_ms += _NEWEST * (min(lesson.draft_ms / lesson.draft_steps, 3 * self._draft_ms) - self._draft_ms)
         hits = sum(trial.accepted for trial in lesson.drafted)
         (beliefs.middle if choice.passes else beliefs.direct).add(hits, len(lesson.drafted))
+        if choice.passes and not choice.draft:
+            beliefs.age_draft()
+        elif choice.passes and not self.choice.draft and hits > _MOST * len(lesson.drafted):
+            self._since_draft = self._draft_wait
         beliefs.drafted.add(lesson.drafted)
         beliefs.judged.add(lesson.judged)
         if choice.passes:
@@ -165,11 +188,28 @@ class Controller:
             seen = offer.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             beliefs.book(offer.match).add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
-        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+        self._settle(choice, done)
+
+    def _settle(self, choice: Choice, done: Round) -> None:
+        """Book what the round won or lost against plain decoding, in steps of it: a machine that is slow for a while is
+        slow for both."""
         fade = max(0.0, 1.0 - len(done.tokens) / _LOSS_MEMORY)
-        self._spent = fade * self._spent + spent
         self._tokens = fade * self._tokens + len(done.tokens)
-        self._since_plain = self._since_plain + 1 if choice.speculates else 0
+        self._lost *= fade
+        if choice.speculates:
+            spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+            steps, made = spent / self._verify.cost.ms(1), len(done.tokens)
+            tokens, spans, weight = self._lately
+            self._lately = _LATELY * tokens + made, _LATELY * spans + steps, _LATELY * weight + 1.0
+            credit = _CREDIT * self._lately[1] / self._lately[2]
+            self._lost = min(_DEBT, max(-credit, self._lost + steps - made))
+            if made > steps and not choice.copy and not self.choice.speculates:
+                self._plain_rounds, self._stopped = self._wait, False
+            return
+        self.beliefs.age()
+        self._verify.forget(one=False)
+        self._middle.forget(one=True)
+        self._draft_ms += (1.0 - FORGETS) * (self._first_draft_ms - self._draft_ms)
 
     @staticmethod
     def _is_close(choice: Choice, costs: Costs, rates: Rates) -> bool:
@@ -179,15 +219,16 @@ class Controller:
     @property
     def _in_debt(self) -> bool:
         """Whether speculation has lost more time than trying things out may."""
-        plain = self._verify.cost.ms(1)
-        return self._spent - self._tokens * plain > _LOSS_STEPS * plain + _LOSS_SHARE * self._spent
+        return self._lost > _LOSS_STEPS + _LOSS_SHARE * self._tokens
 
     def _rethink(self, costs: Costs, rates: Rates) -> None:
         passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
         best = best_choice(costs, rates, Limits(self.limits.draft, passes))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
-        if self._in_debt and promised < _WORTH_RISKING * plain:
+        if self._in_debt and self.choice.speculates and self._lately[0] < self._lately[1]:
+            self._stopped, self._lost = True, 0.0
+        if self._stopped or (self._in_debt and promised < _WORTH_RISKING * plain):
             self.choice = PLAIN
         elif promised > _WORTH_CHANGING * tokens_per_ms(self.choice, costs, rates):
             self.choice = best
@@ -213,7 +254,7 @@ class Controller:
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
             return choice
-        self._since_draft, self._draft_wait = 0, min(_LAST_PROBE, 2 * self._draft_wait)
+        self._since_draft, self._draft_wait = 0, min(_DRAFT_LAST, 2 * self._draft_wait)
         return replace(choice, draft=1)
 
     def _patient(self, choice: Choice, costs: Costs, rates: Rates) -> Choice:

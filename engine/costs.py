@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+FORGETS = 0.98
+"""The same where plain steps are taken instead: what was measured in a slow moment must not be believed for ever."""
+
 # What a pass counts after the next one has been seen: about twenty passes are remembered.
 _FADE = 0.95
 # Weight of the first measurement's base, and of its slope, against the passes that follow it.
@@ -76,6 +79,17 @@ class CostFit:
         x, y = tokens - 1.0, min(ms, _DISTURBED * self.cost.ms(tokens))
         new = (1.0, x, x * x, y, x * y)
         self._sums = [_FADE * old + value for old, value in zip(self._sums, new, strict=True)]
+        self._fit()
+
+    def forget(self, *, one: bool) -> None:
+        """No pass over several tokens was taken, nor over ``one``: what they took counts for less from now on, and what
+        was measured first for more."""
+        self._sums = [FORGETS * old for old in self._sums]
+        if one:
+            self._one += (1.0 - FORGETS) * (self._first.ms(1) - self._one)
+        self._fit()
+
+    def _fit(self) -> None:
         n, x, xx, y, xy = self._sums
         # The first measurement holds base and slope each by itself: passes of one length must not bend the slope.
         first, pull = self._first, _FIRST_WEIGHT * (_LONG_PASS - 1) ** 2

@@ -50,7 +50,7 @@ _ANSWERED = """
 """
 
 
-# A frame after a fold is first opened, Gradio gives what is in it its first values once more: no hand is as fast as that.
+# A frame after a fold is first opened, Gradio gives what is in it its first values once more. No hand is so fast.
 _FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))"
 
 

@@ -152,6 +152,7 @@ class World:
         self.costs, self.rates = costs, known
         self.rng = random.Random(seed)
         self.offer = NOTHING
+        self.slowness = 1.0
 
     def prefix(self, rate: float, count: int) -> int:
         accepted = 0
@@ -169,7 +170,7 @@ class World:
         return made
 
     def round(self, choice: Choice) -> tuple[Round, Lesson]:
-        noise = self.rng.uniform(0.9, 1.2)
+        noise = self.slowness * self.rng.uniform(0.9, 1.2)
         lesson = Lesson(self.offer)
         proposed, drafted = 0, []
         if choice.passes:
@@ -269,6 +270,36 @@ def test_follows_a_change_of_the_text() -> None:
     world.rates = rates(0.97, 0.99)
     speed(world, controller, 150)
     assert controller.choice.passes * (controller.choice.draft + 1) > 2 * hard.passes * (hard.draft + 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("costs", [SHORT_TEXT, STEEP])
+def test_speculation_comes_back_with_an_easy_text(costs: Costs, seed: int) -> None:
+    """After a long hard text, read in part while the machine was slow, an easy one is not read plainly for ever."""
+    hard, easy = rates(0.1, 0.3), Rates(0.8, 0.97, 0.85)
+    world, controller = World(costs, easy, seed), Controller(measured(costs), LIMITS)
+    speed(world, controller, 100)
+    world.slowness = 2.0
+    speed(world, controller, 60)
+    world.rates = hard
+    speed(world, controller, 60)
+    world.slowness = 1.0
+    assert speed(world, controller, 600) > 0.9 / costs.verify.ms(1) / 1.05
+    assert not controller.choice.speculates
+    world.rates = easy
+    speed(world, controller, 200)
+    best = tokens_per_ms(best_choice(costs, easy, LIMITS), costs, easy) / 1.05
+    assert speed(world, controller, 300) > 0.8 * best
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, STEEP])
+def test_what_was_won_is_not_lost_again(costs: Costs, seed: int) -> None:
+    """A text that becomes hard after an easy one: the next hundred tokens cost little more than plain decoding."""
+    world, controller = World(costs, Rates(0.9, 0.98, 0.9), seed), Controller(measured(costs), LIMITS)
+    speed(world, controller, 400)
+    world.rates = rates(0.0, 0.0)
+    assert speed(world, controller, 100) > 0.8 / costs.verify.ms(1) / 1.05
 
 
 def test_without_a_draft_only_passes_are_chosen() -> None:
