@@ -122,11 +122,7 @@ class Controller:
         self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
         self._wait = _FIRST_PROBE
         self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
-        self._lately = (
-            0.0,
-            0.0,
-            0.0,
-        )  # the last few speculating rounds: their tokens, plain steps in their time, weight
+        self._lately = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
         self._stopped = False  # because they lost time, whatever is believed: until a try wins some
 
     @property
