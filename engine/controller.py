@@ -38,8 +38,9 @@ _LOSS_STEPS, _LOSS_SHARE, _LOSS_MEMORY = 1.0, 0.005, 512
 # Of what was won before, so many average rounds' time may be lost again: a text that has become hard is to be noticed,
 # and a few unlucky rounds are not. The most that is held against speculation, since a text may become easy again.
 _CREDIT, _DEBT = 4.0, 5.0
-# What the last speculating round counts for after the next one, where the question is whether they lose at the moment.
-_LATELY = 0.9
+# What the last speculating round counts for after the next one, where the question is whether they lose at the moment,
+# and the weight of rounds below which that is no question yet: the first round of an answer is often a short one.
+_LATELY, _ENOUGH = 0.9, 4.0
 # After so many plain rounds one round tries speculation; each try that finds nothing doubles the wait, and one that
 # saved time is followed by another at once.
 _FIRST_PROBE, _LAST_PROBE = 16, 64
@@ -217,12 +218,18 @@ class Controller:
         """Whether speculation has lost more time than trying things out may."""
         return self._lost > _LOSS_STEPS + _LOSS_SHARE * self._tokens
 
+    @property
+    def _loses(self) -> bool:
+        """Whether the last speculating rounds, taken together, were slower than plain decoding."""
+        made, steps, weight = self._lately
+        return weight > _ENOUGH and made < steps
+
     def _rethink(self, costs: Costs, rates: Rates) -> None:
         passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
         best = best_choice(costs, rates, Limits(self.limits.draft, passes))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
-        if self._in_debt and self.choice.speculates and self._lately[0] < self._lately[1]:
+        if self._in_debt and self.choice.speculates and self._loses:
             self._stopped, self._lost = True, 0.0
         if self._stopped or (self._in_debt and promised < _WORTH_RISKING * plain):
             self.choice = PLAIN

@@ -302,6 +302,19 @@ def test_what_was_won_is_not_lost_again(costs: Costs, seed: int) -> None:
     assert speed(world, controller, 100) > 0.8 / costs.verify.ms(1) / 1.05
 
 
+def test_an_unlucky_first_round_does_not_end_speculation() -> None:
+    """A book that is read for the first time: its first answer often begins with a round that is rejected at once."""
+    world, controller = World(LONG_BOOK, rates(0.0, 0.0), 1), Controller(measured(LONG_BOOK), LIMITS)
+    while not (choice := controller.next()).passes:
+        controller.observe(choice, *world.round(choice))
+    for _ in range(2):
+        done, lesson = world.round(choice)
+        assert len(done.tokens) == 1
+        controller.observe(choice, done, lesson)
+    world.rates = rates(0.5, 0.9)
+    assert speed(world, controller, 8) > 1.2 / LONG_BOOK.verify.ms(1)
+
+
 def test_without_a_draft_only_passes_are_chosen() -> None:
     world = World(LONG_BOOK, rates(0.0, 0.95), 2)
     controller = Controller(LONG_BOOK, Limits(0, 8))
