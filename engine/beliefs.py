@@ -15,8 +15,8 @@ _MEMORY = 40.0
 _BOOK_MEMORY = 16.0
 # Trials that a first belief counts for, and those after which it counts for half as much.
 _FIRST_TRIALS, _FORGOTTEN = 2.5, 4.0
-# What is not looked at ages to so many trials, of which each further one takes this share: the rate stays, and is
-# changed the sooner by what is seen next.
+# While nothing is tried, every token takes this share of the trials that are remembered, down to so many: the rate
+# stays, and is changed the sooner by what is seen next.
 _AGED, _AGEING = 6.0, 1.0 / 64.0
 # Acceptance is never believed to be certain.
 SUREST = 0.995

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORGETS = 0.98
-"""The same where plain steps are taken instead: what was measured in a slow moment must not be believed for ever."""
+"""What earlier passes count for after a plain step in their place: a slow moment must not be believed for ever."""
 
 # What a pass counts after the next one has been seen: about twenty passes are remembered.
 _FADE = 0.95
