@@ -77,10 +77,10 @@ class Record:
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
-    def age(self) -> None:
-        """A token was made without a trial: the text may have become another one."""
+    def age(self, tokens: int = 1) -> None:
+        """So many tokens were made without a trial: the text may have become another one."""
         if self._trials > _AGED:
-            kept = max(_AGED / self._trials, 1.0 - _AGEING)
+            kept = max(_AGED / self._trials, (1.0 - _AGEING) ** tokens)
             self._accepted, self._trials = kept * self._accepted, kept * self._trials
 
 
@@ -95,9 +95,10 @@ class Chances:
         for trial in trials:
             self._records[bisect_right(CONFIDENCE_EDGES, trial.confidence)].add(int(trial.accepted), 1)
 
-    def age(self) -> None:
+    def age(self, tokens: int = 1) -> None:
+        """As every ``Record.age``."""
         for record in self._records:
-            record.age()
+            record.age(tokens)
 
     def table(self) -> tuple[float, ...]:
         """Believed acceptance of each class."""
@@ -146,16 +147,16 @@ class Beliefs:
         self.drafted = Chances(_DRAFT_CHANCES)
         self.judged = Chances(_MIDDLE_CHANCES)
 
-    def age(self) -> None:
-        """A token was made without speculation. What the book says is learned all the same."""
-        self.verify.age()
-        self.judged.age()
-        self.age_draft()
+    def age(self, tokens: int) -> None:
+        """So many tokens were made without speculation. What the book says is learned all the same."""
+        self.verify.age(tokens)
+        self.judged.age(tokens)
+        self.age_draft(tokens)
 
-    def age_draft(self) -> None:
-        """A round was run without the draft model."""
+    def age_draft(self, tokens: int = 1) -> None:
+        """So many rounds were run without the draft model."""
         for records in (self.middle, self.direct, self.drafted):
-            records.age()
+            records.age(tokens)
 
     def book(self, match: int) -> Record:
         """The record of matches of this length."""

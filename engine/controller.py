@@ -24,7 +24,7 @@ from engine.choice import (
     least_chances,
     tokens_per_ms,
 )
-from engine.costs import FORGETS, CostFit, Costs, PassCost
+from engine.costs import CostFit, Costs, PassCost
 from engine.events import Round
 
 # Cost of one more token in a pass, as a share of the pass with one token, before it has been measured.
@@ -53,12 +53,10 @@ _PLAIN_UNSEEN, _PLAIN_FAR, _PLAIN_FIRST, _CLOSE, _SURPRISE = 24, 96, 4, 1.5, 0.2
 _DRAFT_UNSEEN, _DRAFT_LAST, _MOST = 8, 32, 0.6
 # A try supposes that this part of what is rejected now would be accepted.
 _HOPE = 0.5
-# Rounds between two looks at the whole grid, after the first ones.
-_RETHINK, _FIRST_ROUNDS = 4, 16
+# Rounds between two looks at the whole grid, after the first ones; while plain steps teach little, so many.
+_RETHINK, _RETHINK_PLAIN, _FIRST_ROUNDS = 4, 16, 16
 # Middle passes of the first rounds, and verified tokens that allow one more: an unknown text is tried in short rounds.
 _FIRST_PASSES, _TOKENS_PER_PASS = 2, 3
-# Weight of the newest draft step in the running estimate of its cost.
-_NEWEST = 0.1
 # With patience, a round may go on for this much more than the average round should.
 _OVERTIME = 2
 # Lengths that are fixed by a seed: a match as long as this is copied, so many times its length.
@@ -115,10 +113,11 @@ class Controller:
     def __init__(self, costs: Costs, limits: Limits) -> None:
         self.limits = limits
         self.beliefs = Beliefs()
-        self._draft_ms = self._first_draft_ms = costs.draft
+        self._draft = CostFit(PassCost(costs.draft, 0.0))
         self._middle, self._verify = CostFit(costs.middle), CostFit(costs.verify)
         self.choice = PLAIN
         self._rounds = self._plain_rounds = 0
+        self._unthought = self._untried = 0  # rounds since the grid was looked at; plain ones not yet forgotten for
         self._since_plain = _PLAIN_UNSEEN - _PLAIN_FIRST
         self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
         self._wait = _FIRST_PROBE
@@ -129,7 +128,7 @@ class Controller:
     @property
     def costs(self) -> Costs:
         """Costs as they are believed now."""
-        return Costs(self._draft_ms, self._middle.cost, self._verify.cost)
+        return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost)
 
     @property
     def rates(self) -> Rates:
@@ -138,14 +137,20 @@ class Controller:
 
     def next(self, offer: Offer = NOTHING) -> Choice:
         """How to speculate in the next round."""
-        costs, rates = self.costs, self.beliefs.rates(offer.match)
         young = self._rounds < _FIRST_ROUNDS or (self.choice.speculates and self._in_debt)
-        if young or self._rounds % _RETHINK == 0:
+        rethinks = young or self._unthought >= (_RETHINK if self.choice.speculates else _RETHINK_PLAIN)
+        if rethinks:
+            self._forget()
+        costs, rates = self.costs, self.beliefs.rates(offer.match)
+        if rethinks:
             self._rethink(costs, rates)
         self._rounds += 1
+        self._unthought += 1
         # The book is asked every round: a match comes and goes.
         copies = [Choice(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(offer.tokens), self.limits.copy)]
-        choice = max([self.choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
+        choice = self.choice
+        if copies:
+            choice = max([choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
         if choice.copy:
             return choice
         if not choice.speculates:
@@ -162,14 +167,17 @@ class Controller:
         proposed = done.verify.proposed + done.lookup.proposed
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         if choice.speculates:
+            self._forget()
             self._since_plain += 1
+            if not self.choice.speculates and not choice.copy:
+                self._unthought = _RETHINK_PLAIN  # what a try has shown is looked at now
         elif abs(verify_ms - plain_ms) < _SURPRISE * plain_ms:
             self._since_plain = 0
         self._verify.add(proposed + 1, verify_ms)
         for tokens, ms in lesson.passes:
             self._middle.add(tokens, ms)
         if lesson.draft_steps:
-            self._draft_ms += _NEWEST * (min(lesson.draft_ms / lesson.draft_steps, 3 * self._draft_ms) - self._draft_ms)
+            self._draft.add(1, lesson.draft_ms / lesson.draft_steps)
         hits = sum(trial.accepted for trial in lesson.drafted)
         (beliefs.middle if choice.passes else beliefs.direct).add(hits, len(lesson.drafted))
         if choice.passes and not choice.draft:
@@ -193,20 +201,27 @@ class Controller:
         fade = max(0.0, 1.0 - len(done.tokens) / _LOSS_MEMORY)
         self._tokens = fade * self._tokens + len(done.tokens)
         self._lost *= fade
-        if choice.speculates:
-            spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
-            steps, made = spent / self._verify.cost.ms(1), len(done.tokens)
-            tokens, spans, weight = self._lately
-            self._lately = _LATELY * tokens + made, _LATELY * spans + steps, _LATELY * weight + 1.0
-            credit = _CREDIT * self._lately[1] / self._lately[2]
-            self._lost = min(_DEBT, max(-credit, self._lost + steps - made))
-            if made > steps and not choice.copy and not self.choice.speculates:
-                self._plain_rounds, self._stopped = self._wait, False
+        if not choice.speculates:
+            self._untried += 1
             return
-        self.beliefs.age()
-        self._verify.forget(one=False)
-        self._middle.forget(one=True)
-        self._draft_ms += (1.0 - FORGETS) * (self._first_draft_ms - self._draft_ms)
+        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+        steps, made = spent / self._verify.cost.ms(1), len(done.tokens)
+        tokens, spans, weight = self._lately
+        self._lately = _LATELY * tokens + made, _LATELY * spans + steps, _LATELY * weight + 1.0
+        credit = _CREDIT * self._lately[1] / self._lately[2]
+        self._lost = min(_DEBT, max(-credit, self._lost + steps - made))
+        if made > steps and not choice.copy and not self.choice.speculates:
+            self._plain_rounds, self._stopped = self._wait, False
+
+    def _forget(self) -> None:
+        """Believe less of what plain steps have not tried since. Done when it is asked for: a plain step has little
+        time to spare."""
+        if self._untried:
+            self.beliefs.age(self._untried)
+            self._verify.forget(self._untried, one=False)
+            self._middle.forget(self._untried, one=True)
+            self._draft.forget(self._untried, one=True)
+            self._untried = 0
 
     @staticmethod
     def _is_close(choice: Choice, costs: Costs, rates: Rates) -> bool:
@@ -225,6 +240,7 @@ class Controller:
         return weight > _ENOUGH and made < steps
 
     def _rethink(self, costs: Costs, rates: Rates) -> None:
+        self._unthought = 0
         passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
         best = best_choice(costs, rates, Limits(self.limits.draft, passes))
         plain = tokens_per_ms(PLAIN, costs, rates)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-FORGETS = 0.98
-"""What earlier passes count for after a plain step in their place: a slow moment must not be believed for ever."""
-
 # What a pass counts after the next one has been seen: about twenty passes are remembered.
 _FADE = 0.95
+# What earlier passes count for after a plain step in their place: a slow moment must not be believed for ever.
+_FORGETS = 0.98
 # Weight of the first measurement's base, and of its slope, against the passes that follow it.
 _FIRST_WEIGHT = 0.3
 # A pass that took this many times what was expected was disturbed: it counts for no more than that.
@@ -81,12 +80,13 @@ class CostFit:
         self._sums = [_FADE * old + value for old, value in zip(self._sums, new, strict=True)]
         self._fit()
 
-    def forget(self, *, one: bool) -> None:
-        """No pass over several tokens was taken, nor over ``one``: what they took counts for less from now on, and what
-        was measured first for more."""
-        self._sums = [FORGETS * old for old in self._sums]
+    def forget(self, steps: int, *, one: bool) -> None:
+        """For so many plain steps no pass over several tokens was taken, nor over ``one``: what they took counts for
+        less from now on, and what was measured first for more."""
+        kept = _FORGETS**steps
+        self._sums = [kept * old for old in self._sums]
         if one:
-            self._one += (1.0 - FORGETS) * (self._first.ms(1) - self._one)
+            self._one += (1.0 - kept) * (self._first.ms(1) - self._one)
         self._fit()
 
     def _fit(self) -> None:

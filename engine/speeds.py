@@ -20,7 +20,7 @@ LEAST_BUDGET, MOST_BUDGET = 1024, 8192
 """Bounds of the retrieval budget in tokens. The smaller one loses little acceptance on the bundled pair (README), the
 larger is twice what TriForce (arXiv 2404.11912) takes at 128K."""
 
-BUDGET_SHARE = 16
+BUDGET_SHARE = 10
 """The retrieval budget is one token of the book in so many where that is more: the longer a book, the dearer it is to
 verify, and the more tokens compete. TriForce takes a 32nd at 128K; measured in the README."""
 

@@ -32,6 +32,7 @@ from engine.bench.peers import PEERS, generate
 from engine.bench.report import Result, Run, result_of
 from engine.bench.standins import note
 from engine.bench.workloads import Case, Workloads
+from engine.cache.full import FullCache
 from engine.cache.retrieval import QueryTap, RetrievalCache
 from engine.cache.selection import QUERIES
 from engine.choice import COPY_LENGTHS, Limits
@@ -74,7 +75,16 @@ _PLAIN_PROBES = 3
 
 
 class RecentChunks(RetrievalCache):
-    """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask."""
+    """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask: nothing is scored, and no
+    mean keys are kept."""
+
+    def __init__(self, full: FullCache, *sizes: int) -> None:
+        on_hand = full.on_hand
+        super().__init__(full, *sizes)
+        full.on_hand = on_hand
+
+    def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> torch.Tensor | None:
+        return None
 
     def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> None:
         chunks = self.boundary // self.chunk_size
@@ -95,6 +105,7 @@ class Bench:
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
         self._paces: dict[str, Pace] = {}
+        self._recent: RetrievalCache | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
 
@@ -117,6 +128,7 @@ class Bench:
         session = self.session
         session.config = config
         session.hierarchy = Hierarchy(config, session.target, session.draft, session.full)
+        self._recent = None
 
     def prefill(self, context: int) -> None:
         """Have the first ``context`` tokens of the book, and nothing else, in the full cache."""
@@ -205,11 +217,17 @@ class Bench:
         if row == "plain":
             return decoding.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
-        retrieval = levels.make_retrieval(RecentChunks) if kind.recent else levels.retrieval
+        retrieval = self._recent_chunks() if kind.recent else levels.retrieval
         drafter = self._drafter(kind)
         decoding.aim(context, retrieval, drafter, tap)
         pace = self._pace(row, kind, context, retrieval, drafter)
         return decoding.hierarchical(context, retrieval, drafter, levels.speculation(pace, drafter))
+
+    def _recent_chunks(self) -> RetrievalCache:
+        """Made once for all answers, as the session's own retrieval cache is."""
+        if self._recent is None:
+            self._recent = self.session.hierarchy.make_retrieval(RecentChunks)
+        return self._recent
 
     def _drafter(self, kind: Row) -> Drafter:
         drafter = self.session.hierarchy.drafter
