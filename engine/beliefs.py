@@ -18,6 +18,8 @@ _FIRST_TRIALS, _FORGOTTEN = 2.5, 4.0
 # While nothing is tried, every token takes this share of the trials that are remembered, down to so many: the rate
 # stays, and is changed the sooner by what is seen next.
 _AGED, _AGEING = 6.0, 1.0 / 64.0
+# What a trial counts for that another judge held.
+_HEARSAY = 0.5
 # Acceptance is never believed to be certain.
 SUREST = 0.995
 
@@ -71,11 +73,15 @@ class Record:
         first = _FIRST_TRIALS / (1.0 + self._trials / _FORGOTTEN)
         return min(SUREST, (self._accepted + belief * first) / (self._trials + first))
 
-    def add(self, accepted: int, trials: int) -> None:
+    def add(self, accepted: float, trials: float) -> None:
         """Only the accepted prefix and the rejection that ended it are trials: what came after was not looked at."""
         fade = max(0.0, 1.0 - trials / self._memory)
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
+
+    def hear(self, accepted: float, trials: float) -> None:
+        """As ``add``, of trials before another judge: so many of them would have been accepted here."""
+        self.add(_HEARSAY * accepted, _HEARSAY * trials)
 
     def age(self, tokens: int = 1) -> None:
         """So many tokens were made without a trial: the text may have become another one."""
@@ -146,6 +152,17 @@ class Beliefs:
         self.books = [Record(chance, _BOOK_MEMORY) for chance in _BOOK_CHANCES]
         self.drafted = Chances(_DRAFT_CHANCES)
         self.judged = Chances(_MIDDLE_CHANCES)
+
+    def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
+        """The draft's proposals were judged by the full cache, ``direct``, or by the middle level. What the one says
+        the other would say much the same: without that a way to speculate that failed once is never looked at again."""
+        verify = self.verify.rate
+        if direct:
+            self.direct.add(accepted, trials)
+            self.middle.hear(min(float(trials), accepted / verify), trials)
+        else:
+            self.middle.add(accepted, trials)
+            self.direct.hear(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
         """So many tokens were made without speculation. What the book says is learned all the same."""

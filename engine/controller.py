@@ -138,23 +138,21 @@ class Controller:
     def next(self, offer: Offer = NOTHING) -> Choice:
         """How to speculate in the next round."""
         young = self._rounds < _FIRST_ROUNDS or (self.choice.speculates and self._in_debt)
-        rethinks = young or self._unthought >= (_RETHINK if self.choice.speculates else _RETHINK_PLAIN)
-        if rethinks:
+        if young or self._unthought >= (_RETHINK if self.choice.speculates else _RETHINK_PLAIN):
             self._forget()
-        costs, rates = self.costs, self.beliefs.rates(offer.match)
-        if rethinks:
-            self._rethink(costs, rates)
+            self._rethink(self.costs, self.rates)
         self._rounds += 1
         self._unthought += 1
         # The book is asked every round: a match comes and goes.
         copies = [Choice(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(offer.tokens), self.limits.copy)]
-        choice = self.choice
-        if copies:
-            choice = max([choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
+        if not copies and not self.choice.speculates and self._waits():
+            return PLAIN  # at once: a plain step has little time to spare
+        costs, rates = self.costs, self.beliefs.rates(offer.match)
+        choice = max([self.choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
         if choice.copy:
             return choice
         if not choice.speculates:
-            choice = self._probe(costs, rates)
+            choice = PLAIN if copies and self._waits() else self._probe(costs, rates)
         elif self._since_plain >= (_PLAIN_UNSEEN if self._is_close(choice, costs, rates) else _PLAIN_FAR):
             choice = PLAIN
         elif choice.passes and not choice.draft and self.limits.draft:
@@ -163,23 +161,34 @@ class Controller:
 
     def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
         """Learn from a round that was run with ``choice``."""
-        beliefs, offer = self.beliefs, lesson.offer
-        proposed = done.verify.proposed + done.lookup.proposed
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         if choice.speculates:
             self._forget()
+            self._learn(choice, done, lesson)
             self._since_plain += 1
             if not self.choice.speculates and not choice.copy:
                 self._unthought = _RETHINK_PLAIN  # what a try has shown is looked at now
         elif abs(verify_ms - plain_ms) < _SURPRISE * plain_ms:
             self._since_plain = 0
-        self._verify.add(proposed + 1, verify_ms)
+        self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
+        offer = lesson.offer
+        if offer.match:
+            # What the book would have said is known whoever proposed.
+            seen = offer.tokens[: len(done.tokens)]
+            same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
+            record = self.beliefs.book(offer.match)
+            record.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
+        self._settle(choice, done)
+
+    def _learn(self, choice: Choice, done: Round, lesson: Lesson) -> None:
+        """What the draft model and the middle level showed in a round."""
+        beliefs = self.beliefs
         for tokens, ms in lesson.passes:
             self._middle.add(tokens, ms)
         if lesson.draft_steps:
             self._draft.add(1, lesson.draft_ms / lesson.draft_steps)
         hits = sum(trial.accepted for trial in lesson.drafted)
-        (beliefs.middle if choice.passes else beliefs.direct).add(hits, len(lesson.drafted))
+        beliefs.add_draft(hits, len(lesson.drafted), direct=not choice.passes)
         if choice.passes and not choice.draft:
             beliefs.age_draft()
         elif choice.passes and not self.choice.draft and hits > _MOST * len(lesson.drafted):
@@ -188,12 +197,6 @@ class Controller:
         beliefs.judged.add(lesson.judged)
         if choice.passes:
             beliefs.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
-        if offer.match:
-            # What the book would have said is known whoever proposed.
-            seen = offer.tokens[: len(done.tokens)]
-            same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
-            beliefs.book(offer.match).add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
-        self._settle(choice, done)
 
     def _settle(self, choice: Choice, done: Round) -> None:
         """Book what the round won or lost against plain decoding, in steps of it: a machine that is slow for a while is
@@ -256,11 +259,13 @@ class Controller:
         if self.choice.draft:
             self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
 
-    def _probe(self, costs: Costs, rates: Rates) -> Choice:
-        """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
+    def _waits(self) -> bool:
+        """Count a plain round: whether it is too early for a look at what might pay, or too much has been lost."""
         self._plain_rounds += 1
-        if self._plain_rounds < self._wait or self._in_debt:
-            return PLAIN
+        return self._plain_rounds < self._wait or self._in_debt
+
+    def _probe(self, costs: Costs, rates: Rates) -> Choice:
+        """The cheapest look at what might pay, if it could pay at all; else plain decoding."""
         self._plain_rounds, self._wait = 0, min(_LAST_PROBE, 2 * self._wait)
         hopes = Rates(*(rate + _HOPE * (1.0 - rate) for rate in (rates.middle, rates.verify, rates.direct)))
         hoped = best_choice(costs, hopes, Limits(self.limits.draft, self.limits.passes))

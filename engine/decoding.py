@@ -71,16 +71,11 @@ def plain(context: Context) -> Iterator[Round]:
     """Autoregressive decoding: one full pass per token. The law that everything else must reproduce."""
     made = 0
     while made < context.max_tokens:
-        start, waited = time.perf_counter(), context.full.waited_s
         with torch.inference_mode():
-            probs = context.sampler(_verify_pass(context, context.decoder.ids([]), None))
-            token = int(draw(probs, context.generator))
-        context.full.crop(len(context.tokens))
-        context.tokens.append(token)
+            done = _step(context, None)
         made += 1
-        ended = token in context.stop_ids
-        yield Round((token,), (Stage.TARGET,), verify_split(context.full, start, waited), ended)
-        if ended:
+        yield done
+        if done.ended:
             return
 
 
@@ -99,9 +94,13 @@ def hierarchical(
             if choice.passes and exact < base - 1:
                 retrieval.absorb(exact, base - 1)
                 exact = base - 1
-            pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
+            if choice.speculates:
+                pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
             observer = _observer(retrieval, speculation, choice, unseen, base - 1 - exact)
-            done = _verify(context, pending, drafter, observer, choice, lesson)
+            if choice.speculates:
+                done = _verify(context, pending, drafter, observer, choice, lesson)
+            else:
+                done = _step(context, observer)
             start = time.perf_counter()
             if isinstance(observer, QueryTap):
                 retrieval.rebase(len(context.tokens) - 1 - RECENT, observer.queries, observer.scaling)
@@ -142,13 +141,24 @@ def _observer(
     return Watch(retrieval) if unseen >= _WATCH_EVERY else None
 
 
+def _step(context: Context, observer: Observer | None) -> Round:
+    """One token by one full pass: plain decoding, alone and where a round proposes nothing."""
+    start, waited = time.perf_counter(), context.full.waited_s
+    probs = context.sampler(_verify_pass(context, context.decoder.ids(context.tokens[-1:]), observer))
+    (token,) = draw(probs, context.generator).tolist()
+    context.full.crop(len(context.tokens))
+    context.tokens.append(token)
+    return Round((token,), (Stage.TARGET,), verify_split(context.full, start, waited), token in context.stop_ids)
+
+
 def _verify(
     context: Context, pending: Pending, drafter: Drafter, observer: Observer | None, choice: Choice, lesson: Lesson
 ) -> Round:
     """Judge all pending tokens on the full cache and commit what stands."""
     start, waited = time.perf_counter(), context.full.waited_s
     proposed = pending.ids(context.decoder)
-    probs = context.sampler(_verify_pass(context, proposed, observer))
+    ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
+    probs = context.sampler(_verify_pass(context, ids, observer))
     verdict = judge(proposed, pending.law(probs), probs, context.generator)
     if pending.drawn is not None:
         drafter.note(verdict.stands[: verdict.accepted])
@@ -170,9 +180,9 @@ def _verify(
     )
 
 
-def _verify_pass(context: Context, proposed: torch.Tensor, observer: Observer | None) -> torch.Tensor:
-    """Run the last committed token and proposals (n,) through the target on its full cache: logits of all."""
-    ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
+def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
+    """Run the last committed token and what is proposed after it (n,) through the target on its full cache: logits of
+    all."""
     logits = full_pass(context.decoder, context.full, len(context.tokens) - 1, ids, observer)
     context.full.advance(len(ids))
     return logits

@@ -1,4 +1,4 @@
-"""Who proposes tokens to the middle level: the draft model on its streaming cache, and the book itself.
+"""Who proposes tokens to the middle level: the draft model on its streaming cache, or nobody.
 
 A drafter proposes with the law that each token was drawn from, follows the context by itself (tokens that it has not
 seen are fed when it is asked next), and is told what was committed. It can be wrong about everything: only speed
@@ -17,17 +17,9 @@ from engine.beliefs import ENDLESS, Patience
 from engine.cache.streaming import StreamingCache
 from engine.events import Stage
 from engine.graphs import Replays
-from engine.lookup import LookupIndex
 from engine.models import Decoder
 from engine.sampling import Sampler, draw, point_mass
-from engine.transfers import to_device, to_host
-
-# A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
-_ALONE = 8
-# So many tokens.
-_AGREED = 2
-# A proposal of more tokens is a multiple of these: every shape of a middle pass is recorded anew on a GPU.
-_STRIDE = 8
+from engine.transfers import to_host
 
 
 @dataclass(frozen=True)
@@ -265,64 +257,6 @@ class ModelDrafter:
         if missing > 0:
             return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
         return logits[:, : self._vocabulary]
-
-
-class LookupDrafter:
-    """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
-
-    A proposal grows with the length of the match: a long match is a copy in progress and goes alone, a short one must
-    agree with the first tokens of ``inner``. It is a point mass, so the text keeps its law at any temperature.
-
-    Args:
-        inner: who is asked where no long match is found.
-        index: of the book and the chat; kept up to date here.
-        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and keeps the index alone.
-        device: where proposals are made.
-    """
-
-    def __init__(self, inner: Drafter, index: LookupIndex, longest: int, device: torch.device) -> None:
-        self.inner = inner
-        self.index = index
-        self._longest = longest
-        self._device = device
-        self._asked_inner = False  # for the last proposal
-
-    def begin(self, context: Sequence[int]) -> None:
-        self.index.follow(context)
-        self.inner.begin(context)
-
-    def propose(
-        self,
-        context: Sequence[int],
-        count: int,
-        sampler: Sampler,
-        generator: torch.Generator,
-        patience: Patience = ENDLESS,
-        hint: Sequence[int] = (),
-    ) -> Proposal:
-        tail = context[len(self.index) :]
-        match = self.index.find(tail) if self._longest else None
-        self._asked_inner = match is None or match.length < _ALONE
-        if match is None:
-            return self.inner.propose(context, count, sampler, generator, patience)
-        found = self.index.after(match, min(self._longest, 2 * match.length), tail)
-        if match.length < _ALONE:
-            hint = found[:_AGREED]
-            made = self.inner.propose(context, count, sampler, generator, patience, hint)
-            # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
-            if not made.hinted:
-                return made
-        if len(found) > _STRIDE:
-            found = found[: len(found) // _STRIDE * _STRIDE]
-        return Proposal(to_device(found, self._device), None, Stage.LOOKUP)
-
-    def note(self, tokens: Sequence[int]) -> None:
-        if self._asked_inner:
-            self.inner.note(tokens)
-
-    def settle(self, context: Sequence[int]) -> None:
-        self.index.extend(context)
-        self.inner.settle(context)
 
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

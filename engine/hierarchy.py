@@ -20,11 +20,12 @@ from engine.context import Context, pass_ms, since
 from engine.controller import Controller, FixedLengths, Pace
 from engine.costs import Costs, cost_of
 from engine.decoding import Speculation
-from engine.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
+from engine.drafters import Drafter, ModelDrafter, NoDrafter
 from engine.events import Round
 from engine.fitting import CHUNK
 from engine.graphs import Replays
 from engine.lookup import LookupIndex
+from engine.lookup_drafter import LookupDrafter
 from engine.models import Decoder
 from engine.proposing import middle_logits
 from engine.refresh import policy_of

@@ -59,9 +59,6 @@ class Ruling:
 
 def judge(proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator) -> Verdict:
     """Judge n proposed tokens and wait for the verdict. Arguments as ``rule``."""
-    if proposed.shape[0] == 0:
-        ((token,),) = to_host(draw(p[:1], generator))  # a plain step, which costs no more than that
-        return Verdict((int(token),))
     return rule(proposed, q, p, generator).read()[0]
 
 

@@ -52,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine.models", "engine.planner", "engine.relief", "engine.conversation"),
     ("engine.cache.snapshot", "engine.probing"),
     ("engine.prefill", "engine.context", "engine.drafters", "engine.answer", "engine.fingerprint", "engine.standin"),
-    ("engine.proposing",),
+    ("engine.proposing", "engine.lookup_drafter"),
     ("engine.decoding", "engine.reading", "engine.request", "engine.keeping"),
     ("engine.hierarchy",),
     ("engine.answering",),

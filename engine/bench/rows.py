@@ -39,9 +39,10 @@ from engine.choice import COPY_LENGTHS, Limits
 from engine.config import EngineConfig, SamplingParams
 from engine.context import Context, full_pass, pass_ms
 from engine.controller import Controller, FixedDraft, FixedLengths, Pace
-from engine.drafters import Drafter, LookupDrafter, NoDrafter
+from engine.drafters import Drafter, NoDrafter
 from engine.events import Round
 from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
+from engine.lookup_drafter import LookupDrafter
 from engine.sampling import Sampler, make_generator
 from engine.session import Session
 

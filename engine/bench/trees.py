@@ -30,8 +30,9 @@ from engine.bench.rows import Bench
 from engine.bench.workloads import Case
 from engine.config import SamplingParams
 from engine.costs import PassCost, cost_of
-from engine.drafters import LookupDrafter, ModelDrafter
+from engine.drafters import ModelDrafter
 from engine.hierarchy import measure
+from engine.lookup_drafter import LookupDrafter
 from engine.sampling import Sampler, make_generator
 from engine.threads import sleep_while_waiting
 

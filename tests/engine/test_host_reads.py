@@ -84,7 +84,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Waits]:
         return made(numbers, dtype=torch.long, device=device)
 
     patch.setattr(torch, "tensor", tensor)
-    for module in ("engine.models", "engine.drafters"):
+    for module in ("engine.models", "engine.lookup_drafter"):
         patch.setattr(f"{module}.to_device", to_device)
     patch.setattr(sampling, "_first_look", lambda probs: probs.shape[-1])
     patch.setattr(RetrievalCache, "_only_changes", lambda *_: False)

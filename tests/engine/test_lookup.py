@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from engine.config import SamplingParams
-from engine.drafters import LookupDrafter, NoDrafter
+from engine.drafters import NoDrafter
 from engine.events import Stage
 from engine.lookup import SEED, LookupIndex
+from engine.lookup_drafter import LookupDrafter
 from engine.sampling import Sampler, make_generator
 
 

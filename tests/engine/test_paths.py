@@ -20,9 +20,10 @@ from engine.config import SamplingParams
 from engine.context import Context
 from engine.controller import FixedLengths
 from engine.decoding import Speculation
-from engine.drafters import LookupDrafter, ModelDrafter
+from engine.drafters import ModelDrafter
 from engine.events import Acceptance, Round, Stage
 from engine.lookup import LookupIndex
+from engine.lookup_drafter import LookupDrafter
 from engine.refresh import Every, Never, WhenAcceptanceDrops, policy_of
 from engine.sampling import Sampler, make_generator
 

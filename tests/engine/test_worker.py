@@ -122,7 +122,7 @@ def test_an_error_is_an_event_and_the_thread_lives_on(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("engine.decoding._verify", broken)
+            patch.setattr("engine.decoding.full_pass", broken)
             failed = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
         assert isinstance(failed, Failed)
         assert failed.kind == kind
