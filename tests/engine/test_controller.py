@@ -302,6 +302,22 @@ def test_what_was_won_is_not_lost_again(costs: Costs, seed: int) -> None:
     assert speed(world, controller, 100) > 0.8 / costs.verify.ms(1) / 1.05
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_failed_in_a_hard_text_is_not_ruled_out_for_ever(seed: int) -> None:
+    """What the retrieval level says of the draft's tokens tells what the full cache would say, and the other way."""
+    easy = Rates(0.9, 0.97, 0.9)
+    for costs, failed in ((SHORT_TEXT, "direct"), (LONG_BOOK, "middle")):
+        world, controller = World(costs, easy, seed), Controller(measured(costs), LIMITS)
+        beliefs = controller.beliefs
+        for name, record in (("direct", beliefs.direct), ("middle", beliefs.middle)):
+            record.add(4 if name == failed else 36, 40)
+        beliefs.verify.add(39, 40)
+        speed(world, controller, 100)
+        best = best_choice(costs, easy, LIMITS)
+        assert (controller.choice.passes > 0) == (best.passes > 0)
+        assert speed(world, controller, 300) > 0.85 * tokens_per_ms(best, costs, easy) / 1.05
+
+
 def test_an_unlucky_first_round_does_not_end_speculation() -> None:
     """A book that is read for the first time: its first answer often begins with a round that is rejected at once."""
     world, controller = World(LONG_BOOK, rates(0.0, 0.0), 1), Controller(measured(LONG_BOOK), LIMITS)
