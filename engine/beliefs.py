@@ -159,7 +159,7 @@ class Beliefs:
         verify = self.verify.rate
         if direct:
             self.direct.add(accepted, trials)
-            self.middle.hear(min(float(trials), accepted / verify), trials)
+            self.middle.hear(min(trials, accepted / verify), trials)
         else:
             self.middle.add(accepted, trials)
             self.direct.hear(accepted * verify, trials)

@@ -140,24 +140,24 @@ class Controller:
         young = self._rounds < _FIRST_ROUNDS or (self.choice.speculates and self._in_debt)
         if young or self._unthought >= (_RETHINK if self.choice.speculates else _RETHINK_PLAIN):
             self._forget()
-            self._rethink(self.costs, self.rates)
+            self._rethink()
         self._rounds += 1
         self._unthought += 1
         # The book is asked every round: a match comes and goes.
         copies = [Choice(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(offer.tokens), self.limits.copy)]
-        if not copies and not self.choice.speculates and self._waits():
-            return PLAIN  # at once: a plain step has little time to spare
-        costs, rates = self.costs, self.beliefs.rates(offer.match)
-        choice = max([self.choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
+        choice = self.choice
+        if copies:
+            costs, rates = self.costs, self.beliefs.rates(offer.match)
+            choice = max([choice, *copies], key=lambda choice: tokens_per_ms(choice, costs, rates))
         if choice.copy:
             return choice
         if not choice.speculates:
-            choice = PLAIN if copies and self._waits() else self._probe(costs, rates)
-        elif self._since_plain >= (_PLAIN_UNSEEN if self._is_close(choice, costs, rates) else _PLAIN_FAR):
+            choice = self._probe()
+        elif self._since_plain >= (_PLAIN_UNSEEN if self._is_close(choice) else _PLAIN_FAR):
             choice = PLAIN
         elif choice.passes and not choice.draft and self.limits.draft:
             choice = self._look_at_draft(choice)
-        return self._patient(choice, costs, rates)
+        return self._patient(choice)
 
     def observe(self, choice: Choice, done: Round, lesson: Lesson) -> None:
         """Learn from a round that was run with ``choice``."""
@@ -226,9 +226,9 @@ class Controller:
             self._draft.forget(self._untried, one=True)
             self._untried = 0
 
-    @staticmethod
-    def _is_close(choice: Choice, costs: Costs, rates: Rates) -> bool:
+    def _is_close(self, choice: Choice) -> bool:
         """Whether plain decoding might be as fast as this choice, if it were looked at again."""
+        costs, rates = self.costs, self.rates
         return tokens_per_ms(choice, costs, rates) < _CLOSE * tokens_per_ms(PLAIN, costs, rates)
 
     @property
@@ -242,7 +242,8 @@ class Controller:
         made, steps, weight = self._lately
         return weight > _ENOUGH and made < steps
 
-    def _rethink(self, costs: Costs, rates: Rates) -> None:
+    def _rethink(self) -> None:
+        costs, rates = self.costs, self.rates
         self._unthought = 0
         passes = min(self.limits.passes, _FIRST_PASSES + int(self.beliefs.verify.seen / _TOKENS_PER_PASS))
         best = best_choice(costs, rates, Limits(self.limits.draft, passes))
@@ -259,13 +260,12 @@ class Controller:
         if self.choice.draft:
             self._since_draft, self._draft_wait = 0, _DRAFT_UNSEEN
 
-    def _waits(self) -> bool:
-        """Count a plain round: whether it is too early for a look at what might pay, or too much has been lost."""
+    def _probe(self) -> Choice:
+        """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
         self._plain_rounds += 1
-        return self._plain_rounds < self._wait or self._in_debt
-
-    def _probe(self, costs: Costs, rates: Rates) -> Choice:
-        """The cheapest look at what might pay, if it could pay at all; else plain decoding."""
+        if self._plain_rounds < self._wait or self._in_debt:
+            return PLAIN
+        costs, rates = self.costs, self.rates
         self._plain_rounds, self._wait = 0, min(_LAST_PROBE, 2 * self._wait)
         hopes = Rates(*(rate + _HOPE * (1.0 - rate) for rate in (rates.middle, rates.verify, rates.direct)))
         hoped = best_choice(costs, hopes, Limits(self.limits.draft, self.limits.passes))
@@ -281,11 +281,11 @@ class Controller:
         self._since_draft, self._draft_wait = 0, min(_DRAFT_LAST, 2 * self._draft_wait)
         return replace(choice, draft=1)
 
-    def _patient(self, choice: Choice, costs: Costs, rates: Rates) -> Choice:
+    def _patient(self, choice: Choice) -> Choice:
         """The choice with patience: longer where proposals are sure, shorter where they are not."""
         if not choice.speculates:
             return choice
-        draft, middle = least_chances(choice, costs, rates)
+        draft, middle = least_chances(choice, self.costs, self.rates)
         return replace(
             choice,
             draft=min(self.limits.draft, choice.draft + _OVERTIME) if choice.draft else 0,

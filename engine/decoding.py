@@ -94,8 +94,7 @@ def hierarchical(
             if choice.passes and exact < base - 1:
                 retrieval.absorb(exact, base - 1)
                 exact = base - 1
-            if choice.speculates:
-                pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
+            pending = propose(context, retrieval, drafter, choice, lesson, context.max_tokens - made)
             observer = _observer(retrieval, speculation, choice, unseen, base - 1 - exact)
             if choice.speculates:
                 done = _verify(context, pending, drafter, observer, choice, lesson)

@@ -64,6 +64,7 @@ class Hierarchy:
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         self._target = target
         self.retrieval = self.make_retrieval()
+        full.on_hand = self.retrieval.index_layer
         self.drafter = self._make_drafter(target, draft)
         self._controllers: dict[SamplingParams, Controller] = {}
 

@@ -32,7 +32,6 @@ from engine.bench.peers import PEERS, generate
 from engine.bench.report import Result, Run, result_of
 from engine.bench.standins import note
 from engine.bench.workloads import Case, Workloads
-from engine.cache.full import FullCache
 from engine.cache.retrieval import QueryTap, RetrievalCache
 from engine.cache.selection import QUERIES
 from engine.choice import COPY_LENGTHS, Limits
@@ -78,11 +77,6 @@ _PLAIN_PROBES = 3
 class RecentChunks(RetrievalCache):
     """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask: nothing is scored, and no
     mean keys are kept."""
-
-    def __init__(self, full: FullCache, *sizes: int) -> None:
-        on_hand = full.on_hand
-        super().__init__(full, *sizes)
-        full.on_hand = on_hand
 
     def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> torch.Tensor | None:
         return None

@@ -58,10 +58,10 @@ class RetrievalCache:
         self._mass: torch.Tensor | None = None
         self.replays: Replays | None = None
         """Recorded passes over these buffers; None runs every pass anew."""
-        full.on_hand = self._at_hand
 
-    def _at_hand(self, layer: int, length: int) -> None:
-        """A spilled layer passes by with ``length`` committed tokens: its mean keys cost nothing now."""
+    def index_layer(self, layer: int, length: int) -> None:
+        """A spilled layer passes by with ``length`` committed tokens (``full.on_hand``): its mean keys cost nothing
+        now."""
         self._index_of(layer, length // self.chunk_size)
 
     @property

@@ -119,6 +119,7 @@ def test_retrieval_takes_the_same_chunks(decoder: Decoder, placed: FullCache) ->
     chosen = []
     for cache in (placed, resident):
         retrieval, tap = RetrievalCache(cache, 64, 4, 64), QueryTap(LAYERS, 8)
+        cache.on_hand = retrieval.index_layer
         prefill.run(decoder, cache, ids, segment=300, block=100, observer=tap)
         moved = cache.moved_bytes
         retrieval.rebase(590, tap.queries, tap.scaling)
