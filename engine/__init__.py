@@ -11,15 +11,15 @@ The public names below are imported without torch; it is loaded by the engine's 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Turn
 from engine.document import Document, OutlineItem, Page
-from engine.request import Request
-from engine.status import BookInfo, ModelInfo, Status
-from engine.worker import Engine
+from engine.events import BookInfo, ModelInfo, Status
+from engine.worker import Engine, EngineLike, Request
 
 __all__ = [
     "BookInfo",
     "Document",
     "Engine",
     "EngineConfig",
+    "EngineLike",
     "Mode",
     "ModelInfo",
     "OutlineItem",

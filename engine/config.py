@@ -1,7 +1,7 @@
 """Settings of the engine and of one answer: read once, checked at the border, frozen afterwards.
 
-An unknown key or a value out of range raises ``OptionError`` that names the nearest key or the allowed range.
-Knows no model: values that depend on one (a window larger than the model's) are checked where the model is loaded.
+An unknown key or a value out of range raises ``OptionError`` that names the nearest key or the allowed range. Values
+that depend on a model (a window larger than the model's) are checked where the model is loaded.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given,
             what a pass hardly notices on this machine, and 1,024 where nothing has been measured.
-        retrieval_share: one token of the book in so many is held where that is more than the budget, up to 8,192; 0
-            keeps to the budget; if neither is given, chosen where the model computes on a processor.
+        retrieval_share: one in ``retrieval_share`` tokens of the book is held where that is more than the budget, up to
+            8,192; 0 keeps to the budget; if neither is given, chosen where the model computes on a processor.
         chunk_size: neighbouring tokens that are selected together; if not given, few where the model computes on a
             processor with memory to spare for their mean keys.
-        refresh: when the retrieval selection is rebuilt: "every" so many verifications, "drop" (when acceptance
-            drops) or "never".
-        refresh_every: verifications between two rebuilds, for "every"; if not given, two, and four before the first.
+        refresh: when the retrieval selection is refreshed: "every" ``refresh_every`` verifications, "drop" (when
+            acceptance drops) or "never".
+        refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
         graphs: on a GPU, steps of the draft model and middle passes are recorded and replayed where that is right and

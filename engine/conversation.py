@@ -1,6 +1,6 @@
 """A conversation about one book as token ids: what the prompt is, and how much of it the caches already hold.
 
-Pure bookkeeping over lists of ids; knows no tensors. Turns that are in the cache are recognised by their words, so
+Bookkeeping over lists of ids. Turns that are in the cache are recognised by their words, so
 regenerating, editing, another chat and a restored chat are all the same thing: another history.
 """
 

@@ -1,4 +1,4 @@
-"""A book as data: pages of text with their labels. Knows no file format, no tokens and no tensors."""
+"""A book as data: pages of text with their labels."""
 
 from __future__ import annotations
 

@@ -23,6 +23,17 @@ the program: they name files and numbers, never classes. Nothing here knows how 
 
 from __future__ import annotations
 
+# CUDA's words, those of the allocator of processors, and those of Windows.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in this process. torch's own is a RuntimeError."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
+    )
+
 
 class TrifoldError(Exception):
     """Base of all errors meant for a person.

@@ -1,8 +1,7 @@
-"""What the engine tells the world while it works: frozen records, no tensors, no behaviour.
+"""What the engine tells while it works, and what it is: frozen records, no tensors, no behaviour.
 
-Every figure that a page, a terminal or a client shows comes from these. Timestamps are taken in the engine thread
-(``time.perf_counter`` seconds), so a slow page cannot distort them. Derived figures (rates, percentiles) are computed
-once, in ``engine.metrics``; this module only names them.
+Every figure that a page, a terminal or a client shows comes from these. Times are taken in the engine thread, so a slow
+page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.metrics``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import Enum
 from typing import Literal
 
 
-class Stage(str, Enum):
+class TokenSource(str, Enum):
     """Which level put a token into the answer."""
 
     DRAFT = "draft"  # proposed by the draft model, accepted by the target
@@ -72,11 +71,11 @@ class Acceptance:
 class Round:
     """What one round of a decoding loop committed.
 
-    ``renewed``: the retrieval selection was chosen anew; ``scored``: there are new scores of what was read.
+    ``renewed``: the retrieval selection is another one; ``scored``: there are new scores of what was read.
     """
 
     tokens: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    sources: tuple[TokenSource, ...]
     split: TimeSplit
     ended: bool
     middle: Acceptance = field(default_factory=Acceptance)
@@ -114,7 +113,7 @@ class Figures:
     prefilled_tokens: int  # tokens that this question really prefilled: the rest came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
-    lookup: Acceptance = field(default_factory=Acceptance)  # of the book's words straight to the full cache
+    lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class TextDelta:
 
     text: str
     token_ids: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    sources: tuple[TokenSource, ...]
     figures: Figures
     lengths: tuple[int, ...] = ()
 
@@ -189,9 +188,9 @@ class TextDelta:
 class PagesScored:
     """How strongly each page (index from 0) was read; sums to 1 over the book, or is all zero.
 
-    The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included): these
-    were judged, with all deltas up to here, while the book was read so. ``last_token`` before ``first_token``: no
-    token yet, the question itself was read.
+    The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
+    were verified while the book was read so. ``last_token`` before ``first_token``: no token yet, the scores are of
+    the question itself.
     """
 
     scores: tuple[float, ...]
@@ -208,7 +207,7 @@ class AnswerDone:
 
     answer: str
     token_ids: tuple[int, ...]
-    stages: tuple[Stage, ...]
+    sources: tuple[TokenSource, ...]
     stop_reason: StopReason
     figures: Figures
     page_scores: tuple[float, ...] = ()
@@ -225,3 +224,51 @@ class Failed:
 
 
 Event = Loading | ReadingProgress | BookRead | AnswerStarted | TextDelta | PagesScored | AnswerDone | Failed
+
+State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The loaded models, for people."""
+
+    name: str
+    path: str
+    parameters: int
+    architecture: str
+    context_limit: int
+    dtype: str
+    device: str
+    vocabulary: int
+    kv_bytes_per_token: int
+    draft_name: str | None
+    draft_parameters: int | None
+    kv_note: str = ""
+    """What a person has to know of the format of KV; nothing where it is that of the model."""
+
+
+@dataclass(frozen=True)
+class BookInfo:
+    """The open book and how much of it has been read."""
+
+    title: str
+    tokens: int
+    tokens_total: int
+    pages_read: int
+    pages_total: int
+
+    @property
+    def complete(self) -> bool:
+        return self.tokens >= self.tokens_total
+
+
+@dataclass(frozen=True)
+class Status:
+    """A snapshot of the engine. ``detail`` is a sentence for the person."""
+
+    state: State
+    detail: str
+    model: ModelInfo | None = None
+    book: BookInfo | None = None
+    figures: Figures | None = None
+    page_scores: tuple[float, ...] = ()

@@ -4,7 +4,7 @@ Acceptance rate: accepted / proposed at a level, bonus excluded; what was copied
 straight from the book to verification is counted apart. Mean acceptance length: tokens per verification, bonus
 included. Inter-token latency (ms per token): a round delivers its tokens as a burst, so each of them counts the round's
 time over its tokens; p50 and p95 are over tokens. Speedup: one plain step measured on this very context over the mean
-time per token. Knows no clock: durations are handed in.
+time per token. Durations are handed in.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the words around the book and the rule by which a chat template is cut into pieces: a prefix that holds the
 book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized apart, the
-tokens of the book are the same for every question, and their KV is computed once. Knows no model and no tensors.
+tokens of the book are the same for every question, and their KV is computed once.
 """
 
 from __future__ import annotations

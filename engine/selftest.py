@@ -1,9 +1,8 @@
 """Checks of the promise on this very machine, with this very model: that nothing here changes what the model says.
 
-Greedy answers of the hierarchy equal plain ones token by token; the rule of speculation keeps the law of what is
+Greedy answers of the hierarchy equal plain ones token by token; rejection sampling keeps the distribution of what is
 drawn; the fast attention kernel gives what the plain one gives; a book that was kept on disk answers as one that was
-just read, and is refused once a single bit of it has changed. Each check is a generator step with one sentence. Knows
-no page, no terminal and no file of results.
+just read, and is refused once a single bit of it has changed. Each check is a generator step with one sentence.
 
 All of it is meant to take under two minutes once the models are loaded: with a large model on a slow machine it reads
 less and asks for fewer tokens, by what short probes of this machine say, and says how many they were.
@@ -21,15 +20,14 @@ from typing import TypeVar
 
 import torch
 
-from engine import attention
 from engine.config import EngineConfig, SamplingParams
-from engine.context import full_pass
+from engine.decode.rounds import full_pass
+from engine.decode.verify import draw, rejection_sample
 from engine.document import Document
 from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead, Event
-from engine.sampling import draw
+from engine.model import attention, kernels
 from engine.session import Session
-from engine.speculation import judge
 
 BUDGET = 256
 """Tokens of the retrieval cache: so few that a short text already has to be chosen from."""
@@ -38,21 +36,20 @@ _READING_S = 25.0  # seconds that reading the text may take, by this machine's p
 _FEWEST, _SHORTEST, _LONGEST = 4, 16, 64  # tokens of an answer: at least, where it can be afforded, and at most
 _ANSWERS_S = 45.0  # seconds that all answers may take together
 _DRAWS, _DRAWS_S = 5_000, 6.0
-_LAWS = 8  # tokens of the little vocabulary
+_VOCABULARY = 8  # tokens of the little vocabulary
 _CHANCE = 48.0  # chi-square with 7 degrees of freedom: once in ten million honest runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # Logits that differ by less are a tie in this precision: which is the greater is left to the order of sums.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 
-
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The outcome of one check. ``tokens`` were compared in it, where it compares tokens."""
 
     name: str
@@ -72,7 +69,7 @@ def load(config: EngineConfig) -> Session:
     return Session.load(config)
 
 
-def checks(session: Session, document: Document, questions: Sequence[str]) -> Iterator[Check]:
+def checks(session: Session, document: Document, questions: Sequence[str]) -> Iterator[CheckResult]:
     """Run all checks, the quick ones first.
 
     Args:
@@ -98,15 +95,15 @@ def _affordable(session: Session, document: Document) -> Document:
     return dataclasses.replace(document, pages=document.pages[:count])
 
 
-def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> Check:
+def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
     began = time.perf_counter()
     try:
         passed, sentence, tokens = work()
-    except Exception as error:  # noqa: BLE001 - whatever it is, this machine did not pass, and the others are still tried
-        _log.exception("the check of %s failed", name)
+    except Exception as error:  # whatever it is, this machine did not pass, and the other checks are still tried
+        logger.exception("the check of %s failed", name)
         said = error.cause if isinstance(error, TrifoldError) else f"{type(error).__name__}."
         passed, sentence, tokens = False, f"The check of the {name} came to no end: {said}", 0
-    return Check(name, passed, sentence, time.perf_counter() - began, tokens)
+    return CheckResult(name, passed, sentence, time.perf_counter() - began, tokens)
 
 
 def _attention(session: Session) -> tuple[bool, str, int]:
@@ -127,7 +124,7 @@ def _attention(session: Session) -> tuple[bool, str, int]:
                 q = random(heads, queries)
                 fast, _ = attention.attend(q, k, v, scaling)
                 rows = q.float().reshape(1, shape.kv_heads, -1, shape.head_dim)  # a KV head's queries, packed
-                plain, _ = attention.plain_attend(rows, k.float(), v.float(), scaling)
+                plain, _ = kernels.plain(rows, k.float(), v.float(), scaling)
                 worst = max(worst, float((fast.float() - plain.reshape_as(fast)).abs().max()))
     near = _NEAR[dtype]
     words = "gives the same as" if worst < near else "differs from"
@@ -135,19 +132,19 @@ def _attention(session: Session) -> tuple[bool, str, int]:
 
 
 def _rule(device: torch.device) -> tuple[bool, str, int]:
-    """Draw through accept, reject and residual very often, and compare how often each token came with its law."""
+    """Draw through accept, reject and residual very often, and compare how often each token came with its chance."""
     generator = torch.Generator(device=device).manual_seed(2)
-    weights = torch.arange(1.0, _LAWS + 1, device=device)
+    weights = torch.arange(1.0, _VOCABULARY + 1, device=device)
     p = torch.stack([weights, weights.flip(0)]) / weights.sum()
     q = weights.flip(0).unsqueeze(0) / weights.sum()
     worst, drawn = 0.0, 0
-    for law in (q, None):  # a draft's law, and a proposal copied from the book
-        counts = torch.zeros(_LAWS)
+    for given in (q, None):  # a draft's distribution, and a proposal copied from the book
+        counts = torch.zeros(_VOCABULARY)
         until = time.perf_counter() + _DRAWS_S
         while counts.sum() < _DRAWS and time.perf_counter() < until:
-            proposed = draw(q, generator) if law is not None else torch.tensor([2], device=device)
-            verdict = judge(proposed, law, p, generator)
-            counts[verdict.stands[0]] += 1
+            proposed = draw(q, generator) if given is not None else torch.tensor([2], device=device)
+            sampled = rejection_sample(proposed, given, p, generator)
+            counts[sampled.tokens[0]] += 1
         expected = p[0].cpu() * counts.sum()
         worst = max(worst, float(((counts - expected) ** 2 / expected).sum()))
         drawn += int(counts.sum())
@@ -188,7 +185,7 @@ def _greedy(
 
 
 def _tokens(seconds: float, each: float, most: int) -> int:
-    """Tokens that can be written twice, plainly and by the hierarchy, in some seconds at so many for each."""
+    """Tokens that can be written twice, plainly and by the hierarchy, in ``seconds`` at ``each`` seconds a token."""
     return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
 
@@ -216,7 +213,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
     """Close the book, open it from disk, and ask the first question once more."""
     if not answers:
         return False, "A kept book could not be tried: nothing was answered.", 0
-    trouble = session.keeping.finish()
+    trouble = session.persistence.finish()
     session.close_book()
     opened = _last(session.read(document), BookRead)
     if opened.source != "snapshot":
@@ -241,9 +238,9 @@ def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    for _ in session.keeping.restore(document, ids):
+    for _ in session.persistence.restore(document, ids):
         pass
-    kept, refused = session.full.length, session.keeping.restored.refused
+    kept, refused = session.full.length, session.persistence.restored.refused
     session.close_book()
     if kept or not refused:
         return False, "A kept book of which one bit has changed was opened all the same.", 0

@@ -4,50 +4,71 @@
     for event in session.read(document): ...        # ReadingProgress ..., BookRead
     for event in session.ask(question): ...         # AnswerStarted, TextDelta ..., AnswerDone
 
-Everything is a generator of events; throwing ``Stop`` into it ends the work, and what was done stays usable. The book
-is prefilled once, every question appends to it. ``worker.Engine`` runs a session on a thread of its own.
+Everything is a generator of events. One ``threading.Event`` stops it: after each event it is looked at, and once it is
+set the work behind is closed and the last event tells how far it came; what was done stays usable. The book is
+prefilled once, every question appends to it. ``worker.Engine`` runs a session on a thread of its own.
 
 The prompt in tokens, and what of it is in the full cache:
 
     | template | book pages ... | template | question | template | answer | template | question | ...
     |<--- prefilled by read --->|<------------- one turn ----------------->|<------ the next turn
 
-A session knows documents, turns and figures; how tokens are made is in ``decoding``, where KV lives in ``cache``.
+A session knows documents and turns. ``generation`` makes the events of an answer from decoding rounds
+(``decode.rounds``); KV lives in ``kv``, what fits where is planned in ``plan``.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
+from typing import TypeVar
 
 import torch
 
-from engine import models, planner, prefill, probing, reading
-from engine.answer import Answer
-from engine.answering import Answering
-from engine.cache.full import FullCache
-from engine.cache.retrieval import QueryTap
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
+from engine.decode import prefill
+from engine.decode.levels import Hierarchy
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
-from engine.events import AnswerStarted, BookRead, Event, Loading, StopReason, TextDelta
-from engine.fitting import CHUNK, Fit
-from engine.hierarchy import Hierarchy
-from engine.keeping import Keeping, Restored
+from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason, TextDelta
+from engine.generation import Generation, GenerationLoop, PageScores
+from engine.kv.full import FullCache, KvShape
+from engine.kv.persistence import KvPersistence, Restored
+from engine.kv.retrieval import QueryRecorder
 from engine.metrics import Meter
-from engine.pages import PageScores
-from engine.speeds import Speeds
-from engine.tokenizer import BookTokenizer
+from engine.model import decoder
+from engine.plan import planner, probe
+from engine.plan.cost_model import CostModel
+from engine.plan.memory_budget import CHUNK, BookFit
+from engine.plan.planner import Resources, fit_book
+from engine.prompt import ChatFormat
+from engine.tokenizer import BookTokenizer, BookTokens
 
 # How long closing waits for a book to be kept on disk.
 _SAVING_PATIENCE_S = 25.0
 
 
-class Stop(Exception):
-    """Ends a reading or an answer at the yield it is thrown into; the generator goes on to its last event."""
+_Result = TypeVar("_Result")
+
+
+def until_set(
+    cancel: threading.Event | None, events: Generator[Event, None, _Result]
+) -> Generator[Event, None, _Result | None]:
+    """The events of a generator, and its result; None where ``cancel`` was set at an event: it is closed there."""
+    with closing(events):
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as end:
+                result: _Result = end.value
+                return result
+            yield event
+            if cancel is not None and cancel.is_set():
+                return None
 
 
 class Session:
@@ -57,30 +78,30 @@ class Session:
         config: lengths and budgets.
         tokenizer: of the target.
         target, draft: loaded models; without a draft the retrieval level proposes one token at a time.
-        speeds: of this machine, for what the configuration leaves open.
+        costs: of this machine, for what the configuration leaves open.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         tokenizer: BookTokenizer,
-        target: models.Decoder,
-        draft: models.Decoder | None,
-        speeds: Speeds | None = None,
+        target: decoder.Decoder,
+        draft: decoder.Decoder | None,
+        costs: CostModel | None = None,
     ) -> None:
-        shape = target.kv_shape.kept_as(config.kv)
-        self.config = config = planner.completed(config, speeds, target.window, shape)
-        self.speeds = speeds
+        shape = target.kv_shape.stored_as(config.kv)
+        self.config = config = planner.complete_config(config, costs, target.window, shape)
+        self.costs = costs
         self.tokenizer = tokenizer
         self.target = target
         self.draft = draft
         shape = shape.indexed(config.chunk_size or CHUNK)
         self.full = FullCache(shape, target.window, spill_folder=planner.spill_folder(config))
-        self.keeping = Keeping(config, target, tokenizer, self.full)
+        self.persistence = KvPersistence(config, target, tokenizer, self.full)
         self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
         self.conversation: Conversation | None = None
-        self.answering = Answering(target, self.full, self.hierarchy, self.end_ids)
+        self.generation = GenerationLoop(target, self.full, self.hierarchy, self.end_ids)
 
     @classmethod
     def load(cls, config: EngineConfig) -> Session:
@@ -91,31 +112,34 @@ class Session:
             OptionError: the device or the window is not to be had.
         """
         device = planner.pick_device(config.device)
-        load = partial(models.load, device=device, dtype=config.dtype)
+        load = partial(decoder.load, device=device, dtype=config.dtype)
         # What small files can tell is told before any weights are read.
-        settings, tokenizer = models.settings_of(config.model, config.context), BookTokenizer(config.model)
-        models.check_embedding(config.model, settings, tokenizer.largest_id)
+        settings, tokenizer = decoder.settings_of(config.model, config.context), BookTokenizer(config.model)
+        decoder.check_embedding(config.model, settings, tokenizer.largest_id)
         if config.draft is not None:
-            models.settings_of(config.draft, None)
-            models.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
+            decoder.settings_of(config.draft, None)
+            decoder.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
         target = load(config.model, window=config.context, weights=config.weights)
         draft = None if config.draft is None else load(config.draft, window=None)
-        return cls(config, tokenizer, target, draft, probing.of_engine(target, config))
+        return cls(config, tokenizer, target, draft, probe.of_engine(target, config))
 
     # The book ------------------------------------------------------------------------------------------------
 
-    def measure(self, document: Document) -> Fit:
+    def measure(self, document: Document) -> BookFit:
         """Count a book's tokens and say whether it fits. Touches no cache; may be called from any thread."""
         book = self.tokenizer.book(document, self.tokenizer.format_for(document.title))
-        return planner.fit_of(document, book, self.target.window, self.full.shape, self._free(), self.speeds)
+        return planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs)
 
-    def read(self, document: Document, *, fit: bool = False, resume: bool = False) -> Iterator[Event]:
+    def read(
+        self, document: Document, *, fit: bool = False, resume: bool = False, cancel: threading.Event | None = None
+    ) -> Iterator[Event]:
         """Prefill a book; it replaces the one that was open.
 
         Args:
             fit: of a book that is too long, read from the start what fits.
             resume: go on where the reading of this very document was stopped, if it is the open one. The turns
                 behind what was read are forgotten: the next question brings them again.
+            cancel: once it is set the reading ends; its whole pages stay.
 
         Raises:
             InputError: there is no text in the document.
@@ -125,21 +149,16 @@ class Session:
         if talk is None or talk.document != document:
             talk = self._open(document, fit)
         start = talk.read
-        self.keeping.let_go(start)
+        self.persistence.cancel_beyond(start)
         self.full.crop(start)
-        self.hierarchy.crop(start)
+        self.hierarchy.retrieval.forget_after(start)
         began = time.perf_counter()
-        stopped, kept = False, Restored()
         try:
-            kept = yield from self._restore(talk, began)
-            ids = self.target.ids(list(talk.book.ids[self.full.length :]))
-            for step in self._prefill(ids, None):
-                yield reading.progress(talk, step, start, time.perf_counter() - began)
-        except Stop:
-            stopped = True
+            finished = yield from until_set(cancel, self._read(talk, start, began))
         finally:
             self._keep_whole_pages(talk)
-        self.keeping.save(talk.document, talk.book.ids, talk.read)
+        kept = finished or Restored()
+        self.persistence.save(talk.document, talk.book.ids, talk.read)
         seconds = max(time.perf_counter() - began, 1e-9)
         yield BookRead(
             tokens=talk.read,
@@ -149,41 +168,49 @@ class Session:
             seconds=seconds,
             tokens_per_s=(talk.read - start) / seconds,
             kv_bytes=self.full.kv_bytes(),
-            stopped=stopped,
+            stopped=finished is None,
             source="snapshot" if kept.tokens else "read",
             tokens_restored=kept.tokens,
             refused=kept.refused,
         )
 
+    def _read(self, talk: Conversation, start: int, began: float) -> Generator[Event, None, Restored]:
+        """Bring the rest of a book into the cache, from disk or by prefill."""
+        kept = yield from self._restore(talk, began)
+        ids = self.target.ids(list(talk.book.ids[self.full.length :]))
+        for step in self._prefill(ids, None):
+            yield progress(talk, step, start, time.perf_counter() - began)
+        return kept
+
     def _restore(self, talk: Conversation, began: float) -> Generator[Event, None, Restored]:
         """Take the book from disk as far as it was read before, unless some of it is here already."""
         if self.full.length:
             return Restored()
-        with closing(self.keeping.restore(talk.document, talk.book.ids)) as steps:
+        with closing(self.persistence.restore(talk.document, talk.book.ids)) as steps:
             for usable in steps:
-                step = prefill.Step(usable, usable / len(talk.book.ids))
-                yield reading.progress(talk, step, 0, time.perf_counter() - began)
-        return self.keeping.restored
+                step = prefill.PrefillProgress(usable, usable / len(talk.book.ids))
+                yield progress(talk, step, 0, time.perf_counter() - began)
+        return self.persistence.restored
 
     def close(self) -> None:
         """Wait a while for the book to be kept, then forget it."""
-        self.keeping.finish(_SAVING_PATIENCE_S)
+        self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self.conversation = None  # first: if memory ends below, nothing may be asked of a cache that is half made
-        self.keeping.release()
+        self.persistence.cancel()
         self.full.clear()
         self.hierarchy.reset()
-        self.answering.reset()
+        self.generation.reset()
 
     def _open(self, document: Document, fit: bool) -> Conversation:
         """A conversation about a book of which nothing has been read, in place of the one that was open."""
         form = self.tokenizer.format_for(document.title)
         free = self._free()
         window, shape = self.target.window, self.full.shape
-        document, book = reading.fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
+        document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -194,7 +221,7 @@ class Session:
         """What KV may take; what the open book takes is given back before a new one is read."""
         return planner.free_resources(self.target.device, self.config, self.full.kv_bytes())
 
-    def _prefill(self, ids: torch.Tensor, observer: QueryTap | None) -> Iterator[prefill.Step]:
+    def _prefill(self, ids: torch.Tensor, observer: QueryRecorder | None) -> Iterator[prefill.PrefillProgress]:
         config = self.config
         return prefill.prefill(
             self.target, self.full, ids, segment=config.prefill_segment, block=config.prefill_block, observer=observer
@@ -219,6 +246,8 @@ class Session:
         mode: Mode = "hierarchical",
         begun: str = "",
         chat: str = "",
+        *,
+        cancel: threading.Event | None = None,
     ) -> Iterator[Event]:
         """Answer a question about the book.
 
@@ -229,6 +258,7 @@ class Session:
         Args:
             begun: the beginning of an answer that was cut; what is written goes on from there.
             chat: name under which the turns are kept on disk, beside the book's reading; without one they are not.
+            cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
 
         Raises:
             InputError: no book is open, or the question is empty.
@@ -240,40 +270,43 @@ class Session:
         kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
         if kept.tokens:
             talk, prompt = self._compose(question, history, begun)
-        self.keeping.let_go(prompt.reused)
+        self.persistence.cancel_beyond(prompt.reused)
         talk.rewind(prompt)
-        tap = self.answering.begin(prompt.tokens, prompt.reused)
+        queries = self.generation.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
         pages = PageScores(talk.book.page_starts, talk.read, self.hierarchy.retrieval.chunk_size)
-        answer = Answer(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
-        tail = ""
-        try:
+        answer = Generation(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
+
+        def steps() -> Generator[Event, None, bool]:
             if kept.refused:
                 yield Loading(f"{kept.refused} The chat is read again.")
-            for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), tap):
+            for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), queries):
                 yield Loading(f"Reading the question: {step.work:.0%}")
             talk.tokens = list(prompt.tokens)
-            self.answering.ready(talk.tokens, mode)
+            self.generation.time_plain_steps(talk.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.answering.decode(talk.tokens, answer, sampling, mode)
-        except Stop:
-            answer.reason = StopReason.CANCELLED
+            yield from self.generation.decode(talk.tokens, answer, sampling, mode)
+            return True
+
+        tail = ""
+        try:
+            if not (yield from until_set(cancel, steps())):
+                answer.reason = StopReason.CANCELLED
         finally:
             tail = answer.flush()
             self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
-            self.keeping.save_turns(chat, talk)
+            self.persistence.save_turns(chat, talk)
         done = answer.done(self.full.kv_bytes(), len(talk.tokens))
         if tail:
-            with suppress(Stop):
-                yield TextDelta(tail, (), (), done.figures)
+            yield TextDelta(tail, (), (), done.figures)
         yield done
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache."""
-        kept = self.keeping.restore_turns(chat, talk, turns)
+        kept = self.persistence.restore_turns(chat, talk, turns)
         if kept.tokens:
-            self.hierarchy.crop(self.full.length - kept.tokens)
+            self.hierarchy.retrieval.forget_after(self.full.length - kept.tokens)
         return kept
 
     def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
@@ -298,3 +331,51 @@ class Session:
         else:
             talk.rewind(prompt)
             self.full.crop(min(self.full.length, prompt.reused))
+
+
+def fitted(
+    tokenizer: BookTokenizer,
+    document: Document,
+    form: ChatFormat,
+    window: int,
+    shape: KvShape,
+    free: Resources,
+    *,
+    fit: bool,
+) -> tuple[Document, BookTokens]:
+    """The document, or of one that is too long the pages that fit, with its tokens.
+
+    Args:
+        window: tokens that the model takes; shape: of its KV; free: what KV may take.
+        fit: whether a book that is too long may be cut.
+
+    Raises:
+        InputError: there is no text in the document.
+        ContextTooSmall: the book does not fit.
+    """
+    if not document.text.strip():
+        raise InputError("There is no text in this document.", "Choose another file.")
+    book = tokenizer.book(document, form)
+    found = fit_book(document, book, window, shape, free)
+    if found.fits:
+        return document, book
+    if not fit or found.pages_that_fit == 0:
+        raise ContextTooSmall(
+            found.sentence, "Choose a range of pages (--pages), or read from the start what fits (--fit)."
+        )
+    cut = document.select(document.pages[0].number, document.pages[found.pages_that_fit - 1].number)
+    return cut, tokenizer.book(cut, form)
+
+
+def progress(talk: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
+    """How far the reading of ``talk``'s book is after a step, ``seconds`` after it went on from token ``start``."""
+    total = len(talk.book.ids)
+    done = max(step.usable, start + int(step.work * (total - start)))
+    return ReadingProgress(
+        tokens_done=done,
+        tokens_total=total,
+        pages_done=talk.book.pages_within(step.usable),
+        pages_total=len(talk.document.pages),
+        tokens_per_s=(done - start) / max(seconds, 1e-9),
+        seconds_left=seconds * (1.0 - step.work) / max(step.work, 1e-9),
+    )

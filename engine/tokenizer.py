@@ -1,7 +1,7 @@
 """Text to token ids and back: the book with the page of every token, turns, and text that streams.
 
 Wraps a fast tokenizer of transformers. Words of a book or a person are encoded so that nothing in them can act as a
-special token. Knows the chat format, no model weights and no cache.
+special token.
 """
 
 from __future__ import annotations

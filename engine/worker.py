@@ -1,9 +1,12 @@
 """The engine thread: one session, a queue of requests in, typed events out.
 
-``Engine`` is what an app holds. Its methods never block on the models: they hand a ``Request`` to the thread and
-return. The thread is the only one that touches models and caches (counting a book's tokens touches neither). A
-request ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes
-``Failed`` and the thread lives on. Knows no page and no terminal.
+``EngineLike`` is what an app holds and types against: this machine's ``Engine``, a server elsewhere, or a proxy of
+either. Asking returns a ``Request`` at once; the thread is the only one that touches models and caches. A request
+ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes ``Failed`` and the
+thread lives on.
+
+To stop a request is to set one ``threading.Event``, its own or the one that the caller gave: the session looks at it
+between its yields, closes what it was doing, and ends with the usual last event.
 """
 
 from __future__ import annotations
@@ -11,28 +14,225 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.config import KV_NOTES, EngineConfig, Mode, SamplingParams
 from engine.document import Document
-from engine.errors import Closed, EngineError, TrifoldError
-from engine.events import AnswerDone, Event, Failed, PagesScored, ReadingProgress, TextDelta
-from engine.request import FINAL, Request, until_cancelled
-from engine.status import BookInfo, ModelInfo, Status
+from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
+from engine.events import (
+    AnswerDone,
+    BookInfo,
+    BookRead,
+    Event,
+    Failed,
+    ModelInfo,
+    PagesScored,
+    ReadingProgress,
+    State,
+    Status,
+    TextDelta,
+)
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
     from engine.conversation import Turn
-    from engine.fitting import Fit
+    from engine.plan.memory_budget import BookFit
     from engine.session import Session
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+Work = Callable[["Session", threading.Event], Iterator[Event]]
+"""What a request asks of the session, and what stops it."""
+
+FINAL = (BookRead, AnswerDone, Failed)
+"""Kinds of events that end a request."""
+
+_ENDING_S = 30.0  # that the thread may take to end
+_LOOK_S = 0.05  # between two looks whether a request that waits has been cancelled
+
+
+class EngineLike(Protocol):
+    """What an app holds. Only ``wait_ready``, ``measure``, ``finish_saving`` and a ``wait`` above 0 take time."""
+
+    @property
+    def config(self) -> EngineConfig | None:
+        """What was loaded and how it decodes; None where that is another machine's business."""
+
+    def status(self) -> Status:
+        """A snapshot. Never blocks."""
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        """Wait until the models are loaded.
+
+        Raises:
+            TrifoldError: they could not be loaded.
+        """
+
+    def measure(self, document: Document) -> BookFit:
+        """Count a book's tokens and say whether it fits. Waits for the models; runs in the caller's thread."""
+
+    def read(
+        self,
+        document: Document,
+        *,
+        fit: bool = False,
+        resume: bool = False,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        """Begin to read a book; it replaces the open one.
+
+        Args:
+            fit: of a book that is too long, read from the start what fits.
+            resume: go on where its reading was stopped.
+            wait: seconds to wait for a request that was cancelled to let go.
+            cancel: stops the request once it is set, also while it waits.
+
+        Raises:
+            Busy: something else is being read or answered, still after ``wait`` seconds.
+            Closed: the engine has been closed.
+        """
+
+    def ask(
+        self,
+        question: str,
+        history: Sequence[Turn] = (),
+        sampling: SamplingParams | None = None,
+        mode: Mode = "hierarchical",
+        begun: str = "",
+        chat: str = "",
+        *,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        """Begin to answer a question about the open book, after the earlier turns of its chat.
+
+        Args:
+            begun: the beginning of an answer that was cut; what is written goes on from there.
+            chat: name under which its turns are kept on disk; without one they are not.
+            wait, cancel: as ``read``.
+
+        Raises:
+            Busy, Closed: as ``read``.
+        """
+
+    def finish_saving(self) -> str:
+        """Wait until the book that was read is kept on disk; a sentence if that went wrong."""
+
+    def close(self) -> None:
+        """Stop what runs, and everything else."""
+
+
+class Request:
+    """One piece of work of an engine: iterate over its events, or poll them; cancel it at any time.
+
+    A request that nobody iterates any more still runs to its end unless it is cancelled.
+
+    Args:
+        state: what the engine is doing meanwhile.
+        cancel: set to stop it; its own if none is given.
+    """
+
+    def __init__(self, state: State, cancel: threading.Event | None = None) -> None:
+        self.state = state
+        self.stop = cancel or threading.Event()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._delivered_all = False
+
+    def cancel(self) -> None:
+        """Ask the engine to stop; the final event follows within about a second."""
+        self.stop.set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.stop.is_set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final event has been taken."""
+        return self._delivered_all
+
+    def put(self, event: Event) -> None:
+        """Engine side: deliver an event."""
+        self._events.put(event)
+
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        """The next event, or None if none came within ``timeout`` seconds or the request is finished."""
+        if self._delivered_all:
+            return None
+        try:
+            event = self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._delivered_all = isinstance(event, FINAL)
+        return event
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events up to the final one. Leaving the loop early cancels the work."""
+        try:
+            while (event := self.next_event()) is not None:
+                yield event
+        finally:
+            if not self._delivered_all:
+                self.cancel()
+
+
+class Admission:
+    """One request at a time; the next one may wait for it to end.
+
+    Args:
+        reading: how a refusal calls it when a book is being read.
+    """
+
+    def __init__(self, reading: str = "a book is being read") -> None:
+        self._reading = reading
+        self._changed = threading.Condition()
+        self._current: Request | None = None
+        self._refusal: TrifoldError | None = None
+
+    def admit(self, request: Request, wait: float) -> None:
+        """Make a request the current one, within ``wait`` seconds.
+
+        Raises:
+            Busy: another one has not ended by then, or this one was cancelled while it waited.
+            TrifoldError: what ``refuse`` was told.
+        """
+        until = time.monotonic() + wait
+        with self._changed:
+            while self._current is not None and self._refusal is None and not request.cancelled:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, _LOOK_S))
+            if self._refusal is not None:
+                raise self._refusal
+            if self._current is not None:
+                doing = self._reading if self._current.state == "reading" else "a question is being answered"
+                raise Busy(f"One thing at a time: {doing}.", "Wait for it to end, or stop it.")
+            self._current = request
+
+    def end(self) -> None:
+        """The current request is over."""
+        with self._changed:
+            self._current = None
+            self._changed.notify_all()
+
+    def refuse(self, error: TrifoldError) -> None:
+        """Cancel the current request and admit none from now on, for this reason."""
+        with self._changed:
+            self._refusal = error
+            if self._current is not None:
+                self._current.cancel()
+            self._changed.notify_all()
 
 
 class Engine:
-    """Models, caches and the open book on a thread of their own. Returns at once; the thread loads the models.
+    """Models, caches and the open book on a thread of their own: an ``EngineLike``, whose words count here too.
+
+    Returns at once; the thread loads the models.
 
     Args:
         config: what to load and how to decode.
@@ -40,9 +240,8 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._current: Request | None = None
+        self._inbox: queue.SimpleQueue[tuple[Request, Work] | None] = queue.SimpleQueue()
+        self._admission = Admission()
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
         self._status = Status("loading", "The model is being loaded.")
@@ -53,32 +252,30 @@ class Engine:
     # What the app calls --------------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """A snapshot. Never blocks."""
         return self._status
 
     def wait_ready(self, timeout: float | None = None) -> Status:
-        """Wait until the models are loaded.
-
-        Raises:
-            TrifoldError: they could not be loaded.
-        """
         self._ready.wait(timeout)
         if self._failure is not None:
             raise self._failure
         return self._status
 
-    def measure(self, document: Document) -> Fit:
-        """Count a book's tokens and say whether it fits. Waits for the models; runs in the caller's thread."""
+    def measure(self, document: Document) -> BookFit:
         return self._loaded().measure(document)
 
-    def read(self, document: Document, *, fit: bool = False, resume: bool = False) -> Request:
-        """Begin to read a book; it replaces the open one. ``resume``: go on where its reading was stopped.
+    def read(
+        self,
+        document: Document,
+        *,
+        fit: bool = False,
+        resume: bool = False,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        def work(session: Session, stop: threading.Event) -> Iterator[Event]:
+            return session.read(document, fit=fit, resume=resume, cancel=stop)
 
-        Raises:
-            Busy: something else is being read or answered.
-            Closed: the engine has been closed.
-        """
-        return self._submit(Request("reading", lambda session: session.read(document, fit=fit, resume=resume)))
+        return self._submit(Request("reading", cancel), work, wait)
 
     def ask(
         self,
@@ -88,33 +285,25 @@ class Engine:
         mode: Mode = "hierarchical",
         begun: str = "",
         chat: str = "",
+        *,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
     ) -> Request:
-        """Begin to answer a question about the open book, after the earlier turns of its chat.
-
-        Args:
-            begun: the beginning of an answer that was cut; what is written goes on from there.
-            chat: name under which its turns are kept on disk; without one they are not.
-
-        Raises:
-            Busy: something else is being read or answered.
-            Closed: the engine has been closed.
-        """
         turns = tuple(history)
-        return self._submit(
-            Request("answering", lambda session: session.ask(question, turns, sampling, mode, begun, chat))
-        )
+
+        def work(session: Session, stop: threading.Event) -> Iterator[Event]:
+            return session.ask(question, turns, sampling, mode, begun, chat, cancel=stop)
+
+        return self._submit(Request("answering", cancel), work, wait)
 
     def finish_saving(self) -> str:
-        """Wait until the book that was read is kept on disk; a sentence if that went wrong."""
-        return self._loaded().keeping.finish()
+        return self._loaded().persistence.finish()
 
     def close(self) -> None:
         """Stop what runs and end the thread."""
-        with self._lock:
-            if self._current is not None:
-                self._current.cancel()
+        self._admission.refuse(Closed("The engine has been closed.", "Start Trifold again."))
         self._inbox.put(None)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=_ENDING_S)
 
     def __enter__(self) -> Engine:
         return self
@@ -128,16 +317,9 @@ class Engine:
             raise Closed("The engine has been closed.")
         return self._session
 
-    def _submit(self, request: Request) -> Request:
-        with self._lock:
-            if self._status.state == "closed":
-                raise Closed("The engine has been closed.", "Start Trifold again.")
-            if self._failure is not None:
-                raise self._failure
-            if self._current is not None:
-                raise self._current.busy()
-            self._current = request
-        self._inbox.put(request)
+    def _submit(self, request: Request, work: Work, wait: float) -> Request:
+        self._admission.admit(request, wait)
+        self._inbox.put((request, work))
         return request
 
     # The thread ----------------------------------------------------------------------------------------------
@@ -147,8 +329,8 @@ class Engine:
             self._load()
         finally:
             self._ready.set()
-        while (request := self._inbox.get()) is not None:
-            self._serve(request)
+        while (handed := self._inbox.get()) is not None:
+            self._serve(*handed)
         if self._session is not None:
             self._session.close()
         self._session = None
@@ -161,32 +343,32 @@ class Engine:
 
             self._session = Session.load(self.config)
             self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the person is told
-            _log.exception("loading the models failed")
+        except Exception as error:  # whatever it is, the person is told
+            logger.exception("loading the models failed")
             self._failure = _for_people(error, "loading the model")
             self._status = Status("failed", str(self._failure))
+            self._admission.refuse(self._failure)
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: Request, work: Work) -> None:
         final: Event | None = None
         try:
             if self._session is None:
                 raise self._failure or Closed("The engine has been closed.")
             self._status = replace(self._status, state=request.state, detail="", page_scores=())
-            for event in until_cancelled(request.work(self._session), request):
+            for event in work(self._session, request.stop):
                 self._note(event)
                 if isinstance(event, FINAL):
                     final = event
                 else:
                     request.put(event)
-        except Exception as error:  # noqa: BLE001 - the thread outlives any request
+        except Exception as error:  # the thread outlives any request
             if not isinstance(error, TrifoldError):
-                _log.exception("a request failed")
+                logger.exception("a request failed")
             known = _for_people(error, f"while {request.state}")
             final = Failed(known.cause, known.remedy, type(known).__name__)
         # The next request may come the moment the final event is seen, so the way is cleared first.
         self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
-        with self._lock:
-            self._current = None
+        self._admission.end()
         request.put(final or Failed("The engine ended this without a result.", "Try again.", "EngineError"))
 
     def _note(self, event: Event) -> None:
@@ -209,10 +391,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
     """An error with words for the person, whatever went wrong."""
     if isinstance(error, TrifoldError):
         return error
-    text = str(error).lower()
-    if isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text:
-        from engine.errors import ResourceError
-
+    if is_out_of_memory(error):
         return ResourceError(
             f"The memory of this machine ran out ({doing}).", "Close other programs, or read fewer pages."
         )
@@ -224,7 +403,7 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
     target, draft = session.target, session.draft
     return ModelInfo(
-        name=f"{target.name} (8-bit KV)" if session.full.shape.rounded else target.name,
+        name=f"{target.name} (8-bit KV)" if session.full.shape.quantized else target.name,
         path=config.model,
         parameters=target.parameters,
         architecture=target.config.model_type,

@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
-from app.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
 
 
 def endless(folder: Path) -> Path:

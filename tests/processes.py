@@ -30,12 +30,12 @@ def app_command(port: int, *options: str) -> list[str]:
     return [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *options]
 
 
-def start(command: Sequence[str], data: Path, port: int, **environ: str) -> Process:
+def start(command: Sequence[str], data: Path, port: int, cwd: Path = ROOT, **environ: str) -> Process:
     """Start a server with its data in a folder of its own, and wait until it answers."""
     # One thread: the cores are shared with the tests, and threads that wait for each other starve.
     environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", **environ}
     with (data / SAID).open("ab") as said:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=said, stderr=said)
     until = time.monotonic() + START_SECONDS
     try:
         while not is_up(port):
@@ -60,9 +60,9 @@ def end(process: Process) -> None:
 
 
 @contextmanager
-def started(command: Sequence[str], data: Path, port: int, **environ: str) -> Iterator[Process]:
+def started(command: Sequence[str], data: Path, port: int, cwd: Path = ROOT, **environ: str) -> Iterator[Process]:
     """A server that answers; ended on leaving."""
-    process = start(command, data, port, **environ)
+    process = start(command, data, port, cwd, **environ)
     try:
         yield process
     finally:

@@ -9,7 +9,15 @@ from xdist.scheduler import LoadFileScheduling
 
 BROWSER = "tests/e2e/"
 # Last in a queue, one of these would keep one process busy while the other has nothing left to do.
-LONG = (BROWSER, "tests/assets/", "tests/faults/", "tests/offline/", "tests/test_launch.py", "tests/app/cli/")
+LONG = (
+    BROWSER,
+    "tests/assets/",
+    "tests/faults/",
+    "tests/offline/",
+    "tests/test_launch.py",
+    "tests/test_install.py",
+    "tests/app/cli/",
+)
 
 
 def rank(node: str) -> int:

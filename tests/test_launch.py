@@ -47,8 +47,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     """A copy of the program with one tiny requirement, in a folder with an awkward name."""
     root = tmp_path_factory.mktemp("My Books é") / "trifold ü"
     code_only = shutil.ignore_patterns("__pycache__", "page", "*.js", "*.css")
-    for part in ("app", "engine"):
-        shutil.copytree(checkout / part, root / part, ignore=code_only)
+    for package_set in ("app", "engine"):
+        shutil.copytree(checkout / package_set, root / package_set, ignore=code_only)
     shutil.copy(checkout / "launch.py", root)
     (root / "app" / "cli" / "doctor.py").write_text(PROBE, encoding="utf-8")
     for version in ("1.0", "2.0"):
@@ -212,7 +212,7 @@ def test_place_that_cannot_be_used_gets_a_sentence(tmp_path: Path, run: Run) -> 
 def test_help_and_refusals_use_the_standard_library_only(checkout: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(checkout)!r})\n"
-        "import app.cli.main, app.launcher.start, app.launcher.install, app.settings\n"
+        "import app.cli.main, app.launcher.start, app.launcher.install, app.core.settings\n"
         "from app.cli.arguments import is_complete\n"
         "assert is_complete(['ask', 'a', 'b']) and not is_complete(['aks'])\n"
     )

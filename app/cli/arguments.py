@@ -13,11 +13,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from app.settings import DEFAULT_PORT
+from app.core.settings import DEFAULT_PORT, INSTALLED, PROGRAM
 from engine.config import MODES, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
 
-PROGRAM = "python launch.py"
 APP = "app"
 
 COMMANDS = {
@@ -29,15 +28,19 @@ COMMANDS = {
     "test": "the test suite: formatting, lint, types, tests",
 }
 
-_EPILOG = f"""\
-{PROGRAM} COMMAND --help tells more about one.
+_LAUNCHER_HELP = f"""\
 {PROGRAM} --repair makes the program's environment afresh.
-
-environment variables:
-  TRIFOLD_DATA   folder for books, uploads and logs
+"""
+_LAUNCHER_VARIABLES = """\
   TRIFOLD_HOME   folder for the program's environment, where this one cannot be written to
   TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130 or plain; found out by itself otherwise
 """
+_EPILOG = f"""\
+{PROGRAM} COMMAND --help tells more about one.
+{"" if INSTALLED else _LAUNCHER_HELP}
+environment variables:
+  TRIFOLD_DATA   folder for books, uploads and logs
+{"" if INSTALLED else _LAUNCHER_VARIABLES}"""
 
 # Names from the paper and the habit of the field, beside the engine's own.
 _SHORT_NAMES = {

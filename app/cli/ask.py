@@ -1,25 +1,29 @@
-"""``ask``: open a book, ask one question, watch the answer come. The words go to stdout, all else to stderr."""
+"""``ask``: open a book, ask one question, watch the answer come, and see its figures.
+
+The words go to stdout, all else to stderr; with ``--json`` one object goes to stdout and nothing else.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from app.cli import figures
-from app.cli.books import open_book
-from app.launcher.speech import Stage, say
-from app.settings import Settings
+from app.cli.read import open_book
+from app.core.format import size
+from app.core.settings import Settings
+from app.launcher.console import ProgressLine, say
 from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import EngineError, InputError
-from engine.events import AnswerDone, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Event, Failed, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
 
 if TYPE_CHECKING:
-    from engine import Engine, Request
+    from engine import Engine, ModelInfo, Request
 
 _POLL_S = 0.5
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
@@ -38,10 +42,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         status = engine.status()
         _keep(engine)
     if options.json:
-        report = figures.report_of(document, book, done, status.model)
+        report = report_of(document, book, done, status.model)
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     else:
-        say("\n".join(figures.lines_of(done)))
+        say("\n".join(lines_of(done)))
     return 0
 
 
@@ -56,12 +60,12 @@ def loaded_engine(settings: Settings) -> Iterator[Engine]:
 
     engine = Engine(settings.engine_config())
     try:
-        with Stage("Loading the model") as stage:
+        with ProgressLine("Loading the model") as line:
             while engine.status().state == "loading":
                 engine.wait_ready(_POLL_S)
-                stage.update("...")
+                line.update("...")
             status = engine.wait_ready()
-            stage.done(figures.model_line(status.model) if status.model else "done")
+            line.done(model_line(status.model) if status.model else "done")
         yield engine
     finally:
         engine.close()
@@ -74,12 +78,12 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
         ContextTooSmall: it is too long, and ``fit`` is not set.
         EngineError: reading failed.
     """
-    with Stage(f"Reading {document.title}") as stage:
+    with ProgressLine(f"Reading {document.title}") as line:
         for event in events_of(engine.read(document, fit=fit)):
             if isinstance(event, ReadingProgress):
-                stage.update(figures.progress_line(event))
+                line.update(progress_line(event))
             elif isinstance(event, BookRead):
-                stage.done(figures.book_line(event))
+                line.done(book_line(event))
                 return event
             elif isinstance(event, Failed):
                 raise EngineError(event.cause, event.remedy)
@@ -133,3 +137,110 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
         first, last = pages[0].number, pages[book.pages_read - 1].number
         fit = f"{unit} {first} fits and was read" if first == last else f"{unit}s {first}-{last} fit and were read"
         say(f"Note: {fit}; {len(pages) - book.pages_read} of {len(pages)} {unit}s are left out.")
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+
+def report_of(document: Document, book: BookRead, done: AnswerDone, model: ModelInfo | None) -> dict[str, Any]:
+    """What ``ask --json`` prints: times in seconds or milliseconds as named, rates from 0 to 1, sizes in bytes."""
+    live = done.figures
+    return {
+        "answer": done.answer,
+        "token_ids": list(done.token_ids),
+        "stages": [line.value for line in done.sources],
+        "stop_reason": done.stop_reason.value,
+        "mode": live.mode,
+        "model": model.name if model else None,
+        "draft": model.draft_name if model else None,
+        "kv_note": model.kv_note if model else "",
+        "title": document.title,
+        "pages": [document.pages[0].number, document.pages[max(book.pages_read, 1) - 1].number],
+        "prompt_tokens": live.prompt_tokens,
+        "prefilled_tokens": live.prefilled_tokens,
+        "book_tokens": book.tokens,
+        "answer_tokens": live.answer_tokens,
+        "context_tokens": live.context_tokens,
+        "context_limit": live.context_limit,
+        "ttft_s": live.ttft_s,
+        "source": book.source,
+        "open_s": book.seconds,
+        "restored_tokens": book.tokens_restored,
+        "refused": book.refused or None,
+        "prefill_s": book.seconds,
+        "prefill_tokens_per_s": book.tokens_per_s,
+        "ms_per_token": {
+            "mean": live.ms_per_token_mean,
+            "p50": live.ms_per_token_p50,
+            "p95": live.ms_per_token_p95,
+        },
+        "tokens_per_s": live.tokens_per_s,
+        "rounds": live.rounds,
+        "acceptance": {"middle": live.middle.rate, "verify": live.verify.rate},
+        "mean_acceptance_length": live.mean_acceptance_length,
+        "plain_ms_per_token": live.plain_ms,
+        "speedup_vs_plain": live.speedup_vs_plain,
+        "time_split_ms": dataclasses.asdict(live.time_split),
+        "kv_bytes": dataclasses.asdict(live.kv_bytes),
+    }
+
+
+def lines_of(done: AnswerDone) -> list[str]:
+    """The figures after an answer, for a person."""
+    live = done.figures
+    lines = [f"{live.answer_tokens:,} tokens ({done.stop_reason.value}), {live.mode} decoding"]
+    lines += [line for line in (_speed_line(live), _acceptance_line(live)) if line]
+    lines.append(
+        f"KV cache: {_kv_line(live.kv_bytes)}; {live.context_tokens:,} of {live.context_limit:,} tokens used; "
+        f"this question prefilled {live.prefilled_tokens:,}"
+    )
+    return lines
+
+
+def book_line(book: BookRead) -> str:
+    """One line for a book that has been read or opened from disk."""
+    if book.source == "snapshot" and book.tokens_restored >= book.tokens:
+        return f"{book.tokens:,} tokens from disk in {book.seconds:.2f} s"
+    return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"
+
+
+def progress_line(event: ReadingProgress) -> str:
+    share = event.tokens_done / event.tokens_total if event.tokens_total else 1.0
+    return (
+        f"{event.tokens_done:,} of {event.tokens_total:,} tokens, {share:.0%}, "
+        f"{event.tokens_per_s:,.0f} tokens/s, {event.seconds_left:.0f} s left"
+    )
+
+
+def model_line(model: ModelInfo) -> str:
+    draft = f" with {model.draft_name}" if model.draft_name else " without a draft model"
+    note = f"; {model.kv_note}" if model.kv_note else ""
+    return f"{model.name}{draft}, {model.dtype} on {model.device}{note}"
+
+
+def _speed_line(live: Figures) -> str:
+    parts = []
+    if live.ttft_s is not None:
+        parts.append(f"first token after {live.ttft_s:.2f} s")
+    if live.ms_per_token_p50 is not None and live.ms_per_token_p95 is not None:
+        parts.append(f"{live.ms_per_token_p50:.1f} ms per token (p95 {live.ms_per_token_p95:.1f})")
+    if live.tokens_per_s is not None:
+        parts.append(f"{live.tokens_per_s:.1f} tokens/s")
+    if live.speedup_vs_plain is not None:
+        parts.append(f"{live.speedup_vs_plain:.2f} times a plain step")
+    return ", ".join(parts)
+
+
+def _acceptance_line(live: Figures) -> str:
+    parts = []
+    for level, acceptance in (("middle", live.middle), ("verify", live.verify)):
+        if acceptance.rate is not None:
+            parts.append(f"{level} {acceptance.rate:.0%}")
+    if live.mean_acceptance_length is not None:
+        parts.append(f"{live.mean_acceptance_length:.1f} tokens per verification")
+    return "accepted: " + ", ".join(parts) if parts else ""
+
+
+def _kv_line(kv: KvBytes) -> str:
+    tiers = [f"{size(count)} {tier}" for tier, count in dataclasses.asdict(kv).items() if count]
+    return ", ".join(tiers) or "empty"

@@ -1,29 +1,45 @@
-"""``doctor``: this machine, what fits on it, what is missing and how to get it. Looks only; changes nothing."""
+"""``doctor``: this machine, what fits on it, what is missing and how to get it. Looks only; changes nothing.
+
+``doctor --selftest`` runs the engine's own checks here (``engine.selftest``) on a text and questions of this file, and
+keeps the outcome in the data folder.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import os
 import platform
+import secrets
 import sys
+import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from app import diagnostics, machine
-from app.cli.figures import size
+from app.core import diagnostics
+from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
+from app.core.format import size
+from app.core.settings import INSTALLED, REPAIR, SAMPLE_BOOKS, Settings
+from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
-from app.launcher.speech import say
 from app.launcher.torch_build import choose_build
-from app.machine import ChildProcess, Machine, ProbeFailed
-from app.settings import Settings
-from engine.errors import TrifoldError
-from engine.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
+from engine.errors import DocumentError, TrifoldError
+from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 
+if TYPE_CHECKING:
+    from engine.document import Document
+
+FILE = "selftest.json"
+_CHARACTERS = 3_500  # of the sample book: enough to be chosen from, little enough for a slow machine
+_PAGE = 500
+_QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
 _LITTLE_MEMORY = 4_000_000_000
 EXIT_FAILED = 1
-_REPAIR = "To install torch afresh: python launch.py --repair"
+_REPAIR = f"To install torch afresh: {REPAIR}"
 _LITTLE_DISK = 2_000_000_000
 _SECONDS_UP_TO = 100  # longer than this is said in minutes
 
@@ -60,9 +76,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def _selftest(settings: Settings, *, as_json: bool) -> int:
     """Exit status 1 if anything here changes what the model says."""
-    from app import selftest
 
-    result = selftest.run(settings, (lambda line: None) if as_json else say)
+    result = run_selftest(settings, (lambda line: None) if as_json else say)
     verdict = (
         "What is read here is what the model says." if result.passed else "This machine changes what the model says."
     )
@@ -84,10 +99,10 @@ def examine(settings: Settings) -> Findings:
                 return None
 
         return Findings(
-            machine=machine.look_around(settings.data),
-            packages=machine.package_versions(),
+            machine=diagnostics.look_around(settings.data),
+            packages=diagnostics.package_versions(),
             torch=ask(probe_torch),
-            torch_build=find_environment().read_stamp(PROGRAM).get("torch"),
+            torch_build=None if INSTALLED else find_environment().read_stamp(PROGRAM).get("torch"),
             target=ask(inspect_model, config.model, config),
             draft=ask(inspect_model, config.draft, config) if config.draft else None,
             troubles=tuple(troubles),
@@ -205,3 +220,97 @@ def _attention_line(packages: dict[str, str | None]) -> str:
     if packages.get("flash-attn"):
         return f"flash-attn {packages['flash-attn']} is installed"
     return "torch's own kernels; flash-attn is optional and not installed"
+
+
+# The self-test -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SelftestResult:
+    """One run. ``when`` is in seconds since the epoch; ``checks`` holds name, passed, sentence and seconds of each."""
+
+    when: float
+    passed: bool
+    model: str
+    draft: str | None
+    device: str
+    dtype: str
+    machine: str
+    seconds: float
+    tokens: int
+    checks: list[dict[str, Any]] = field(default_factory=list)
+
+
+def last_result(data: Path) -> SelftestResult | None:
+    """The outcome of the last run with this data folder; None where there is none that can be read."""
+    try:
+        return SelftestResult(**json.loads((data / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResult:
+    """Check everything, say each outcome, and keep the result.
+
+    Raises:
+        ModelError: a model cannot be loaded.
+        DocumentError: the sample book is missing.
+    """
+    from engine import selftest
+    from engine.worker import describe
+
+    began = time.perf_counter()
+    document = _text()
+    with tempfile.TemporaryDirectory(prefix="trifold-", ignore_cleanup_errors=True) as folder:
+        config = selftest.configured(settings.engine_config(), folder)
+        session = selftest.load(config)
+        try:
+            found = []
+            for check in selftest.checks(session, document, _QUESTIONS):
+                found.append(check)
+                say(f"{'ok  ' if check.passed else 'FAIL'} {check.sentence}")
+            model = describe(session, config)
+        finally:
+            session.close()
+    passed = all(check.passed for check in found)
+    tokens = sum(check.tokens for check in found)
+    result = SelftestResult(
+        when=time.time(),
+        passed=passed,
+        model=model.name,
+        draft=model.draft_name,
+        device=model.device,
+        dtype=model.dtype,
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        seconds=time.perf_counter() - began,
+        tokens=tokens,
+        checks=[asdict(check) for check in found],
+    )
+    _keep(settings, result, model)
+    return result
+
+
+def _text() -> Document:
+    """The beginning of the sample book as a few short pages."""
+    from engine.document import Document, Page
+
+    file = next(iter(sorted(SAMPLE_BOOKS.glob("*.txt"))), None)
+    if file is None:
+        raise DocumentError("The sample book is missing from this copy of Trifold.", "Get a fresh copy.")
+    text = file.read_text(encoding="utf-8")[:_CHARACTERS]
+    parts = [text[start : start + _PAGE] for start in range(0, len(text), _PAGE)]
+    pages = tuple(Page(number, str(number), part) for number, part in enumerate(parts, 1))
+    return Document("The Lamplighters of Orre", "", pages, "text", "0" * 64)
+
+
+def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
+    """Whole or not at all; a run that failed takes the badge away too."""
+    from app.core.race import Verified
+    from app.web.server import VERIFIED_FILE
+
+    settings.data.mkdir(parents=True, exist_ok=True)
+    written = settings.data / f"{FILE}.{secrets.token_hex(4)}"
+    written.write_text(json.dumps(asdict(result), ensure_ascii=False, indent=1), encoding="utf-8")
+    os.replace(written, settings.data / FILE)
+    same = result.tokens if result.passed else -1
+    Verified(settings.data / VERIFIED_FILE).note(model, "selftest", same, result.tokens)

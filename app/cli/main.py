@@ -15,8 +15,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from app.cli.arguments import HelpAsked, engine_options, parse
-from app.cli.models import on_this_machine
-from app.settings import data_folder, make_settings
+from app.core.settings import LOG_NAME, REPAIR, data_folder, make_settings
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
 
@@ -25,12 +24,18 @@ EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-LOG_NAME = "trifold.log"
 _LOG_BYTES = 2_000_000
 _LOG_FILES = 3
 
 # Each is a module of this folder with run(options, settings) -> exit status, imported when it is asked for.
-_MODULES = {"app": "serve", "ask": "ask", "read": "read", "doctor": "doctor", "bench": "bench", "test": "check"}
+_COMMANDS = {
+    "app": "serve:run",
+    "ask": "ask:run",
+    "read": "read:run",
+    "doctor": "doctor:run",
+    "bench": "develop:run_bench",
+    "test": "develop:run_checks",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FAULT
         except ModuleNotFoundError as error:
-            sys.stderr.write(f"The package {error.name} is missing. Run: python launch.py --repair\n")
+            sys.stderr.write(f"The package {error.name} is missing. Run: {REPAIR}\n")
             return EXIT_BAD_INPUT
         except Exception as error:  # the last edge: nobody should see a traceback
             logging.getLogger(__name__).error("unexpected error", exc_info=error)
@@ -74,9 +79,11 @@ def _run(arguments: Sequence[str]) -> int:
     )
     settings.engine_config()  # refuses a value out of range before any work
     prepare_libraries()
+    from app.cli.models import on_this_machine  # needs packages, and --help has to work before any is installed
+
     settings = on_this_machine(options, settings)
-    command = importlib.import_module(f"app.cli.{_MODULES[options.command]}")
-    status: int = command.run(options, settings)
+    module, function = _COMMANDS[options.command].split(":")
+    status: int = getattr(importlib.import_module(f"app.cli.{module}"), function)(options, settings)
     return status
 
 
@@ -84,7 +91,7 @@ def prepare_libraries() -> None:
     """Keep the libraries quiet and off the network. They read these when they are imported, so this comes first."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.fetch``
+        HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.hub``
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         HF_HUB_VERBOSITY="error",

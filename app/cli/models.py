@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from app.launcher.speech import Stage, say
-from app.models import room
-from app.models.bring import bring
-from app.models.download import Download, Progress
-from app.models.places import Places
-from app.models.setup import MODELS_FOLDER
-from app.settings import Settings, is_hub_id
+from app.core.format import size
+from app.core.settings import Settings, is_hub_id
+from app.launcher.console import ProgressLine, say
+from app.models import fit
+from app.models.hub import Download, Progress
+from app.models.local import LocalModels
+from app.models.switch import MODELS_FOLDER, install
 from engine import Status
 
 _FETCHING = ("ask", "read", "bench")  # the app shows its own progress, and the doctor changes nothing
@@ -27,24 +27,24 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
         return settings
     if not any(is_hub_id(name) for name in (settings.model, settings.draft) if name):
         return settings
-    places = Places(settings.data / MODELS_FOLDER)
+    local_models = LocalModels(settings.data / MODELS_FOLDER)
     if options.command == "doctor":
-        model = places.find(settings.model) or settings.model
-        draft = settings.draft and (places.find(settings.draft) or settings.draft)
+        model = local_models.find(settings.model) or settings.model
+        draft = settings.draft and (local_models.find(settings.draft) or settings.draft)
         return dataclasses.replace(settings, model=model, draft=draft)
-    return _bring(options, settings, places)
+    return _install(options, settings, local_models)
 
 
-def _bring(options: argparse.Namespace, settings: Settings, places: Places) -> Settings:
-    free = room.measure(settings.data, Status("loading", ""), kv=settings.kv)
-    with Stage(f"Looking for {settings.model}") as stage:
+def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
+    free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv)
+    with ProgressLine(f"Looking for {settings.model}") as line:
 
         def show(progress: Progress) -> None:
             doing = "checking" if progress.checking else "fetching"
-            stage.update(f"{doing} {progress.name}, {progress.done / 1e9:.2f} of {progress.total / 1e9:.2f} GB")
+            line.update(f"{doing} {progress.name}, {size(progress.done)} of {size(progress.total)}")
 
-        found = bring(places, Download(), settings.model, settings.draft, show, free)
-        stage.done()
+        found = install(local_models, Download(), settings.model, settings.draft, show, free)
+        line.done()
     if found.note:
         say(found.note)
     if options.command == "bench":  # it reads its own line

@@ -1,4 +1,8 @@
-"""The app command: one running app per person, on a free port, in the browser when its page is ready."""
+"""``app``: one running app per person, on a free port, in the browser when its page is ready.
+
+The instance file says where it runs. It may be left over from a process that was killed, so it is believed only when
+the app answers.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,44 @@ import _thread
 import argparse
 import dataclasses
 import errno
+import json
 import os
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import urllib.request
 import webbrowser
 from pathlib import Path
+from typing import Any
 
-from app import visitors
-from app.cli import instance, window
-from app.launcher.speech import say
-from app.settings import Settings
+from app.cli import window
+from app.core.settings import HOST, Settings
+from app.launcher.console import say
+from app.web import auth
 from engine.errors import ResourceError
 
+HEALTH_PATH = "/healthz"
+PROGRAM_NAME = "trifold"
+
+_ANSWER_TIMEOUT_S = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    running = instance.find_running(settings.instance_file)
+    running = find_running(settings.instance_file)
     if running is not None:
         say("Trifold is running already. To start it with other settings, close it first.")
         _show(dataclasses.replace(settings, port=running), _how(options))
         return 0
     if options.listen:
-        settings = dataclasses.replace(settings, password=visitors.demand_password())
-        say(visitors.MEANING)
+        settings = dataclasses.replace(settings, password=auth.demand_password())
+        say(auth.MEANING)
     _make_folder(settings.uploads)
-    port = instance.pick_port(settings.port)
+    port = pick_port(settings.port)
     if port != settings.port:
         say(f"Another program uses port {settings.port}; Trifold takes {port}.")
     return _serve(dataclasses.replace(settings, port=port), _how(options))
@@ -69,7 +80,7 @@ def _make_folder(folder: Path) -> None:
 
 def _serve(settings: Settings, how: str) -> int:
     say("Starting. Ctrl-C ends it.")
-    from app.server import serve
+    from app.web.server import serve
 
     signal.signal(signal.SIGTERM, _leave)
     closed = threading.Event()
@@ -80,7 +91,7 @@ def _serve(settings: Settings, how: str) -> int:
             _thread.interrupt_main()  # as Ctrl-C does: the server ends what it is doing
 
     def greet() -> None:
-        instance.announce(settings.instance_file, settings.port)
+        announce(settings.instance_file, settings.port)
         # A browser can take its time to return; the server must not wait for it.
         threading.Thread(target=show, daemon=True).start()
 
@@ -90,7 +101,7 @@ def _serve(settings: Settings, how: str) -> int:
         if not closed.is_set():
             raise
     finally:
-        instance.withdraw(settings.instance_file)
+        withdraw(settings.instance_file)
     return 0
 
 
@@ -100,7 +111,7 @@ def _show(settings: Settings, how: str) -> bool:
     Returns:
         whether it was a window, and the person has closed it.
     """
-    from app.tickets import opening_address
+    from app.web.auth import opening_address
 
     say(f"Trifold is at {opening_address(settings.data, settings.port)}")
     if settings.password:
@@ -123,3 +134,61 @@ def _open_browser(url: str) -> bool:
 def _leave(number: int, _frame: object) -> None:
     """Being told to end is no fault, and what is open gets closed on the way out."""
     sys.exit(EXIT_SIGNALLED + number)
+
+
+# The instance file ---------------------------------------------------------------------------------------------------
+
+
+def find_running(instance_file: Path) -> int | None:
+    """The port of the app that runs with this data folder, or None."""
+    try:
+        port = json.loads(instance_file.read_text(encoding="utf-8"))["port"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return port if isinstance(port, int) and answers(port) else None
+
+
+def announce(instance_file: Path, port: int) -> None:
+    instance_file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = instance_file.with_suffix(".new")
+    fresh.write_text(json.dumps({"pid": os.getpid(), "port": port}), encoding="utf-8")
+    os.replace(fresh, instance_file)
+
+
+def withdraw(instance_file: Path) -> None:
+    """Take back the announcement, unless a later start has made its own."""
+    try:
+        if json.loads(instance_file.read_text(encoding="utf-8")).get("pid") == os.getpid():
+            instance_file.unlink()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def answers(port: int) -> bool:
+    """Whether this program, and not just any, answers on a port."""
+    return read_health(port).get("app") == PROGRAM_NAME
+
+
+def read_health(port: int) -> dict[str, Any]:
+    """What the app says about itself; empty when it does not answer."""
+    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
+    try:
+        with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
+            health = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return health if isinstance(health, dict) else {}
+
+
+def pick_port(wanted: int) -> int:
+    """The wanted port, or a free one when another program has it."""
+    for port in (wanted, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            if os.name != "nt":  # there it would let two programs share a port
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return wanted

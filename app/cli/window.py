@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.settings import CHECKOUT
+from app.core.settings import CHECKOUT
 
 PACKAGE = "webview"
 MISSING = (

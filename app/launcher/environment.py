@@ -1,4 +1,5 @@
-"""The program's own Python environment as it lies on disk: where it is, and whether it is whole.
+"""The program's own Python environment as it lies on disk: where it is, whether it is whole, and the variables that
+processes inside it are started with.
 
 A stamp is written as the last act of an install and names what was installed: the hash of the requirements, the
 Python version, the build of torch and the packages. No stamp, or one that does not match, means that the install
@@ -11,15 +12,23 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
+from app.core.settings import CHECKOUT, data_folder
+
 FOLDER_NAME = ".venv"
 NOTES_NAME = ".trifold"  # beside the environment: the log of the install, and its lock
 
+# A person's settings for their own installs must not send packages elsewhere, nor another Python's files in.
+_FOREIGN_VARIABLES = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV"),
+    *("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_REQUIRE_HASHES"),
+)
 
-class Part:
+
+class PackageSet:
     """One set of packages inside the environment, with its own requirements file and its own stamp."""
 
     def __init__(self, name: str, requirements: Path) -> None:
@@ -32,17 +41,17 @@ class Part:
         return hashlib.sha256(content).hexdigest()
 
 
-PROGRAM = Part("program", CHECKOUT / "requirements.txt")
-TESTS = Part("tests", CHECKOUT / "tests" / "requirements.txt")
+PROGRAM = PackageSet("program", CHECKOUT / "requirements.txt")
+TESTS = PackageSet("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
     """The environment in ``home``/.venv; ``home`` also holds the notes about it.
 
-    ``program`` is the part that it is made for; others are put on top of it.
+    ``program`` is the set that it is made for; others are put on top of it.
     """
 
-    def __init__(self, home: Path, program: Part = PROGRAM) -> None:
+    def __init__(self, home: Path, program: PackageSet = PROGRAM) -> None:
         self.home = home
         self.program = program
         self.folder = home / FOLDER_NAME
@@ -62,35 +71,35 @@ class Environment:
         """Whether an earlier install was finished and nothing of it is lost: new packages may be put on top."""
         return self._is_whole(self.read_stamp(self.program))
 
-    def is_ready(self, part: Part) -> bool:
-        """Whether exactly what the part asks for is installed, and still there."""
-        stamp = self.read_stamp(part)
-        return stamp.get("requirements") == part.fingerprint() and self._is_whole(stamp)
+    def is_ready(self, package_set: PackageSet) -> bool:
+        """Whether exactly what the set asks for is installed, and still there."""
+        stamp = self.read_stamp(package_set)
+        return stamp.get("requirements") == package_set.fingerprint() and self._is_whole(stamp)
 
-    def read_stamp(self, part: Part) -> dict[str, Any]:
+    def read_stamp(self, package_set: PackageSet) -> dict[str, Any]:
         try:
-            stamp = json.loads(self.stamp_file(part).read_text(encoding="utf-8"))
+            stamp = json.loads(self.stamp_file(package_set).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return stamp if isinstance(stamp, dict) else {}
 
-    def write_stamp(self, part: Part, torch: str, python: str) -> None:
+    def write_stamp(self, package_set: PackageSet, torch: str, python: str) -> None:
         """Say that the install is whole. In one move, so that a stamp is there entirely or not at all."""
         stamp = {
-            "requirements": part.fingerprint(),
+            "requirements": package_set.fingerprint(),
             "python": python,
             "torch": torch,
             "packages": self.packages(),
         }
-        fresh = self.stamp_file(part).with_suffix(".new")
+        fresh = self.stamp_file(package_set).with_suffix(".new")
         fresh.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
-        os.replace(fresh, self.stamp_file(part))
+        os.replace(fresh, self.stamp_file(package_set))
 
-    def remove_stamp(self, part: Part) -> None:
-        self.stamp_file(part).unlink(missing_ok=True)
+    def remove_stamp(self, package_set: PackageSet) -> None:
+        self.stamp_file(package_set).unlink(missing_ok=True)
 
-    def stamp_file(self, part: Part) -> Path:
-        return self.folder / f"trifold-{part.name}.json"
+    def stamp_file(self, package_set: PackageSet) -> Path:
+        return self.folder / f"trifold-{package_set.name}.json"
 
     def packages(self) -> list[str]:
         """Names of the packages and modules that are installed, without versions and leftovers."""
@@ -138,8 +147,6 @@ def find_environment() -> Environment:
     beside = Environment(CHECKOUT)
     if beside.stamp_file(PROGRAM).exists() or _is_writable(CHECKOUT):
         return beside
-    from app.settings import data_folder
-
     mark = hashlib.sha256(str(CHECKOUT).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return Environment(data_folder() / f"environment-{mark}")
 
@@ -153,3 +160,9 @@ def _is_writable(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def child_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variables for processes inside the environment: nothing of another Python gets in."""
+    kept = {name: value for name, value in environ.items() if name not in _FOREIGN_VARIABLES}
+    return {**kept, "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}

@@ -1,41 +1,81 @@
 """Makes or mends the environment: a fresh folder, the right torch, the pinned packages, the stamp last.
 
 Whatever goes wrong on the way, no stamp is left, and the next start does the rest. Two starts at once wait for each
-other. Says each stage in a line.
+other. pip's output goes to the log; what a person wants to know of it becomes a line of progress or a remedy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
+import queue
 import re
 import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from app.launcher import pip, torch_build
-from app.launcher.environment import Environment, Part, running_version
-from app.launcher.speech import LaunchError, Stage, say
+from app.launcher import torch_build
+from app.launcher.console import LaunchError, ProgressLine, say
+from app.launcher.environment import Environment, PackageSet, child_variables, running_version
 
 DISK_NEED_BYTES = 3_000_000_000  # 1.5 GB measured for the processor build on Linux, and as much for the downloads
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
 _NO_GPU = 10  # exit status of the trial
+_TICK_S = 0.5
+_LOG_TAIL_CHARACTERS = 200_000
+
+# What pip says when something outside the program is wrong, and what a person can do. The first that matches counts.
+_DIAGNOSES = (
+    (
+        r"No space left on device|not enough space on the disk|Errno 28\b",
+        "The disk is full.",
+        "Free some gigabytes, or set TRIFOLD_HOME to a folder on another disk, and start again.",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError",
+        "The package index cannot be reached safely: its certificate is not accepted.",
+        "Check the date of this computer, or ask who runs your network for its certificate (pip: --cert).",
+    ),
+    (
+        r"ProxyError|407 Proxy",
+        "The proxy of this network refuses the download.",
+        "Set HTTPS_PROXY to the right address and start again.",
+    ),
+    (
+        r"NewConnectionError|ConnectTimeoutError|ReadTimeoutError|name resolution|ConnectionError|ProtocolError"
+        r"|IncompleteRead|Connection (aborted|reset|refused)|Read timed out|getaddrinfo|unreachable",
+        "The packages cannot be downloaded: the package index does not answer.",
+        "Check the internet connection and start again; what has been downloaded is kept.",
+    ),
+    (
+        r"Permission denied|Access is denied|WinError 5\b|WinError 32\b",
+        "A file of the environment cannot be replaced.",
+        "Close every running Trifold, or set TRIFOLD_HOME to a folder that you may write to, and start again.",
+    ),
+    (
+        r"No matching distribution found|Could not find a version",
+        "The package index has no fitting version for this Python and system.",
+        "Try another supported Python version; the log names the package.",
+    ),
+)
 
 
-def ensure(environment: Environment, parts: Sequence[Part], afresh: bool = False) -> None:
-    """Make the environment hold these parts, whole. Returns at once when it does.
+def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh: bool = False) -> None:
+    """Make the environment hold these package sets, whole. Returns at once when it does.
 
     Args:
         environment: where.
-        parts: what, the program first.
+        package_sets: what, the program first.
         afresh: delete what is there and begin again.
 
     Raises:
@@ -46,14 +86,18 @@ def ensure(environment: Environment, parts: Sequence[Part], afresh: bool = False
         if afresh:
             say(f"Removing the environment in {environment.folder} to make it afresh.")
             _remove(environment)
-        missing = [part for part in parts if not environment.is_ready(part)]
+        missing = [package_set for package_set in package_sets if not environment.is_ready(package_set)]
         if not missing:  # another start has done it meanwhile
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        for part in parts:  # asked again: making the environment afresh for one part takes the other one away
-            if not environment.is_ready(part):
-                _install_program(environment) if part is environment.program else _install_part(environment, part)
+        for package_set in package_sets:  # asked again: the program made afresh takes the others away
+            if environment.is_ready(package_set):
+                continue
+            if package_set is environment.program:
+                _install_program(environment)
+            else:
+                _install_more(environment, package_set)
         say(f"Ready after {time.monotonic() - begin:.0f} s. The next start is immediate.")
 
 
@@ -72,11 +116,13 @@ def _install_program(environment: Environment) -> None:
     environment.write_stamp(environment.program, torch, running_version())
 
 
-def _install_part(environment: Environment, part: Part) -> None:
-    lost = environment.read_stamp(part).get("requirements") == part.fingerprint()
-    environment.remove_stamp(part)
-    _install_packages(environment, part, f"Fetching what the {part.name} need", ["--force-reinstall"] if lost else [])
-    environment.write_stamp(part, "", running_version())
+def _install_more(environment: Environment, package_set: PackageSet) -> None:
+    lost = environment.read_stamp(package_set).get("requirements") == package_set.fingerprint()
+    environment.remove_stamp(package_set)
+    _install_packages(
+        environment, package_set, f"Fetching what the {package_set.name} need", ["--force-reinstall"] if lost else []
+    )
+    environment.write_stamp(package_set, "", running_version())
 
 
 def _remove(environment: Environment) -> None:
@@ -107,21 +153,21 @@ def _say_what_comes(environment: Environment) -> None:
 
 
 def _create(environment: Environment) -> None:
-    options = [] if pip.brings_pip() else ["--without-pip"]
+    options = [] if brings_pip() else ["--without-pip"]
     python = getattr(sys, "_base_executable", None) or sys.executable
     if options and not _has_pip():
         raise LaunchError("This Python comes without pip.", "On Debian or Ubuntu: sudo apt install python3-venv.")
     with (
-        Stage(f"Making a Python {running_version()} environment") as stage,
+        ProgressLine(f"Making a Python {running_version()} environment") as shown,
         environment.log.open("a", encoding="utf-8") as log,
     ):
-        status = pip.run_logged([python, "-m", "venv", *options, str(environment.folder)], log)
+        status = run_logged([python, "-m", "venv", *options, str(environment.folder)], log)
         if status != 0 or not environment.python.exists():
             raise LaunchError(
                 f"Python could not make an environment in {environment.folder}.",
                 f"On Debian or Ubuntu: sudo apt install python3-venv. Details: {environment.log}",
             )
-        stage.done()
+        shown.done()
 
 
 def _install_torch(environment: Environment) -> str:
@@ -137,9 +183,9 @@ def _install_torch(environment: Environment) -> str:
         say(f"{torch_build.INDEX_URL} does not answer; taking the usual build of torch, which can be larger.")
         return torch_build.PLAIN
     try:
-        with Stage(f"Fetching torch from {build.index_url}") as stage:
-            pip.install(environment, [pinned, "--index-url", build.index_url], stage)
-            stage.done()
+        with ProgressLine(f"Fetching torch from {build.index_url}") as shown:
+            run_pip(environment, [pinned, "--index-url", build.index_url], shown)
+            shown.done()
     except LaunchError as error:
         say(f"{error} Taking the build of torch that the usual index has instead.")
         return torch_build.PLAIN
@@ -154,30 +200,32 @@ def _wanted_build() -> torch_build.TorchBuild:
     return torch_build.TorchBuild(named, f"TRIFOLD_TORCH asks for the build of torch named {named}.")
 
 
-def _install_packages(environment: Environment, part: Part, title: str, options: Sequence[str] = ()) -> None:
-    with Stage(title) as stage:
-        pip.install(environment, [*options, "-r", str(part.requirements)], stage)
-        stage.done()
+def _install_packages(
+    environment: Environment, package_set: PackageSet, title: str, options: Sequence[str] = ()
+) -> None:
+    with ProgressLine(title) as shown:
+        run_pip(environment, [*options, "-r", str(package_set.requirements)], shown)
+        shown.done()
 
 
 def _try_out(environment: Environment, torch: str) -> None:
     """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
     wants_gpu = torch in (torch_build.CUDA_12, torch_build.CUDA_13)
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.cuda.is_available() else 0)"
-    with Stage("Trying it out") as stage, environment.log.open("a", encoding="utf-8") as log:
-        status = pip.run_logged([str(environment.python), "-c", code], log)
+    with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:
+        status = run_logged([str(environment.python), "-c", code], log)
         if status == _NO_GPU:
-            stage.done("torch works, but not on the GPU; python launch.py doctor says more")
+            shown.done("torch works, but not on the GPU; python launch.py doctor says more")
         elif status != 0:
             hint = "install the Microsoft Visual C++ Redistributable, then " if os.name == "nt" else ""
             raise LaunchError("torch is installed but does not start.", f"Please {hint}see {environment.log}.")
         else:
-            stage.done("torch works")
+            shown.done("torch works")
 
 
-def _pinned_torch(part: Part) -> str | None:
+def _pinned_torch(package_set: PackageSet) -> str | None:
     """The line of the requirements that pins torch, such as ``torch==2.13.0``."""
-    found = re.search(r"^torch==\S+", part.requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.search(r"^torch==\S+", package_set.requirements.read_text(encoding="utf-8"), re.MULTILINE)
     return found[0] if found else None
 
 
@@ -234,3 +282,112 @@ def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: obj
     """Windows refuses to delete read-only files; make them writable and try once more."""
     os.chmod(path, stat.S_IWRITE)
     remove_again(path)
+
+
+# Running pip ---------------------------------------------------------------------------------------------------------
+
+
+def pip_command(environment: Environment) -> list[str]:
+    """pip inside the environment, or this Python's own pip where the system brings none for environments."""
+    if brings_pip():
+        return [str(environment.python), "-m", "pip"]
+    return [sys.executable, "-m", "pip", "--python", str(environment.python)]
+
+
+def brings_pip() -> bool:
+    """Whether new environments come with pip. Debian packs that apart, as python3-venv."""
+    return importlib.util.find_spec("ensurepip") is not None
+
+
+def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressLine) -> None:
+    """Run ``pip install`` with some arguments.
+
+    Raises:
+        LaunchError: pip failed; says why as far as its output tells.
+    """
+    options = ["install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
+    command = [*pip_command(environment), *options, "--retries", "2", *arguments]
+    environment.notes.mkdir(parents=True, exist_ok=True)
+    with environment.log.open("a", encoding="utf-8") as log:
+        begin = log.tell()
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        status = run_logged(command, log, shown)
+    if status != 0:
+        said = environment.log.read_bytes()[begin:].decode("utf-8", "replace")
+        raise diagnose(said[-_LOG_TAIL_CHARACTERS:], environment.log)
+
+
+def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None = None) -> int:
+    """Run a command with its output in the log and its progress shown. Ctrl-C ends it. Returns its status."""
+    process = subprocess.Popen(
+        command,
+        env=child_variables(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_forward_lines, args=(process, lines), daemon=True).start()
+    progress = PipProgress()
+    try:
+        while (line := _next_line(lines)) is not None:
+            if line:
+                log.write(line)
+                progress.hear(line)
+            if shown:
+                shown.update(str(progress))
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        log.flush()
+
+
+class PipProgress:
+    """Counts what pip says it does."""
+
+    def __init__(self) -> None:
+        self._fetched = 0
+        self._doing = "starting"
+
+    def hear(self, line: str) -> None:
+        words = line.split()
+        if re.match(r"\s*(Collecting|Processing) ", line):
+            self._fetched += 1
+            self._doing = f"package {self._fetched}, {Path(words[1]).name.split('-')[0]}"
+        elif size := re.match(r"\s*Downloading (\S+?)-\S+ \(([\d.]+ [MG]B)\)", line):
+            self._doing = f"package {self._fetched}, {size[1]}, {size[2]}"
+        elif line.startswith("Installing collected packages"):
+            self._doing = f"unpacking {line.count(',') + 1} packages, which takes a minute or two"
+
+    def __str__(self) -> str:
+        return self._doing
+
+
+def diagnose(output: str, log: Path) -> LaunchError:
+    """Turn the output of a failed pip into a cause and a remedy."""
+    for pattern, cause, remedy in _DIAGNOSES:
+        if re.search(pattern, output, re.IGNORECASE):
+            return LaunchError(cause, f"{remedy} Details: {log}")
+    return LaunchError("Installing the packages failed.", f"Start with --repair to do it afresh. Details: {log}")
+
+
+def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    if process.stdout:
+        for line in process.stdout:
+            lines.put(line)
+    lines.put(None)
+
+
+def _next_line(lines: queue.Queue[str | None]) -> str | None:
+    """The next line, or an empty one after a moment of silence so that the clock on the screen moves."""
+    try:
+        return lines.get(timeout=_TICK_S)
+    except queue.Empty:
+        return ""

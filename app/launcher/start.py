@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from app.launcher.environment import CHECKOUT, PROGRAM, TESTS, Environment, Part, find_environment
+from app.core.settings import CHECKOUT
+from app.launcher.environment import PROGRAM, TESTS, Environment, PackageSet, find_environment
 
 REPAIR = "--repair"
 EXIT_BAD_INPUT = 2
@@ -18,18 +19,25 @@ EXIT_INTERRUPTED = 130
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns its exit status, or does not return where the process can be replaced."""
+    """Run a command line. Returns its exit status, or does not return where the process can be replaced.
+
+    Installed by pip (``trifold``), there is no environment to make: the command runs where it is.
+    """
+    if not PROGRAM.requirements.exists():  # pip has put the program here, and what it asks for beside it
+        return run_command(arguments)
     repair = list(arguments[:1]) == [REPAIR]
     if repair:
         arguments = arguments[1:]
     environment = find_environment()
-    parts = [PROGRAM, TESTS] if list(arguments[:1]) == ["test"] else [PROGRAM]
-    if not repair and all(environment.is_ready(part) for part in parts):
+    package_sets = [PROGRAM, TESTS] if list(arguments[:1]) == ["test"] else [PROGRAM]
+    if not repair and all(environment.is_ready(package_set) for package_set in package_sets):
         return run_command(arguments) if environment.is_running() else hand_over(environment, arguments)
-    return prepare(environment, parts, arguments, repair)
+    return prepare(environment, package_sets, arguments, repair)
 
 
-def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence[str], repair: bool) -> int:
+def prepare(
+    environment: Environment, package_sets: Sequence[PackageSet], arguments: Sequence[str], repair: bool
+) -> int:
     """Make the environment whole, then run the command inside it."""
     if not repair and needs_no_packages(arguments):
         return run_command(arguments)
@@ -37,10 +45,10 @@ def prepare(environment: Environment, parts: Sequence[Part], arguments: Sequence
         outside = getattr(sys, "_base_executable", sys.executable)
         return replace_process([outside, *_own_command(arguments, repair or not environment.is_usable())])
     from app.launcher import install
-    from app.launcher.speech import LaunchError, say
+    from app.launcher.console import LaunchError, say
 
     try:
-        install.ensure(environment, parts, afresh=repair)
+        install.ensure(environment, package_sets, afresh=repair)
     except LaunchError as error:
         say(str(error))
         return EXIT_BAD_INPUT
@@ -73,7 +81,7 @@ def hand_over(environment: Environment, arguments: Sequence[str]) -> int:
 
 def replace_process(command: Sequence[str]) -> int:
     """Become another command. Windows cannot do that, so there the command runs below this process."""
-    from app.launcher.variables import child_variables
+    from app.launcher.environment import child_variables
 
     sys.stdout.flush()
     sys.stderr.flush()

@@ -11,7 +11,7 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
     licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM
     its makers' words                      the window of Qwen 2.5 1M, the licence of Yarn Llama 2
     pickled weights alone on the page      LWM, both Yarn, Llama-68M. For LWM, Yarn 7B and Llama-68M the hub's own
-                                           converter has proposed safetensors, which are taken (``listing``); of Yarn
+                                           converter has proposed safetensors, which are taken (``hub``); of Yarn
                                            13B this is not known, and without them it is refused with that reason
 
 From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B and Qwen 2.5 0.5B, the
@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.models.shapes import Shape
-from app.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.models.fit import ModelShape
 
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
@@ -46,7 +46,7 @@ class Model:
     """
 
     name: str
-    shape: Shape | None
+    shape: ModelShape | None
     licence: str
     gated: bool = False
 
@@ -67,11 +67,14 @@ class Pair:
 
 
 _LLAMA_32_1B = Model(
-    "meta-llama/Llama-3.2-1B-Instruct", Shape(16, 8, 64, 1_235_814_400, 2_471_645_608, 131_072), _LLAMA_32, gated=True
+    "meta-llama/Llama-3.2-1B-Instruct",
+    ModelShape(16, 8, 64, 1_235_814_400, 2_471_645_608, 131_072),
+    _LLAMA_32,
+    gated=True,
 )
-_QWEN_25_05B = Model("Qwen/Qwen2.5-0.5B-Instruct", Shape(24, 2, 64, 494_032_768, 988_097_824, 32_768), _APACHE)
-_QWEN_3_06B = Model("Qwen/Qwen3-0.6B", Shape(28, 8, 128, 596_049_920, 1_503_300_328, 40_960), _APACHE)
-_LLAMA_68M = Model("JackFram/llama-68m", Shape(2, 12, 64, 68_030_208, 272_123_144, 2_048), _APACHE)
+_QWEN_25_05B = Model("Qwen/Qwen2.5-0.5B-Instruct", ModelShape(24, 2, 64, 494_032_768, 988_097_824, 32_768), _APACHE)
+_QWEN_3_06B = Model("Qwen/Qwen3-0.6B", ModelShape(28, 8, 128, 596_049_920, 1_503_300_328, 40_960), _APACHE)
+_LLAMA_68M = Model("JackFram/llama-68m", ModelShape(2, 12, 64, 68_030_208, 272_123_144, 2_048), _APACHE)
 
 DEMO = Pair(
     "demo",
@@ -88,7 +91,7 @@ PAIRS: tuple[Pair, ...] = (
         "Qwen 3 4B Instruct",
         Model(
             "Qwen/Qwen3-4B-Instruct-2507",
-            Shape(36, 8, 128, 4_022_468_096, 8_044_982_080, 262_144, 388_956_160),
+            ModelShape(36, 8, 128, 4_022_468_096, 8_044_982_080, 262_144, 388_956_160),
             _APACHE,
         ),
         _QWEN_3_06B,
@@ -99,7 +102,7 @@ PAIRS: tuple[Pair, ...] = (
         "Llama 3.1 8B Instruct",
         Model(
             "meta-llama/Llama-3.1-8B-Instruct",
-            Shape(32, 8, 128, 8_030_261_248, 16_060_556_376, 131_072, 1_050_673_152),
+            ModelShape(32, 8, 128, 8_030_261_248, 16_060_556_376, 131_072, 1_050_673_152),
             _LLAMA_31,
             gated=True,
         ),
@@ -111,7 +114,7 @@ PAIRS: tuple[Pair, ...] = (
         "Qwen 2.5 7B Instruct 1M",
         Model(
             "Qwen/Qwen2.5-7B-Instruct-1M",
-            Shape(28, 4, 128, 7_615_616_512, 15_231_271_888, _TRAINED_1M, 1_089_994_752),
+            ModelShape(28, 4, 128, 7_615_616_512, 15_231_271_888, _TRAINED_1M, 1_089_994_752),
             _APACHE,
         ),
         _QWEN_25_05B,
@@ -123,7 +126,7 @@ PAIRS: tuple[Pair, ...] = (
         "Qwen 2.5 14B Instruct 1M",
         Model(
             "Qwen/Qwen2.5-14B-Instruct-1M",
-            Shape(48, 8, 128, 14_770_033_664, 29_540_134_992, _TRAINED_1M, 1_557_135_360),
+            ModelShape(48, 8, 128, 14_770_033_664, 29_540_134_992, _TRAINED_1M, 1_557_135_360),
             _APACHE,
         ),
         _QWEN_25_05B,
@@ -132,7 +135,7 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "qwen3-8b",
         "Qwen 3 8B",
-        Model("Qwen/Qwen3-8B", Shape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960, 1_244_659_712), _APACHE),
+        Model("Qwen/Qwen3-8B", ModelShape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960, 1_244_659_712), _APACHE),
         _QWEN_3_06B,
         "For shorter books. Its makers' YaRN setting for 131,072 tokens goes into config.json of a copy of yours.",
     ),
@@ -141,7 +144,7 @@ PAIRS: tuple[Pair, ...] = (
         "Phi-3 mini 128K Instruct",
         Model(
             "microsoft/Phi-3-mini-128k-instruct",
-            Shape(32, 32, 96, 3_821_079_552, 7_642_181_896, 131_072, 197_001_216),
+            ModelShape(32, 32, 96, 3_821_079_552, 7_642_181_896, 131_072, 197_001_216),
             "MIT",
         ),
         None,
@@ -152,7 +155,7 @@ PAIRS: tuple[Pair, ...] = (
         "LWM Text Chat 128K",
         Model(
             "LargeWorldModel/LWM-Text-Chat-128K",
-            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
+            ModelShape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
             _LLAMA_2,
         ),
         _LLAMA_68M,
@@ -163,7 +166,7 @@ PAIRS: tuple[Pair, ...] = (
         "Yarn Llama 2 7B 128K",
         Model(
             "NousResearch/Yarn-Llama-2-7b-128k",
-            Shape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
+            ModelShape(32, 32, 128, 6_738_415_616, 13_476_839_424, 131_072, 262_144_000),
             _LLAMA_2,
         ),
         _LLAMA_68M,
@@ -174,7 +177,7 @@ PAIRS: tuple[Pair, ...] = (
         "Yarn Llama 2 13B 128K",
         Model(
             "NousResearch/Yarn-Llama-2-13b-128k",
-            Shape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072, 327_680_000),
+            ModelShape(40, 40, 128, 13_015_864_320, 26_031_738_880, 131_072, 327_680_000),
             _LLAMA_2,
         ),
         _LLAMA_68M,

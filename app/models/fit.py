@@ -1,41 +1,128 @@
-"""Whether a pair fits on this machine, before it is downloaded: arithmetic on its numbers and a sentence. Pure.
+"""Whether a pair of models fits on this machine, before it is downloaded: its numbers, the free memory, a sentence.
 
-The engine's planner has the last word once a book is there; this says beforehand what it will say for the longest book.
+The numbers come from settings files, which strangers write: every one is checked before it is used in arithmetic. The
+engine's planner has the last word once a book is there; this says beforehand what it will say for the longest book.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from app.models.shapes import Shape
-from engine.fitting import (
-    BITS,
-    CHUNK,
-    DISK_SHARE,
-    MEMORY_SHARE,
-    PINNED_SHARE,
-    KvSize,
-    bytes_per_weight,
-    index_bytes,
-    index_is_rounded,
-)
+from app.core.format import size
+from engine import Status
+from engine.errors import ModelError, ModelNotFound, UnsupportedModel
+from engine.model.architectures import CPU_FLOAT32_PARAMETERS, FAMILIES, block_parameters
+from engine.plan.memory_budget import CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize
+from engine.quantization import BITS, SCALE_BYTES, bytes_per_weight, index_bytes, index_is_quantized
+
+CONFIG = "config.json"
+MAX_CONFIG_BYTES = 4_000_000
+SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
+_LARGEST = 1 << 31  # of any number in a settings file
+_WORDS_PER_TOKEN = 0.75
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Verdict = Literal["whole", "part", "none"]
 
-CPU_FLOAT32_PARAMETERS = 1_500_000_000
-"""Up to this size a processor holds weights in four bytes each (``engine.architecture``)."""
 
-SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
-_WORDS_PER_TOKEN = 0.75
+@dataclass(frozen=True)
+class ModelShape:
+    """The numbers of one model.
+
+    ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
+    ``embeddings`` are the parameters of embedding and output head, which are never quantized.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    parameters: int
+    weights_bytes: int
+    window: int
+    embeddings: int = 0
+
+    def kv_bytes_per_token(self, itemsize: int = 2) -> int:
+        """Bytes that one token takes in the full cache: keys and values of every layer and KV head."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
+
+    @property
+    def quantized_kv_bytes_per_token(self) -> int:
+        """Of cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of a model folder.
+
+    Raises:
+        ModelNotFound: there is no such folder, or no settings in it.
+        ModelError: they cannot be read.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ModelNotFound(f"There is no model in {folder}: {CONFIG} is missing.", "Choose the folder that holds it.")
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise ModelError(f"{CONFIG} in {folder} is larger than any model's settings.", "Download the model again.")
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{CONFIG} in {folder} cannot be read.", "Download the model again.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{CONFIG} in {folder} cannot be read.", "Download the model again.")
+    return config
+
+
+def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> ModelShape:
+    """The numbers in a model's settings.
+
+    Args:
+        weights_bytes: size of its files; 0 estimates it from the shape, at two bytes a parameter.
+
+    Raises:
+        UnsupportedModel: an architecture that the engine does not walk.
+        ModelError: a number is missing or cannot be right.
+    """
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise UnsupportedModel(
+            f"{name} is a {kind if isinstance(kind, str) else 'nameless'} model, which is not supported yet.",
+            "Supported: Llama, Mistral, Qwen 2 and 3, and Phi-3.",
+        )
+    width = _number(config, "hidden_size", name)
+    layers = _number(config, "num_hidden_layers", name)
+    heads = _number(config, "num_attention_heads", name)
+    kv_heads = _number(config, "num_key_value_heads", name, heads)
+    head_dim = _number(config, "head_dim", name, width // heads)
+    inner = _number(config, "intermediate_size", name)
+    vocabulary = _number(config, "vocab_size", name)
+    tied = 1 if config.get("tie_word_embeddings") else 2
+    embeddings = tied * vocabulary * width
+    parameters = layers * block_parameters(width, inner, heads, kv_heads, head_dim) + embeddings
+    window = _number(config, "max_position_embeddings", name)
+    return ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes or 2 * parameters, window, embeddings)
+
+
+def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and otherwise is not None:
+        value = otherwise
+    if type(value) is not int or not 0 < value < _LARGEST:
+        raise ModelError(f"{CONFIG} of {name} gives no {key} that can be right.", "Download the model again.")
+    return value
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeMemory:
     """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
     is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``kv`` is how this
-    start keeps a cache: "model", or "8bit" to round it; ``rounding`` what it rounds a target's weights to: "8bit",
-    "4bit", or "stored", which is not at all.
+    start keeps a cache: "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or
+    "stored", as they come.
     """
 
     memory: int
@@ -43,7 +130,7 @@ class Room:
     on_gpu: bool
     host: int = 0
     kv: str = "model"
-    rounding: str = "stored"
+    quantization: str = "stored"
 
     @property
     def where(self) -> str:
@@ -51,7 +138,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ModelFit:
     """``tokens`` of context fit beside the weights, ``spilled`` of them if slower tiers are used as well.
 
     ``weights`` are bytes in memory; ``kv_per_1k`` is bytes of cache for 1,000 tokens.
@@ -65,61 +152,95 @@ class Fit:
     sentence: str
 
 
-def fit(target: Shape, draft: Shape | None, room: Room) -> Fit:
+def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
     """What running this pair takes here."""
-    itemsize = _itemsize(target, room)
-    weights = _weights(target, itemsize, room.rounding)
-    weights += _weights(draft, _itemsize(draft, room), "stored") if draft else 0
-    size = _kv_size(target, itemsize, room)
-    left = int((room.memory - weights) * MEMORY_SHARE)
-    tokens = size.most_tokens(target.window, left, 0, 0)
-    spilled = size.most_tokens(target.window, left, int(room.host * PINNED_SHARE), int(room.disk * DISK_SHARE))
+    itemsize = _itemsize(target, free)
+    weights = _weights(target, itemsize, free.quantization)
+    weights += _weights(draft, _itemsize(draft, free), "stored") if draft else 0
+    kv = _kv_size(target, itemsize, free)
+    left = int((free.memory - weights) * MEMORY_SHARE)
+    tokens = kv.longest_context(target.window, left, 0, 0)
+    spilled = kv.longest_context(target.window, left, int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
-    sentence = _sentence(verdict, tokens, spilled, weights, room)
-    if verdict == "none" and (way := _way_out(target, draft, room)):
+    sentence = _sentence(verdict, tokens, spilled, weights, free)
+    if verdict == "none" and (way := _way_out(target, draft, free)):
         sentence += f" With --weights {way} it would fit."
-    return Fit(verdict, tokens, spilled, weights, 1000 * size.kept, sentence)
+    return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)
 
 
-def _way_out(target: Shape, draft: Shape | None, room: Room) -> str:
-    """What the weights of a model that does not fit would have to be rounded to; empty if that does not help."""
-    ways = BITS if room.rounding == "stored" else ()
-    return next((way for way in ways if fit(target, draft, replace(room, rounding=way)).verdict != "none"), "")
+def _way_out(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> str:
+    """What the weights of a model that does not fit would have to be quantized to; empty if that does not help."""
+    ways = BITS if free.quantization == "stored" else ()
+    return next((way for way in ways if fit_pair(target, draft, replace(free, quantization=way)).verdict != "none"), "")
 
 
-def _kv_size(shape: Shape, itemsize: int, room: Room) -> KvSize:
+def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     whole = shape.kv_bytes_per_token(itemsize)
-    rounded = room.kv == "8bit"
-    kept = shape.rounded_kv_bytes_per_token if rounded else whole
-    small = index_is_rounded(shape.head_dim, not room.on_gpu)
+    quantized = free.kv == "8bit"
+    kept = shape.quantized_kv_bytes_per_token if quantized else whole
+    small = index_is_quantized(shape.head_dim, not free.on_gpu)
     index = index_bytes(shape.layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
-    return KvSize(shape.layers, kept, whole, rounded, index)
+    return KvSize(shape.layers, kept, whole, quantized, index)
 
 
-def _weights(shape: Shape, itemsize: int, rounding: str) -> int:
+def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:
     """Bytes in memory; embedding and output head stay as they are."""
     blocks = shape.parameters - shape.embeddings
-    return int(shape.embeddings * itemsize + blocks * bytes_per_weight(rounding, itemsize))
+    return int(shape.embeddings * itemsize + blocks * bytes_per_weight(quantization, itemsize))
 
 
-def _itemsize(shape: Shape, room: Room) -> int:
-    return 4 if not room.on_gpu and shape.parameters <= CPU_FLOAT32_PARAMETERS else 2
+def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
+    return 4 if not free.on_gpu and shape.parameters <= CPU_FLOAT32_PARAMETERS else 2
 
 
-def _sentence(verdict: Verdict, tokens: int, spilled: int, weights: int, room: Room) -> str:
+def _sentence(verdict: Verdict, tokens: int, spilled: int, weights: int, free: FreeMemory) -> str:
     if verdict == "none":
         return (
-            f"Does not fit: it needs {weights / 1e9:.1f} GB and room for a book, "
-            f"and {max(0, room.memory) / 1e9:.1f} GB of {room.where} are free."
+            f"Does not fit: it needs {size(weights)} and room for a book, "
+            f"and {size(max(0, free.memory))} of {free.where} are free."
         )
     if verdict == "whole":
         return f"Fits, with books of up to {_books(tokens)}."
-    slower = "partly in slower memory or on disk" if room.on_gpu else "partly on disk"
+    slower = "partly in slower memory or on disk" if free.on_gpu else "partly on disk"
     if tokens < SHORTEST_BOOK:
-        return f"Fits, with little {room.where} left for books: they lie {slower}, and answers are slow."
+        return f"Fits, with little {free.where} left for books: they lie {slower}, and answers are slow."
     longer = "" if spilled <= tokens else f" Longer ones lie {slower}, and answers are slower."
-    return f"Fits, with books of up to {_books(tokens)} in {room.where}.{longer}"
+    return f"Fits, with books of up to {_books(tokens)} in {free.where}.{longer}"
 
 
 def _books(tokens: int) -> str:
     return f"{tokens:,} tokens, about {round(tokens * _WORDS_PER_TOKEN, -3):,.0f} words"
+
+
+def measure(
+    data: Path, status: Status, kv_bytes: int = 0, kv: str = "model", quantization: str = "stored"
+) -> FreeMemory:
+    """Look at memory and disk.
+
+    Args:
+        data: the folder whose disk matters.
+        status: of the engine that runs; its weights are counted as free.
+        kv_bytes: of the open book, in the memory that the engine uses.
+        kv: how this start keeps a cache; quantization: the format of weights.
+    """
+    model = status.model
+    itemsize = _BYTES.get(model.dtype, 0) if model else 0
+    held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
+    held += (model.draft_parameters or 0) * itemsize if model else 0
+    existing = next(folder for folder in (data, *data.parents) if folder.exists())
+    disk = shutil.disk_usage(existing).free
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    gpu = _gpu_memory()
+    if gpu is not None:
+        return FreeMemory(gpu + held + kv_bytes, disk, on_gpu=True, host=available, kv=kv, quantization=quantization)
+    return FreeMemory(available + held + kv_bytes, disk, on_gpu=False, kv=kv, quantization=quantization)
+
+
+def _gpu_memory() -> int | None:
+    """Free bytes of the GPU that the engine uses, None without one. Asks torch only if the engine has loaded it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
+        return None
+    return int(torch.cuda.mem_get_info()[0])

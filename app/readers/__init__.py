@@ -1,4 +1,4 @@
-"""Files become books. ``read_document`` reads one file into a ``Document``; ``pages`` draws and searches PDF pages.
+"""Files become books: ``read_document`` reads one into a ``Document``, ``page_images`` draws and searches PDF pages.
 
 Foreign bytes are parsed in a child process only. This module is imported by that child too, so the parent's half
 (which needs ``engine``) is looked up when it is first asked for and the child starts light.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.readers.limits import Limits
+from app.readers.parsed import Limits
 
 if TYPE_CHECKING:
     from app.readers.reader import read_document

@@ -1,4 +1,4 @@
-"""Zip containers held to bounds before anything is unpacked, and XML without entities. Knows no format."""
+"""Zip containers held to bounds before anything is unpacked, and XML without entities. Child only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
-from app.readers.limits import Limits
-from app.readers.parsed import Refused, damaged
+from app.readers.parsed import Limits, Refused, damaged
 
 _ENCRYPTED = 1  # the flag of an entry that is
 _RATIO_FROM = 1 << 20  # bytes; smaller entries may be packed as tightly as they like

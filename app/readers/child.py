@@ -12,9 +12,10 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.readers import wire
-from app.readers.limits import Limits
-from app.readers.parsed import Parsed, Refused
+from app.readers import sandbox
+from app.readers.parsed import Limits, Parsed, Refused
+
+_UNREADABLE = "It is probably damaged. Try to open it in another program, or get the file again."
 
 
 class Voice:
@@ -27,7 +28,7 @@ class Voice:
         self._stream = stream
 
     def say(self, message: dict[str, Any]) -> None:
-        wire.send(self._stream, message)
+        sandbox.send_message(self._stream, message)
 
     def step(self, done: int, total: int, page: int | None = None) -> None:
         self.say({"type": "step", "done": done, "total": total, "page": page})
@@ -35,7 +36,7 @@ class Voice:
 
 def main() -> None:
     voice = Voice(_claim_output())
-    request = wire.receive(sys.stdin.buffer)
+    request = sandbox.receive_message(sys.stdin.buffer)
     if request is None:
         return
     bounded = _limit_memory(int(request["memory_bytes"]))
@@ -52,18 +53,15 @@ def main() -> None:
     voice.say({"type": "done"})
 
 
-_UNREADABLE = "It is probably damaged. Try to open it in another program, or get the file again."
-
-
 def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "read":
-        from app.readers.formats import parse
+        from app.readers.detect import parse
 
-        _tell(parse(Path(request["path"]), request, Limits(**request["limits"]), voice), voice)
+        _tell(parse(Path(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
         return
-    from app.readers import page_view
+    from app.readers import pdf_render
 
-    work = {"render": page_view.render, "find": page_view.find}[request["work"]]
+    work = {"render": pdf_render.render, "find": pdf_render.find}[request["work"]]
     voice.say({"type": "answer", "value": work(request)})
 
 

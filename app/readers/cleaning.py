@@ -1,4 +1,4 @@
-"""Characters that help nobody are dropped, and words cut at a line end are made whole. Knows no format, no page.
+"""Characters that help nobody are dropped, and words cut at a line end are made whole. Child only.
 
 What stays is what the model reads and what the reader sees quoted: composed (NFC), without controls, without the
 overrides that can show one thing and say another, one kind of space.

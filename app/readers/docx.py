@@ -1,4 +1,8 @@
-"""Word files (DOCX): paragraphs in order, sections by heading styles, notes at the end. Child only."""
+"""Word files (DOCX): paragraphs in order, sections by heading styles, notes at the end. Child only.
+
+Our own walk over the XML, because mammoth reads text that Word hides out to the model, gives up a book for a broken
+list of styles or notes, and takes eight times as long without a sign of life.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,9 @@ from xml.etree import ElementTree
 
 from app.readers import archive, cleaning
 from app.readers.archive import local
-from app.readers.limits import Limits
-from app.readers.parsed import Parsed, Refused, damaged
+from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
-Step = Callable[[int, int, "int | None"], None]
 _Found = TypeVar("_Found")
 
 _BODY = "word/document.xml"

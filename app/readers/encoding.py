@@ -1,4 +1,9 @@
-"""Bytes of a text file become text. Marks and escapes first, UTF-16 by its zeros, then UTF-8, then a guess."""
+"""Bytes of a text file become text. Child only.
+
+Marks, escapes and zeros tell an encoding for sure, and what decodes as UTF-8 is UTF-8. The rest is charset-normalizer's
+guess, which is good at telling scripts apart and weak within one: code pages of Latin letters are told by the alphabets
+of the languages written in them, those of Cyrillic letters by their small letters.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,15 @@ _MARKS = (
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
 _HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # Chinese in seven bits (RFC 1843)
-_FIRST_CHARACTER = 0x30  # below it a pair of that encoding is punctuation
-_CYRILLIC = ("cp1251", "koi8_r", "koi8_u", "iso8859_5", "cp866", "mac_cyrillic")
-# What charset-normalizer may take these for, and what tells them apart: signs that their texts are full of.
-_EAST_ASIAN = ("cp932", "euc_jp", "gb18030", "big5", "euc_kr")
-_CENTRAL = ("cp1252", "cp1250", "iso8859_2", "cp1257", "iso8859_13", "iso8859_4")
-_CENTRAL_LETTERS = frozenset("ąćęłńóśźżáčďéěíňřšťúůýžőűäöüßçăîâșțđ„”–“àèêëïôùñåæøœ")
-_CYRILLIC_GUESSES = (*_CYRILLIC, "cp1125", "kz1048", "ptcp154", "cp855", "koi8_t")
+_FIRST_CHARACTER = 0x30  # the lead byte in seven bits of the first character; below it are signs
+_LAST_COMMON = 0x57  # and of the last one of the standard's first level, which holds the common characters
+_SIGNS = (0x21, 0x23)  # punctuation and full-width forms
+_COMMON = 0.7  # of the pairs between escapes are common ones in what is Chinese
+_CYRILLIC = ("cp1251", "koi8_r", "koi8_u", "iso8859_5", "cp866", "mac_cyrillic", "cp855")
+_CYRILLIC_GUESSES = (*_CYRILLIC, "cp1125", "kz1048", "ptcp154", "koi8_t")
+_CLEARLY = 1.1  # times as many small letters as the guess gives overrule it
 # Encodings of Latin letters, the common ones first, with the letters of each language that is written in them. A text
-# belongs to the first under which what is beyond ASCII is of one language.
+# belongs to the one under which what is beyond ASCII is most of one language; the first of equals.
 _LATIN: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "cp1252",
@@ -44,14 +49,18 @@ _LATIN: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mac_roman", ("àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú")),
 )  # fmt: skip
 _PRINTED = frozenset("“”„‘’‚–—…«»‹›°§£€©®·•¡¿ªº½¼¾²³±×\u00a0\u00ad")
-_ONE_LANGUAGE = 0.985  # of the signs beyond ASCII
-_HEBREW = frozenset(range(0xE0, 0xFB))
+_ONE_LANGUAGE = 0.8  # of the signs beyond ASCII at least overrule the guess
 _SAMPLE = 256 << 10
+_LAST_PLANE = 0x10  # of Unicode
 _NOTHING = 0.9  # of the bytes are zero in what is no text; UTF-32 has three quarters
 _ONE_SCRIPT = 0.95
 _MOSTLY = 0.4  # of the even or odd bytes are zero in UTF-16 of a Latin text
+_HEAD = 64 << 10
+_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_MOST_CONTROL = 0.005  # of the bytes of a text
 _BROKEN = 0.002  # of the characters may be wrong in a text that is still UTF-8
-_WESTERN = 0.25  # of the letters of a Western text are outside ASCII at most
+MIXED = "utf-8 mixed with cp1252"
+_WESTERN_PIECES = "trifold-western-pieces"
 
 
 def decode(data: bytes) -> tuple[str, str]:
@@ -74,6 +83,13 @@ def decode(data: bytes) -> tuple[str, str]:
     return data.decode(encoding, errors="replace"), encoding
 
 
+def is_text(data: bytes) -> bool:
+    """Whether bytes can be text of any encoding; what is locked or packed is not."""
+    head = data[:_HEAD]
+    wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
+    return wide or len(_CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
+
+
 def _mixed(data: bytes) -> str | None:
     """UTF-8 with pieces of a Western encoding between; None where it is not mostly that."""
     text = data.decode("utf-8", errors=_WESTERN_PIECES)
@@ -94,8 +110,6 @@ def _western_piece(error: UnicodeError) -> tuple[str, int]:
     return error.object[error.start : error.end].decode("cp1252", errors="replace"), error.end
 
 
-MIXED = "utf-8 mixed with cp1252"
-_WESTERN_PIECES = "trifold-western-pieces"
 codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
@@ -110,8 +124,11 @@ def decode_sample(data: bytes) -> str | None:
     half = len(head) // 2
     if head.count(0) > _NOTHING * len(head):
         return None
-    if half >= 4 and not any(head[2 : 4 * (half // 2) : 4]) and not any(head[3 : 4 * (half // 2) : 4]):
+    quarters = [head[at : 4 * (half // 2) : 4] for at in range(4)]
+    if half >= 4 and not any(quarters[3]) and max(quarters[2]) <= _LAST_PLANE:
         return "utf-32-le"
+    if half >= 4 and not any(quarters[0]) and max(quarters[1]) <= _LAST_PLANE:
+        return "utf-32-be"
     if half >= 2:
         if head[1::2].count(0) > _MOSTLY * half and head[0::2].count(0) < 0.05 * half:
             return "utf-16-le"
@@ -131,12 +148,10 @@ def _escaped(data: bytes) -> str | None:
     for escape, encoding in _ESCAPES:
         if escape in head:
             return encoding
-    pairs = b"".join(_HZ.findall(head))
-    shifted = bytes(byte | 0x80 for byte in pairs) + b" "
+    leads = b"".join(_HZ.findall(head))[::2]
     # A program may hold tildes and braces too: what stands between them is Chinese only as common characters.
-    if any(byte >= _FIRST_CHARACTER for byte in pairs[::2]) and (
-        _share(shifted, "gb18030", _is_common_asian("gb18030")) > _COMMON
-    ):
+    common = sum(_FIRST_CHARACTER <= lead <= _LAST_COMMON or lead in _SIGNS for lead in leads)
+    if any(lead >= _FIRST_CHARACTER for lead in leads) and common > _COMMON * len(leads):
         return "hz"
     return None
 
@@ -149,98 +164,48 @@ def _leading(half: bytes) -> int:
 
 
 def _guess(data: bytes) -> str:
+    from charset_normalizer import from_bytes
+
     first = next(index for index, byte in enumerate(data) if byte > 0x7F)
     start = max(0, first - 1024)
     sample = data[start : start + _SAMPLE]
-    latin = _latin(sample)
-    if latin:
-        return latin
-    western = sample.decode("cp1252", errors="replace")
-    letters = [sign for sign in western if sign.isalpha()]
-    foreign = sum(sign > "\x7f" for sign in letters)
-    signs = sum(sign > "\x7f" and not sign.isalpha() and sign not in "“”‘’–—…«»°§£€©® ¿¡•·" for sign in western)
-    if letters and foreign < _WESTERN * len(letters) and signs <= 0.1 * (foreign + 1) + 1:
-        return "cp1254" if _is_turkish(western) else "cp1252"
-    from charset_normalizer import from_bytes
-
     best = from_bytes(sample).best()
-    if best is None:
-        return "cp1252"
-    if best.encoding in _CYRILLIC_GUESSES:
-        return _cyrillic(sample)
-    high = [byte for byte in sample if byte > 0x7F]
-    if sum(byte in _HEBREW for byte in high) > 0.95 * len(high):
-        return "cp1255"
-    if best.encoding in _CENTRAL:
-        return max(_CENTRAL, key=lambda encoding: _share(sample, encoding, _CENTRAL_LETTERS.__contains__))
-    if _share(sample, "euc_kr", _is_common_asian("euc_kr")) > _KOREAN:
-        return "euc_kr"
-    asian = max(_EAST_ASIAN, key=lambda encoding: _share(sample, encoding, _is_common_asian(encoding)))
-    return asian if _share(sample, asian, _is_common_asian(asian)) > _COMMON else best.encoding
+    encoding = "cp1252" if best is None else best.encoding
+    if encoding in _CYRILLIC_GUESSES:
+        return _cyrillic(sample, encoding)
+    letters = [sign for sign in sample.decode(encoding, errors="replace") if sign > "\x7f" and sign.isalpha()]
+    latin = sum(sign <= "\u024f" or "\u1e00" <= sign <= "\u1eff" for sign in letters)
+    return _latin(sample, encoding) if latin >= len(letters) / 2 else encoding
 
 
-def _latin(sample: bytes) -> str:
-    """The encoding under which a text is written in one language of Latin letters; "" for none."""
+def _latin(sample: bytes, otherwise: str) -> str:
+    """The encoding of Latin letters under which a text is most of one language."""
+    best, most = otherwise, _ONE_LANGUAGE
     for encoding, alphabets in _LATIN:
-        text = sample.decode(encoding, errors="replace").lower()
-        beyond = Counter(sign for sign in text if sign > "\x7f")
-        letters = sum(sign.isascii() and sign.isalpha() for sign in text)
-        printed = sum(beyond[sign] for sign in _PRINTED)
-        total = beyond.total()
-        if total - printed > _WESTERN * (letters + total) or not letters:
-            continue
-        if any(sum(beyond[sign] for sign in alphabet) + printed >= _ONE_LANGUAGE * total for alphabet in alphabets):
-            return encoding
-    return ""
+        signs = _beyond_ascii(sample, encoding)
+        printed = sum(signs[sign] for sign in _PRINTED)
+        share = max(sum(signs[sign] for sign in alphabet) + printed for alphabet in alphabets) / signs.total()
+        if share > most:
+            best, most = encoding, share
+    return best
 
 
-def _is_turkish(western: str) -> bool:
-    """Read as Western, Turkish has Icelandic letters without any of the Icelandic vowels."""
-    return any(sign in western for sign in "ýþðÝÞÐ") and not any(sign in western for sign in "áíóúæÁÍÓÚÆ")
-
-
-_COMMON = 0.7  # of the signs beyond ASCII are common ones in a text that was decoded rightly
-
-
-_KOREAN = 0.95  # its common signs lie within those of Chinese, so that a Chinese text has many of them too
-
-
-def _share(sample: bytes, encoding: str, is_common: Callable[[str], bool]) -> float:
-    """How much of what is beyond ASCII is common in texts of this encoding; 0 where it does not decode."""
-    text = sample.decode(encoding, errors="replace")[:-1]
-    beyond = [sign for sign in text if sign > "\x7f"]
-    if not beyond or "\ufffd" in beyond:
-        return 0.0
-    return sum(map(is_common, beyond)) / len(beyond)
-
-
-def _is_common_asian(encoding: str) -> Callable[[str], bool]:
-    """Kana, and the first level of each standard, which its authors filled with the common characters."""
-    levels = {
-        "cp932": (0x88, 0x98),
-        "euc_jp": (0xB0, 0xD0),
-        "gb18030": (0xB0, 0xD8),
-        "big5": (0xA4, 0xC7),
-        "euc_kr": (0xB0, 0xC9),
-    }
-    first, last = levels[encoding]
-    kana = encoding in ("cp932", "euc_jp")
-
-    def is_common(sign: str) -> bool:
-        if "\u3040" <= sign <= "\u30ff":
-            return kana
-        if "\u3000" <= sign <= "\u303f" or "\uff00" <= sign <= "\uff5e":
-            return True
-        coded = sign.encode(encoding, errors="replace")
-        return len(coded) == 2 and first <= coded[0] < last
-
-    return is_common
-
-
-def _cyrillic(sample: bytes) -> str:
+def _cyrillic(sample: bytes, otherwise: str) -> str:
     """The Cyrillic code page that gives the most small letters: the wrong ones turn case round or give signs."""
 
     def small(encoding: str) -> int:
-        return sum("а" <= sign <= "я" or sign in "іїєґё" for sign in sample.decode(encoding, errors="replace"))
+        signs = _beyond_ascii(sample, encoding, str)
+        return sum(count for sign, count in signs.items() if "а" <= sign <= "я" or sign in "іїєґё")
 
-    return max(_CYRILLIC, key=small)
+    best = max(_CYRILLIC, key=small)
+    return best if small(best) > _CLEARLY * small(otherwise) else otherwise
+
+
+def _beyond_ascii(sample: bytes, encoding: str, fold: Callable[[str], str] = str.lower) -> Counter[str]:
+    """How often each sign beyond ASCII is in a text of an encoding of single bytes."""
+    counts = Counter(sample)
+    signs: Counter[str] = Counter()
+    for byte in range(0x80, 0x100):
+        if counts[byte]:
+            signs[fold(bytes([byte]).decode(encoding, errors="replace"))] += counts[byte]
+    return signs

@@ -1,6 +1,6 @@
-"""EPUB books: the spine's files in order, named by the table of contents. Knows zip and XML through ``archive`` only.
+"""EPUB books: the spine's files in order, named and cut by the table of contents. Child only.
 
-Runs in the child only. Nothing is unpacked to disk, no link is followed out of the container.
+Nothing is unpacked to disk, no link is followed out of the container.
 """
 
 from __future__ import annotations
@@ -8,21 +8,18 @@ from __future__ import annotations
 import posixpath
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from app.readers import archive, epub_contents, markup, sniff
+from app.readers import archive, encoding, markup
 from app.readers.archive import local
-from app.readers.epub_contents import Entry, inside
-from app.readers.html import decode
-from app.readers.limits import Limits
-from app.readers.parsed import Parsed, Refused, damaged
+from app.readers.markup import decode_html
+from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
-
-Step = Callable[[int, int, "int | None"], None]
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
@@ -45,17 +42,27 @@ class _Package:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass
+class _Entry:
+    """One line of the table of contents."""
+
+    title: str
+    file: str
+    anchor: str
+    level: int
+
+
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read an EPUB book.
 
     Args:
-        request: holds ``trouble`` (number of a file in the spine as text -> what befell it).
+        request: holds ``trouble`` (number of a file in the spine as text -> how it failed).
     """
     try:
         with archive.open_bounded(path, limits) as files:
             package = _package(files)
             _refuse_locked(files, package)
-            entries = epub_contents.read(files, package.nav, package.ncx)
+            entries = _table_of_contents(files, package.nav, package.ncx)
             trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
             chapters, warnings = _chapters(files, package, entries, trouble, limits, step)
             _refuse_unreadable(files, package, chapters, warnings)
@@ -91,7 +98,7 @@ def _package(files: zipfile.ZipFile) -> _Package:
             found.author = f"{found.author}, {node.text}" if found.author else node.text
         elif name == "item":
             manifest[node.get("id", "")] = node
-            target = inside(base, node.get("href", ""))[0]
+            target = _inside(base, node.get("href", ""))[0]
             if "nav" in (node.get("properties") or "").split():
                 found.nav = target
             elif node.get("media-type") == "application/x-dtbncx+xml":
@@ -108,7 +115,7 @@ def _texts_of(items: Iterable[ElementTree.Element | None], base: str) -> list[st
     found: dict[str, None] = {}
     for item in items:
         if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
-            found[inside(base, item.get("href", ""))[0]] = None
+            found[_inside(base, item.get("href", ""))[0]] = None
     return list(found)
 
 
@@ -136,7 +143,7 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     except archive.BrokenXml:
         return  # what is locked is seen by its bytes
     locked = {
-        inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
+        _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
     }
     if locked & {name.casefold() for name in package.spine}:  # locked fonts are common and harm nobody
         raise _locked()
@@ -158,18 +165,18 @@ def _refuse_unreadable(files: zipfile.ZipFile, package: _Package, chapters: list
 def _chapters(
     files: zipfile.ZipFile,
     package: _Package,
-    entries: list[Entry],
+    entries: list[_Entry],
     trouble: dict[int, str],
     limits: Limits,
     step: Step,
 ) -> tuple[list[Chapter], list[str]]:
-    by_file: dict[str, list[Entry]] = {}
+    by_file: dict[str, list[_Entry]] = {}
     for entry in entries:
         by_file.setdefault(entry.file, []).append(entry)
     named = sum(name in by_file for name in package.spine) >= _NAMED_SHARE * len(package.spine)
     chapters: list[Chapter] = []
     warnings: list[str] = []
-    count, characters, waiting = len(package.spine), 0, list[Entry]()
+    count, characters, waiting = len(package.spine), 0, list[_Entry]()
     names = archive.Names(files)
     for number, name in enumerate(package.spine, 1):
         step(number - 1, count, number)
@@ -180,8 +187,8 @@ def _chapters(
         if reason is None:
             try:
                 data = files.read(names.find(name) or name)
-                blocks = markup.read(decode(data))[0] if sniff.is_text(data) else []
-                reason = None if blocks or sniff.is_text(data) else _NO_TEXT
+                blocks = markup.read(decode_html(data))[0] if encoding.is_text(data) else []
+                reason = None if blocks or encoding.is_text(data) else _NO_TEXT
             except KeyError:
                 reason = "it is missing from the file"
             except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
@@ -200,10 +207,10 @@ def _chapters(
     return chapters, warnings
 
 
-def _split(blocks: list[Block], entries: list[Entry], chapters: list[Chapter], *, named: bool) -> None:
+def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
     """One file of the spine as chapters: cut where the table of contents points into it."""
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
-    starts: dict[int, Entry] = {}
+    starts: dict[int, _Entry] = {}
     for entry in entries:
         starts.setdefault(places.get(entry.anchor, 0) if entry.anchor else 0, entry)
     if 0 not in starts and blocks:
@@ -224,3 +231,74 @@ def _split(blocks: list[Block], entries: list[Entry], chapters: list[Chapter], *
 
 def _joined(blocks: list[Block]) -> str:
     return "\n\n".join(block.text for block in blocks if block.text)
+
+
+def _table_of_contents(files: zipfile.ZipFile, nav: str, ncx: str) -> list[_Entry]:
+    """The table of contents; a broken one costs the names, not the book.
+
+    Args:
+        nav, ncx: where it is as a page and as a file of its own, as paths inside the container; "" where it is not.
+    """
+    names = archive.Names(files)
+    try:
+        if nav in names:
+            root = archive.read_xml(files.read(names.find(nav) or ""), "its table of contents")
+            entries = _nav_entries(root, posixpath.dirname(nav))
+            if entries:
+                return entries
+        if ncx in names:
+            root = archive.read_xml(files.read(names.find(ncx) or ""), "its table of contents")
+            entries = []
+            for node in root.iter():
+                if local(node.tag) == "navMap":
+                    _ncx_entries(node, posixpath.dirname(ncx), 0, entries)
+            return entries
+    except (Refused, zipfile.BadZipFile, RecursionError):
+        pass
+    return []
+
+
+def _nav_entries(root: ElementTree.Element, base: str) -> list[_Entry]:
+    lists = [node for node in root.iter() if local(node.tag) == "nav"]
+    kinds = [" ".join(value for key, value in node.attrib.items() if local(key) == "type") for node in lists]
+    chosen = next((node for node, kind in zip(lists, kinds, strict=True) if kind == "toc"), None)
+    if chosen is None:
+        chosen = lists[0] if lists else root
+    entries: list[_Entry] = []
+
+    def walk(node: ElementTree.Element, level: int) -> None:
+        for child in node:
+            name = local(child.tag)
+            if name == "a" and child.get("href"):
+                file, anchor = _inside(base, child.get("href", ""))
+                entries.append(_Entry(" ".join("".join(child.itertext()).split()), file, anchor, max(level, 0)))
+            else:
+                walk(child, level + (name == "ol"))
+
+    walk(chosen, -1)
+    return entries
+
+
+def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list[_Entry]) -> None:
+    for point in node:
+        if local(point.tag) != "navPoint":
+            continue
+        title, place = "", ""
+        for child in point:
+            if local(child.tag) == "navLabel":
+                title = " ".join("".join(child.itertext()).split())
+            elif local(child.tag) == "content":
+                place = child.get("src", "")
+        file, anchor = _inside(base, place)
+        if title and file:
+            entries.append(_Entry(title, file, anchor, level))
+        _ncx_entries(point, base, level + 1, entries)
+
+
+def _inside(base: str, reference: str) -> tuple[str, str]:
+    """A reference as a path inside the container, and its anchor."""
+    target, _, anchor = reference.partition("#")
+    if not target:
+        return "", anchor
+    place = posixpath.join(base, unquote(target).replace("\\", "/"))
+    return posixpath.normpath(place).lstrip("/"), unquote(anchor)

@@ -1,11 +1,34 @@
-"""What a parser hands over: plain records and one exception. Used on both sides of the pipe; knows no format."""
+"""What a parser is given and what it hands over: limits, plain records and one exception. Used by parent and child."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+Step = Callable[[int, int, "int | None"], None]
+"""Called before each page with pages done, pages in all, and the page's number from 1; None outside of pages."""
+
 RefusalKind = Literal["document", "password", "no_text"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds for the reading of one file.
+
+    ``seconds_per_page`` is the longest silence of the child process; a chapter of a format without pages counts as
+    a page. ``zip_ratio`` is uncompressed size over compressed size of one entry.
+    """
+
+    memory_bytes: int = 2 << 30
+    seconds_per_page: float = 10.0
+    seconds: float = 300.0
+    pages: int = 20_000
+    characters: int = 40_000_000
+    file_bytes: int = 1 << 30
+    zip_entries: int = 10_000
+    zip_bytes: int = 500_000_000
+    zip_ratio: float = 200.0
 
 
 class Refused(Exception):
@@ -56,16 +79,3 @@ class Parsed:
 
 def damaged(what: str = "is damaged and cannot be opened.") -> Refused:
     return Refused(what, "Try to open it in another program; if that fails too, get the file again.")
-
-
-def listed(numbers: list[int]) -> str:
-    """Numbers as a person writes them: runs shortened, long lists cut."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    most = 12
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -1,43 +1,48 @@
-"""PDF files: every page through pdfium, a page that fails through pypdf, then all pages cleaned together.
+"""PDF files: every page through pdfium, a page that fails through pypdf, then all pages cleaned together. Child only.
 
-Owns the opening (passwords, damage), the order of the readers, what is a scan, and the warnings. Runs in the child
-only.
+Owns the opening (passwords, damage), the order of the two readers, what is a scan, what the file says of itself
+(labels, table of contents, title), and the warnings.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, furniture, pdf_extras, pdf_forms, pdf_unseen
-from app.readers.limits import Limits
-from app.readers.lines import Line, Margins, reflow
-from app.readers.parsed import Parsed, Refused, Section, damaged, listed
-from app.readers.pdf_lines import page_lines
+from app.readers import cleaning, layout
+from app.readers.layout import Line, Margins, reflow
+from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.pdf_lines import form_values, has_image, page_lines
 
-SCAN_CHARACTERS = 20
+_SCAN_CHARACTERS = 20
 """A page with fewer characters and an image on it is a scan."""
 
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
 _SECOND_READER = "second"
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
-EXTRAS = 0
+_EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 # No recognition in here: the light engines either fetch their models from the web on first use or are programs of their
 # own (Tesseract), and OCRmyPDF, which drives that one well, leaves a PDF whose text layer keeps its places on the page.
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
+_OUTLINE_DEPTH = 8
+_OUTLINE_ENTRIES = 10_000
+_SYMBOLIC = 4  # the flag of a font that has signs of its own
+_CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
-Step = Callable[[int, int, "int | None"], None]
+FontTrouble = Literal["", "unmapped", "absent"]
 
 
 class _Pages:
@@ -58,13 +63,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password`` and ``trouble`` (page number as text -> "second" or what befell it).
+        request: holds ``password`` and ``trouble`` (page number as text -> "second" or how it failed).
     """
     document = open_pdf(path, request.get("password"))
     if document is None:
-        from app.readers import pdf_second
-
-        return pdf_second.parse(path, request.get("password"), limits, step)
+        return _parse_with_pypdf(path, request.get("password"), limits, step)
     count = len(document)
     if count == 0:
         raise Refused("has no pages.", "Get the file again; this copy is empty.")
@@ -73,14 +76,14 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     pages = _read_pages(document, path, request, limits, step)
     _refuse_scan(pages, count)
     _refuse_form(document, pages)
-    step(count, count, EXTRAS)
-    extras = str(EXTRAS) not in request.get("trouble", {})
-    pages.labels = [pdf_extras.label(document, index) if extras else "" for index in range(count)]
-    outline = pdf_extras.outline(document) if extras else []
-    found = furniture.find(pages.lines, pages.labels)
-    labels = furniture.page_labels(pages.labels, found.printed)
+    step(count, count, _EXTRAS)
+    extras = str(_EXTRAS) not in request.get("trouble", {})
+    pages.labels = [_label(document, index) if extras else "" for index in range(count)]
+    outline = _outline(document) if extras else []
+    found = layout.find_running_headers(pages.lines, pages.labels)
+    labels = layout.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
-    title, author = pdf_extras.names(document)
+    title, author = _title_and_author(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
     parsed.outline = outline
     parsed.warnings = _warnings(pages, count)
@@ -116,10 +119,8 @@ def password_needed(password: str | None) -> Refused:
 def _read_pages(
     document: pdfium.PdfDocument, path: Path, request: dict[str, Any], limits: Limits, step: Step
 ) -> _Pages:
-    from app.readers import pdf_second
-
     trouble = {int(page): reason for page, reason in request.get("trouble", {}).items()}
-    second = pdf_second.Second(path, request.get("password"))
+    second = _SecondReader(path, request.get("password"))
     pages, count = _Pages(), len(document)
     for index in range(count):
         step(index, count, index + 1)
@@ -145,12 +146,12 @@ def _read_pages(
     return pages
 
 
-def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: Any) -> list[Line]:
+def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: _SecondReader) -> list[Line]:
     page = document[index]
     try:
-        lines = page_lines(page, pdf_forms.values(document, index, page))
+        lines = page_lines(page, form_values(document, index, page))
         text = sum(len(line.text) for line in lines if line.shown)
-        if text < SCAN_CHARACTERS and pdf_unseen.has_image(page):
+        if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
     finally:
         page.close()
@@ -166,10 +167,9 @@ def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: A
 
 def _rescue(second: Any, index: int) -> list[Line]:
     try:
-        found: list[Line] = second.lines(index)
+        return second.lines(index)
     except Exception:  # noqa: BLE001 - the first failure is the one that is reported
         return []
-    return found
 
 
 def _is_garbled(text: str) -> bool:
@@ -207,7 +207,7 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
     raise Refused("has no text on any page.", "Its pages are blank, damaged or drawn. " + _OCR)
 
 
-def _texts(pages: list[list[Line]], found: furniture.Furniture, step: Step) -> list[str]:
+def _texts(pages: list[list[Line]], found: layout.RunningHeaders, step: Step) -> list[str]:
     kept = [
         [line for at, line in enumerate(lines) if at not in found.drop[index] and _is_text(line)]
         for index, lines in enumerate(pages)
@@ -252,18 +252,191 @@ def _warnings(pages: _Pages, count: int) -> list[str]:
     if len(pages.bad) > 20:
         said.append(f"{len(pages.bad)} of {count} pages could not be read.")
     if pages.images:
-        numbers = listed(pages.images)
+        numbers = _listed(pages.images)
         said.append(f"{len(pages.images)} of {count} pages are images without text and were left out: {numbers}.")
     if pages.unmapped:
         said.append(
-            f"A font has no table of its letters, so the text is probably wrong on pages {listed(pages.unmapped)}."
+            f"A font has no table of its letters, so the text is probably wrong on pages {_listed(pages.unmapped)}."
         )
     if pages.absent:
-        said.append(f"A font is not inside the file; text may be missing on pages {listed(pages.absent)}.")
+        said.append(f"A font is not inside the file; text may be missing on pages {_listed(pages.absent)}.")
     if pages.unseen:
-        said.append(f"Text that nobody sees on the page was left out: pages {listed(pages.unseen)}.")
+        said.append(f"Text that nobody sees on the page was left out: pages {_listed(pages.unseen)}.")
     blank = [at for at, lines in enumerate(pages.lines, 1) if not lines and at not in pages.bad]
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:
-        said.append(f"{len(blank)} of {count} pages have no text: {listed(blank)}. They are blank, drawn or damaged.")
+        said.append(f"{len(blank)} of {count} pages have no text: {_listed(blank)}. They are blank, drawn or damaged.")
     return said
+
+
+def _listed(numbers: list[int]) -> str:
+    """Numbers as a person writes them: runs shortened, long lists cut."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    most = 12
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _label(document: pdfium.PdfDocument, index: int) -> str:
+    """What stands for the number of a page, from 0; "" where nothing does."""
+    try:
+        return cleaning.one_line(document.get_page_label(index), 20)
+    except (pdfium.PdfiumError, ValueError, UnicodeError):
+        return ""
+
+
+def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
+    """Title and author."""
+    try:
+        found = document.get_metadata_dict()
+    except (pdfium.PdfiumError, ValueError, UnicodeError):
+        return "", ""
+    return found.get("Title", ""), found.get("Author", "")
+
+
+def _outline(document: pdfium.PdfDocument) -> list[Heading]:
+    """The table of contents, as far as its lines lead to pages."""
+    entries: list[Heading] = []
+    try:
+        for bookmark in document.get_toc(max_depth=_OUTLINE_DEPTH):
+            if len(entries) >= _OUTLINE_ENTRIES:
+                break
+            target = bookmark.get_dest()
+            index = target.get_index() if target else None
+            title = cleaning.one_line(bookmark.get_title())
+            if title and index is not None and 0 <= index < len(document):
+                entries.append(Heading(title, index + 1, bookmark.level))
+    except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
+        pass  # a broken table of contents costs the contents, not the book
+    return entries
+
+
+class _SecondReader:
+    """A PDF as pypdf sees it, for pages that pdfium cannot read and for what fonts are missing.
+
+    Slower, and blind to geometry; written in another language by other people, so it seldom fails on the same file.
+    Opened when first asked for.
+    """
+
+    def __init__(self, path: Path, password: str | None) -> None:
+        self._path = path
+        self._password = password
+        self._reader: Any = None
+        self._failed = False
+        self._fonts: dict[Any, FontTrouble] = {}
+
+    def lines(self, index: int) -> list[Line]:
+        """The lines of a page, with made-up geometry: one under the other."""
+        text = self._open().pages[index].extract_text()
+        return _as_lines(text)
+
+    def font_trouble(self, index: int) -> FontTrouble:
+        """Whether a font of this page gives wrong or no text; "" also where it cannot be told."""
+        if self._failed:
+            return ""
+        try:
+            resources = self._open().pages[index].get("/Resources", {}).get_object()
+            fonts = resources.get("/Font", {}).get_object()
+            found = [self._trouble_of(reference) for reference in fonts.values()]
+        except Exception:  # noqa: BLE001 - only a hint is lost
+            self._failed = True
+            return ""
+        return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
+
+    def _trouble_of(self, reference: Any) -> FontTrouble:
+        key = getattr(reference, "idnum", None)
+        if key is None:
+            return _font_trouble(reference.get_object())
+        if key not in self._fonts:
+            self._fonts[key] = _font_trouble(reference.get_object())
+        return self._fonts[key]
+
+    def _open(self) -> Any:
+        if self._reader is None:
+            self._reader = _open_pypdf(self._path, self._password)
+        return self._reader
+
+
+def _font_trouble(font: Any) -> FontTrouble:
+    if "/ToUnicode" in font:
+        return ""
+    if font.get("/Subtype") != "/Type0":
+        descriptor = font.get("/FontDescriptor", {}).get_object() if "/FontDescriptor" in font else {}
+        own = font.get("/Subtype") == "/TrueType" and "/FontFile2" in descriptor
+        symbolic = int(descriptor.get("/Flags", 0)) & _SYMBOLIC
+        return "unmapped" if own and symbolic and "/Encoding" not in font else ""
+    descendant = font["/DescendantFonts"].get_object()[0].get_object()
+    descriptor = descendant.get("/FontDescriptor", {}).get_object() if "/FontDescriptor" in descendant else {}
+    embedded = any(name in descriptor for name in ("/FontFile", "/FontFile2", "/FontFile3"))
+    ordering = str(descendant.get("/CIDSystemInfo", {}).get_object().get("/Ordering", ""))
+    if ordering in _CJK:
+        return "" if embedded else "absent"
+    return "unmapped" if str(font.get("/Encoding", "")).startswith("/Identity") else ""
+
+
+def _open_pypdf(path: Path, password: str | None) -> Any:
+    from pypdf import PdfReader
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    reader = PdfReader(path, strict=False)
+    if reader.is_encrypted and not reader.decrypt(password or ""):
+        raise password_needed(password)
+    return reader
+
+
+def _as_lines(text: str) -> list[Line]:
+    rows = [" ".join(row.split()) for row in cleaning.characters(text).split("\n")]
+    return [Line(row, 0.0, float(len(row)), float(at), at + 1.0) for at, row in enumerate(rows) if row]
+
+
+def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: Step) -> Parsed:
+    """Read a whole file with pypdf alone, because pdfium could not open it."""
+    try:
+        reader = _open_pypdf(path, password)
+        count = len(reader.pages)
+    except Refused:
+        raise
+    except Exception:  # noqa: BLE001 - both readers have failed now, each in its own way
+        raise damaged() from None
+    if not count:
+        raise damaged("has no pages.")
+    if count > limits.pages:
+        raise Refused(f"claims {count:,} pages; the limit is {limits.pages:,}.", "Split it into smaller files.")
+    sections: list[Section] = []
+    warnings = ["The file is damaged; it was read by a simpler reader, and parts may be missing."]
+    for index in range(count):
+        step(index, count, index + 1)
+        try:
+            lines = _as_lines(reader.pages[index].extract_text())
+        except Exception:  # noqa: BLE001 - one bad page is a warning, not a lost book
+            warnings.append(f"Page {index + 1} could not be read: it is damaged.")
+            lines = []
+        text = cleaning.spaces(reflow(lines, cleaning.vocabulary(line.text for line in lines)))
+        sections.append(Section(str(index + 1), text))
+    if not any(section.text for section in sections):
+        raise damaged("is damaged; no text could be found in it.")
+    return Parsed("pdf", "page", sections, outline=_pypdf_outline(reader), warnings=warnings)
+
+
+def _pypdf_outline(reader: Any) -> list[Heading]:
+    entries: list[Heading] = []
+
+    def walk(items: Any, level: int) -> None:
+        for item in items:
+            if isinstance(item, list):
+                walk(item, level + 1)
+                continue
+            number = reader.get_destination_page_number(item)
+            if number is not None and number >= 0:
+                entries.append(Heading(cleaning.one_line(str(item.title)), number + 1, level))
+
+    try:
+        walk(reader.outline, 0)
+    except Exception:  # noqa: BLE001 - a broken table of contents costs the contents, not the book
+        return []
+    return entries

@@ -1,7 +1,8 @@
-"""The lines of one PDF page, in reading order, from pdfium's text and boxes.
+"""The lines of one PDF page, in reading order, from pdfium's text and boxes. Child only.
 
-Owns geometry: rotation, pieces of one printed row, columns that a file stores row by row. Knows nothing of paragraphs,
-of other pages, or of what is furniture.
+Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. It also leaves
+out what nobody sees (white on white, no ink at all: a favourite place for words meant for the model alone) and puts in
+what was filled in (form fields, typed notes and stamps), which pdfium's text of a page lacks.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from ctypes import byref, c_uint
 from dataclasses import replace
 from itertools import pairwise
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, pdf_unseen
-from app.readers.lines import Line
-from app.readers.pdf_boxes import Box, Boxes
+from app.readers import cleaning
+from app.readers.layout import Line
+
+Box = tuple[float, float, float, float]
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
@@ -36,6 +39,14 @@ _SPELLED = 2  # letters that one ligature has at most
 _UPSIDE_DOWN = 180
 _LOOK = 400  # characters by which it is judged how the letters of a page stand
 _LEVEL = 0.1  # radians
+_WHITE = 0xF4  # of 255 in every colour
+_FAINT = 0x0C  # of 255 opaque
+_CONTRAST = 10  # of 255 between the lightest and the darkest point where there is anything to see
+_MOST_POINTS = 4_000_000  # of the drawn page
+_IMAGE_DEPTH = 4
+_WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
+_MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of them
+_VALUES_APART = 1.2  # line heights between two words of one value
 
 
 def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = ()) -> list[Line]:
@@ -48,10 +59,10 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = ()) -> list[Line]:
     """
     text_page = _upright(page)
     try:
-        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), pdf_unseen.Ink(page, text_page))
+        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), Suspects(page, text_page))
     finally:
         text_page.close()
-    pdf_unseen.hide(page, pieces)
+    mark_unseen(page, pieces)
     if not pieces:
         return list(values)
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
@@ -77,12 +88,12 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     return page.get_textpage()
 
 
-def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: Box, ink: pdf_unseen.Ink) -> list[Line]:
-    boxes = Boxes(text_page, rotation, visible)
+def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: Box, suspects: Suspects) -> list[Line]:
+    boxes = CharacterBoxes(text_page, rotation, visible)
     text = _as_read(raw_text(text_page), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        found = _words(text, match, boxes, ink)
+        found = _words(text, match, boxes, suspects)
         for piece in found:
             piece.text = tidy(piece.text)
             piece.shown = boxes.shows(piece)
@@ -105,10 +116,10 @@ def raw_text(text_page: pdfium.PdfTextPage) -> str:
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
     """``raw_text`` with right-to-left words in the order of reading, as ``page_lines`` has them."""
-    return _as_read(raw_text(text_page), Boxes(text_page, page.get_rotation(), page.get_bbox()))
+    return _as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
-def _as_read(text: str, boxes: Boxes) -> str:
+def _as_read(text: str, boxes: CharacterBoxes) -> str:
     """Right-to-left words and phrases in the order in which they are read, which not every file leaves them in.
 
     Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
@@ -128,7 +139,7 @@ def _as_read(text: str, boxes: Boxes) -> str:
     return "".join(signs)
 
 
-def _words(text: str, match: re.Match[str], boxes: Boxes, ink: pdf_unseen.Ink) -> list[Line]:
+def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:
     """One piece of text as one line, or as several where wide gaps divide it."""
     found: list[Line] = []
     begin = 0
@@ -138,7 +149,7 @@ def _words(text: str, match: re.Match[str], boxes: Boxes, ink: pdf_unseen.Ink) -
             continue
         x0, x1, top, bottom = box
         line = found[-1] if found else None
-        suspect = ink.is_suspect(word.start())
+        suspect = suspects.is_suspect(word.start())
         if line is None or suspect != line.suspect or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
             begin = word.start()
             found.append(Line(word.group(), x0, x1, top, bottom, size=bottom - top, suspect=suspect))
@@ -262,3 +273,173 @@ def _vertical(pieces: list[Line]) -> list[Line]:
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
+
+
+class CharacterBoxes:
+    """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
+
+    def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
+        self._raw = text_page.raw
+        self._rect = raw.FS_RECTF()
+        self._ref = byref(self._rect)
+        self._rotation = rotation
+        self._left, self._bottom, self._right, self._top = visible
+        across, down = self._right - self._left, self._top - self._bottom
+        self._width, self._height = (down, across) if rotation % 180 else (across, down)
+
+    def shows(self, line: Line) -> bool:
+        """Whether the middle of a line lies on the visible part of the page."""
+        across, down = (line.x0 + line.x1) / 2, (line.top + line.bottom) / 2
+        return 0 <= across <= self._width and 0 <= down <= self._height
+
+    def place(self, index: int) -> float | None:
+        """Where a character stands across the page; None where pdfium has no box."""
+        box = self._one(index)
+        return None if box is None else (box[0] + box[1]) / 2
+
+    def span(self, first: int, last: int) -> Box | None:
+        """(x0, x1, top, bottom) around two characters and what is between them; None where pdfium has no box."""
+        one = self._one(first)
+        two = one if last == first else self._one(last)
+        if one is None or two is None:
+            return one or two
+        return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+
+    def _one(self, index: int) -> Box | None:
+        if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+            return None
+        box = self._rect
+        left, right = box.left - self._left, self._right - box.right
+        low, high = box.bottom - self._bottom, self._top - box.top
+        width, height = box.right - box.left, box.top - box.bottom
+        if self._rotation == 90:
+            return low, low + height, left, left + width
+        if self._rotation == 180:
+            return right, right + width, low, low + height
+        if self._rotation == 270:
+            return high, high + height, right, right + width
+        return left, left + width, high, high + height
+
+
+class Suspects:
+    """Tells which characters of one page may be drawn so that nobody sees them.
+
+    Colour and opacity only tell a suspect; whether it is seen is told by the drawn page (``mark_unseen``), so that
+    white letters on a dark ground stay. The unseen letters behind the image of a scanned page are its text.
+    """
+
+    def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> None:
+        self._page = page
+        self._raw = text_page.raw
+        self._parts = [c_uint() for _ in range(4)]
+        self._refs = [byref(part) for part in self._parts]
+        self._has_image: bool | None = None
+
+    def is_suspect(self, index: int) -> bool:
+        """Whether a character may be drawn so that nobody sees it."""
+        if raw.FPDFText_GetFillColor(self._raw, index, *self._refs):
+            red, green, blue, alpha = (part.value for part in self._parts)
+            if min(red, green, blue) >= _WHITE or alpha <= _FAINT:
+                return True
+        piece = raw.FPDFText_GetTextObject(self._raw, index)
+        inkless = bool(piece) and raw.FPDFTextObj_GetTextRenderMode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE
+        return inkless and not self._is_scan()
+
+    def _is_scan(self) -> bool:
+        if self._has_image is None:
+            self._has_image = has_image(self._page)
+        return self._has_image
+
+
+def has_image(page: pdfium.PdfPage) -> bool:
+    """Whether a page holds a picture."""
+    images = page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_IMAGE_DEPTH)
+    return next(iter(images), None) is not None
+
+
+def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
+    """Mark those suspects among the lines as unseen behind which the drawn page is all of one colour."""
+    suspects = [line for line in lines if line.suspect and line.shown]
+    if not suspects:
+        return
+    width, height = page.get_size()
+    scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
+    try:
+        drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False).to_numpy()
+    except pdfium.PdfiumError:  # then nothing speaks against them
+        return
+    for line in suspects:
+        rows = slice(max(0, int(line.top * scale)), int(line.bottom * scale) + 1)
+        part = drawn[rows, max(0, int(line.x0 * scale)) : int(line.x1 * scale) + 1]
+        if part.size and int(part.max()) - int(part.min()) < _CONTRAST:
+            line.shown, line.unseen = False, True
+
+
+def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
+    """The page with what was filled in as text of its own; None where there is nothing.
+
+    ``page`` stays as it was. Flattening changes the document in memory and never the file.
+    """
+    if not _is_filled_in(page) or raw.FPDFPage_Flatten(page.raw, raw.FLAT_NORMALDISPLAY) != raw.FLATTEN_SUCCESS:
+        return None
+    return document[index]
+
+
+def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> list[Line]:
+    """What was filled in on a page, value by value, where it stands; what is hidden is left out.
+
+    pdfium's text of a page lacks it; a page that has been flattened holds it as ordinary text behind its own.
+    """
+    if not _is_filled_in(page):
+        return []
+    own = page.get_textpage()
+    before = raw_text(own)
+    own.close()
+    whole = flattened(document, index, page)
+    if whole is None:
+        return []
+    text_page = whole.get_textpage()
+    try:
+        text = raw_text(text_page)
+        boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
+        return _value_lines(text, len(before), boxes) if text.startswith(before) else []
+    finally:
+        text_page.close()
+        whole.close()
+
+
+def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
+    """pdfium strings values together wherever they stand: they are parted where they are apart."""
+    found: list[Line] = []
+    for match in _WORD.finditer(text, start):
+        box = boxes.span(match.start(), match.end() - 1)
+        word = tidy(match.group())
+        if box is None or not word:
+            continue
+        x0, x1, top, bottom = box
+        piece = Line(word, x0, x1, top, bottom, size=bottom - top)
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and same_row(last, piece)
+            and x0 - last.x0 >= 0
+            and x0 - last.x1 < _VALUES_APART * last.height
+        ):
+            last.text, last.x1 = f"{last.text} {word}", max(last.x1, x1)
+        else:
+            found.append(piece)
+    for line in found:
+        line.shown = boxes.shows(line)
+    return found
+
+
+def _is_filled_in(page: pdfium.PdfPage) -> bool:
+    count = raw.FPDFPage_GetAnnotCount(page.raw)
+    for at in range(count if count <= _MOST_ANNOTATIONS else 0):
+        annotation = raw.FPDFPage_GetAnnot(page.raw, at)
+        if annotation:
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            raw.FPDFPage_CloseAnnot(annotation)
+            if kind in _WITH_TEXT:
+                return True
+    return False

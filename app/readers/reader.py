@@ -1,7 +1,7 @@
 """``read_document``: one file in, one ``Document`` out, or a sentence why not.
 
 Owns the conversation with the child process: which pages are tried again with the second reader, which are left
-out, and how a failure is said. Knows no format.
+out, and how a failure is said.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.readers.limits import Limits
-from app.readers.process import ChildFailed, messages
+from app.readers.parsed import Limits
+from app.readers.sandbox import ChildFailed, run_in_child
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
 
@@ -84,7 +84,7 @@ def _read(
     progress: Callable[[int, int], None] | None,
 ) -> Document:
     sections: list[Page] = []
-    with closing(messages(request, limits, deadline)) as heard:
+    with closing(run_in_child(request, limits, deadline)) as heard:
         for message in heard:
             kind = message["type"]
             if kind == "step" and progress is not None:

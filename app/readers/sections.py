@@ -1,4 +1,4 @@
-"""Books without pages cut into sections that a citation can point at. Knows blocks of text and headings; no format."""
+"""Books without pages cut into sections that a citation can point at. Child only."""
 
 from __future__ import annotations
 

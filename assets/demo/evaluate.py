@@ -30,7 +30,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: E402
 
-from engine import models  # noqa: E402
+from engine.model import decoder  # noqa: E402
 from engine.prompt import book_message  # noqa: E402
 
 TEMPERATURE = 0.6
@@ -131,7 +131,7 @@ def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) ->
         "prose": [[], *map(turn_of, CONTINUE_REQUESTS[:3])],
         "quotes": [turn_of(turn.question) for turn in turns],
     }
-    reader = levels.Levels(models.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
+    reader = levels.Levels(decoder.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
     rows = levels.acceptance(reader, kinds, [1024, 2048, 4096], LEVEL_LENGTH, tokenizer.eos_token_id)
     return {"tokens": len(ids), "rows": list(rows)}
 

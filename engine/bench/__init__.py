@@ -13,17 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench.plot import Axis, line_chart
-from engine.bench.report import Result, budget_of, machine, table, write_json
+from engine.bench import plot
+from engine.bench.report import Measurement, budget_of, machine, table, write_json
 from engine.bench.rows import COMPARED, ROWS, Bench
-from engine.bench.standins import session as stand_in_session
-from engine.bench.sweeps import SWEEPS, refresh_settings, sweep_picture, sweep_results
+from engine.bench.sweeps import SWEEPS, refresh_settings, run_sweep, sweep_picture
+from engine.bench.synthetic_weights import SHAPES, synthetic_session
 from engine.bench.workloads import WORKLOADS
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.session import Session
-from engine.standin import SHAPES
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
 _CHARACTERS_PER_TOKEN = 16
@@ -77,11 +76,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    p.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept, for plain rows too")
+    p.add_argument("--kv", choices=KV_NOTES, default="model", help="format of the full KV cache, for plain rows too")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
     p.add_argument("--seed", type=int, default=1, help="of sampled answers; each repeat adds one to it")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
-    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results")
+    p.add_argument("--plot", type=Path, metavar="FILE.svg", help="a picture of the results, drawn by matplotlib")
     p.add_argument("--quiet", action="store_true", help="no progress on stderr")
     return p
 
@@ -92,6 +91,8 @@ def load_session(options: argparse.Namespace) -> Session:
         raise OptionError("--tokens must be at least 2, --repeats and --questions at least 1.")
     if options.plot and options.plot.suffix != ".svg":
         raise OptionError("Pictures are written as SVG.", "Name a file that ends in .svg.")
+    if options.plot:
+        plot.check_installed()
     chosen = {
         "retrieval_budget": options.budget,
         "chunk_size": options.chunk_size,
@@ -104,7 +105,7 @@ def load_session(options: argparse.Namespace) -> Session:
     draft = None if options.draft in (None, "none") else options.draft
     given |= {"device": options.device, "dtype": options.dtype, "kv": options.kv}
     config = EngineConfig(model=options.model, draft=draft, **given)
-    return stand_in_session(config, options.stand_in) if options.stand_in else Session.load(config)
+    return synthetic_session(config, options.stand_in) if options.stand_in else Session.load(config)
 
 
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
@@ -118,11 +119,11 @@ def open_bench(options: argparse.Namespace, document: Document) -> Bench:
     return Bench(session, session.tokenizer.book(clipped, form).ids, options)
 
 
-def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Result]]:
+def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Measurement]]:
     """Load the models, read the book, run every row."""
     bench = open_bench(options, document)
     options.rows = options.rows or (["hierarchical"] if options.sweep else list(ROWS))
-    return bench.session, list(sweep_results(bench, options.sweep) if options.sweep else bench.run())
+    return bench.session, list(run_sweep(bench, options.sweep) if options.sweep else bench.run())
 
 
 def main(
@@ -142,7 +143,7 @@ def main(
     where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
     header = f"{session.target.name} with {session.draft.name if session.draft else 'no draft'}, {where}"
     levels = session.hierarchy
-    choice = levels.fixed.choice
+    choice = levels.fixed.plan
     given = f"gamma1 {choice.draft}, gamma2 {choice.pending}"
     lengths = given if levels.lengths_are_given else "lengths by the controller"
     if options.sweep and options.sweep != "refresh":
@@ -162,7 +163,7 @@ def main(
     return 0
 
 
-def picture(results: Sequence[Result]) -> str:
+def picture(results: Sequence[Measurement]) -> str:
     """Milliseconds per token against context length, one line per row."""
     lines: dict[str, list[tuple[float, float]]] = {}
     workloads = {(r.workload, r.temperature) for r in results}
@@ -171,4 +172,5 @@ def picture(results: Sequence[Result]) -> str:
             r.row if len(workloads) == 1 else f"{r.row}, {r.workload}" + (f" T={r.temperature}" * bool(r.temperature))
         )
         lines.setdefault(name, []).append((float(r.context), r.ms_per_token))
-    return line_chart("Time per token", Axis("context, tokens", True), Axis("ms per token", True), lines)
+    axes = plot.Axis("context, tokens", log=True), plot.Axis("ms per token", log=True)
+    return plot.line_chart("Time per token", *axes, lines)

@@ -5,9 +5,9 @@
     python -m engine.bench.gpu --table gpu.json
 
 Every part adds its figures to the file, with the date and the device; ``--table`` prints all of them as Markdown. The
-models are stand-ins (``engine.standin``): a trained pair grown into the sizes of real models, so that text and
-acceptance are real and weights, KV and arithmetic cost what they cost. Each row says so. An error ends its part and is
-written down.
+models are stand-ins (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that
+text and acceptance are real and weights, KV and arithmetic cost what they cost. Each row says so. An error ends its
+part and is written down.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side), ``resident`` and ``spilled`` (TriForce's 7B at
 122K with all KV on the device, and all in host memory), ``gqa`` (8B at 128K, resident, spilled, beside transformers
@@ -27,20 +27,20 @@ from pathlib import Path
 
 import torch
 
-from engine import kernels, prefill, probing
-from engine.bench.bundled import DRAFT, SAMPLE, TARGET
 from engine.bench.peers import generate
-from engine.bench.record import Figure, add, collect, table
-from engine.bench.report import Result
+from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, collect, figure_table
 from engine.bench.rows import Bench
-from engine.bench.standins import session as stand_in_session
-from engine.cache.placement import Placement
+from engine.bench.synthetic_weights import synthetic_session
+from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, EngineConfig, SamplingParams
+from engine.decode import prefill
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
-from engine.rates import bus_rate, copy_rate, matrix_rate
+from engine.kv.offload import Placement
+from engine.model.kernels import cuda
+from engine.plan import probe
+from engine.plan.probe import bus_rate, copy_rate, matrix_rate
 from engine.session import Session
-from engine.standin import NOTE
 
 _QUERIES = (1, 8, 16, 64)
 _GB = 1e9
@@ -48,7 +48,7 @@ _GB = 1e9
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured. The usual sizes are those of the issue's anchors; tests take tiny ones."""
+    """Sizes of a part. The usual ones are those of published measurements; tests take tiny ones."""
 
     shape: str
     context: int
@@ -115,8 +115,8 @@ def _attention(
     device: torch.device, dtype: torch.dtype, heads: int, group: int, keys: int, queries: int, rate: float
 ) -> Iterator[Figure]:
     moved = 2 * heads * keys * 128 * dtype.itemsize
-    for name in kernels.installed():
-        ms = kernels.measure(name, device, dtype, heads, 128, keys, queries * group)
+    for name in cuda.installed():
+        ms = cuda.measure(name, device, dtype, heads, 128, keys, queries * group)
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"
         if ms is None:
             yield Figure("kernels", what, "does not run here", "")
@@ -145,7 +145,7 @@ def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Siz
         yield _offloaded(bench, sizes)
 
 
-def _decoded(part: str, name: str, result: Result) -> Figure:
+def _decoded(part: str, name: str, result: Measurement) -> Figure:
     targets = {"resident": "3.5x", "spilled": "12x"} if part in ("resident", "spilled") else {}
     ratio = f"{result.ratio_to_plain:.2f}x of plain" if result.ratio_to_plain else ""
     rate = result.acceptance.get("verify")
@@ -155,7 +155,7 @@ def _decoded(part: str, name: str, result: Result) -> Figure:
     ]
     what = f"{name}: {result.row}, {result.context:,} tokens, T={result.temperature}"
     return Figure(
-        part, what, result.ms_per_token, "ms/token", targets.get(name, ""), f"{NOTE}; {ratio}{accepted}{same}"
+        part, what, result.ms_per_token, "ms/token", targets.get(name, ""), f"{STAND_IN}; {ratio}{accepted}{same}"
     )
 
 
@@ -180,7 +180,7 @@ def _reading(session: Session, text: str, sizes: Sizes) -> Iterator[Figure]:
         "reading", f"reading {read.tokens:,} tokens", read.seconds, "s", "15 s", f"{read.tokens_per_s:,.0f} tokens/s"
     )
     yield Figure("reading", "share of the matrix rate", 100 * share, "%", "60 %")
-    planned = probing.measure(session.target.config, session.target.dtype, session.target.device)
+    planned = probe.measure(session.target.config, session.target.dtype, session.target.device)
     expected = planned.reading_s(read.tokens, read.kv_bytes)
     yield Figure("reading", "the planner's estimate of it", expected, "s", "", "by probes of one layer")
     for number in ("first", "second"):
@@ -209,7 +209,7 @@ def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
             yield _decoded("graphs", f"graphs {graphs}", result)
             for stage in ("draft", "middle"):
                 what = f"graphs {graphs}: {result.row}, {stage}"
-                yield Figure("graphs", what, result.time_split[stage], "ms/token", note=NOTE)
+                yield Figure("graphs", what, result.time_split[stage], "ms/token", note=STAND_IN)
         for level, replays in session.hierarchy.recorded().items():
             state = "ended by an error or a difference, see the log" if replays.off else ""
             yield Figure("graphs", f"graphs {graphs}: replays, {level}", replays.replayed, "passes", note=state)
@@ -248,7 +248,7 @@ def _session(sizes: Sizes, window: int) -> Session:
         device=sizes.device,
         retrieval_budget=min(sizes.budget, sizes.context // 4),
     )
-    return stand_in_session(config, sizes.shape)
+    return synthetic_session(config, sizes.shape)
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:
@@ -287,17 +287,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
     options = parser.parse_args(arguments)
     if options.table:
-        sys.stdout.write(table(json.loads(options.table.read_text(encoding="utf-8"))) + "\n")
+        sys.stdout.write(figure_table(json.loads(options.table.read_text(encoding="utf-8"))) + "\n")
         return 0
     if options.part is None:
         parser.error("name a --part, or a --table")
     if not torch.cuda.is_available():
         parser.error("torch sees no NVIDIA GPU here")
     sizes = USUAL[options.part]
-    results = add(
-        options.out, options.part, sizes.shape, collect(measure(options.part, sizes, options.book), options.part)
+    results = add_figures(
+        options.out,
+        options.part,
+        f"shape {sizes.shape}, {STAND_IN}",
+        collect(measure(options.part, sizes, options.book), options.part),
     )
-    sys.stdout.write(table({"runs": results["runs"][-1:]}) + "\n")
+    sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
     return 0
 
 

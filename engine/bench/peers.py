@@ -11,13 +11,15 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.bench.report import Run
-from engine.cache.full import FullCache
-from engine.models import Decoder
+
+if TYPE_CHECKING:
+    from engine.kv.full import FullCache
+    from engine.model.decoder import Decoder
 
 PEERS = ("hf_generate", "hf_prompt_lookup", "hf_assisted")
 # Tokens that transformers' prompt lookup proposes at once: the value of its documentation's example.

@@ -1,21 +1,31 @@
-"""What the bench found: one record per line of the table, as Markdown and as JSON. Runs nothing."""
+"""What the bench found, as records, Markdown and JSON: a ``Measurement`` is a line of the table of rows, a ``Figure``
+one number of the measurements of tiers and of a GPU. Runs nothing."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.config import EngineConfig
+from engine.errors import TrifoldError
 from engine.events import Acceptance, Round
-from engine.session import Session
+
+if TYPE_CHECKING:
+    from engine.session import Session
+
+
+STAND_IN = "stand-in weights"
+"""What every figure says that was made with synthetic weights."""
 
 
 @dataclass
@@ -42,7 +52,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Result:
+class Measurement:
     """One line of the table. Times are milliseconds; acceptance is None where a level does not exist.
 
     ``acceptance``: accepted over proposed of "middle", "verify" and "lookup" (the book's words straight to
@@ -74,13 +84,13 @@ class Result:
     runs_retrieval_judged: list[float | None] = field(default_factory=list)
 
 
-def result_of(
+def measurement_of(
     row: str,
     runs: dict[str, list[Run]],
     place: dict[str, Any],
     difference: tuple[int, float] | None,
     exact: float | None = None,
-) -> Result:
+) -> Measurement:
     """The line of one row, from all runs of all rows.
 
     Args:
@@ -99,7 +109,7 @@ def result_of(
     tokens = sum(len(run.tokens) for run in mine)
     speculates = rounds and row != "plain"
     greedy = place["temperature"] == 0 and bool(runs.get("plain"))
-    return Result(
+    return Measurement(
         row=row,
         **place,
         answer_tokens=len(mine[0].tokens),
@@ -151,6 +161,12 @@ def _split(runs: list[Run], tokens: int) -> dict[str, float]:
     return split
 
 
+def remarks(session: Session) -> dict[str, str]:
+    """What each line of a table has to say about weights and KV; nothing if they are the model's own."""
+    weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
+    return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
+
+
 def budget_of(config: EngineConfig) -> str:
     """The retrieval budget in words."""
     least = f"{config.retrieval_budget:,}"
@@ -158,7 +174,7 @@ def budget_of(config: EngineConfig) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """The machine of the measurements."""
     import transformers
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -185,8 +201,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def table(results: Sequence[Result]) -> str:
-    """Results as a Markdown table."""
+def table(results: Sequence[Measurement]) -> str:
+    """Measurements as a Markdown table."""
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact |",
@@ -221,7 +237,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """From the least of several runs to the most, where they differ."""
+    """The range of several runs, where they differ."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -234,7 +250,7 @@ def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def write_json(path: Path, session: Session, results: Sequence[Result]) -> None:
+def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> None:
     """One object: machine, model, results."""
     model = {
         "target": session.target.name,
@@ -247,3 +263,65 @@ def write_json(path: Path, session: Session, results: Sequence[Result]) -> None:
     }
     text = json.dumps({"machine": machine(), "model": model, "results": [asdict(r) for r in results]}, indent=1)
     path.write_text(text, encoding="utf-8")
+
+
+# Figures: one number each, in a file of runs -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a measurement, a line of its table."""
+
+    part: str
+    what: str
+    value: float | str
+    unit: str
+    target: str = ""
+    note: str = ""
+
+
+def figure_table(results: dict[str, Any]) -> str:
+    """All figures as Markdown."""
+    lines = []
+    for run in results["runs"]:
+        where = run["machine"]["gpu"] or f"{run['machine']['processor']}, no GPU"
+        versions = f"torch {run['machine']['torch']}, transformers {run['machine']['transformers']}"
+        lines += [f"{run['part']}: {run['date']}, {where}, {versions}; {run['model']}", ""]
+        lines += ["| figure | value | unit | target | note |", "|---|---|---|---|---|"]
+        for figure in run["figures"]:
+            value = figure["value"]
+            shown = value if isinstance(value, str) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+            lines.append(f"| {figure['what']} | {shown} | {figure['unit']} | {figure['target']} | {figure['note']} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
+    """Take figures as they come; an error ends the part and is a line of its own."""
+    taken = []
+    try:
+        for figure in figures:
+            taken.append(figure)
+            sys.stderr.write(f"{figure.what}: {figure.value} {figure.unit} {figure.note}\n")
+    except (RuntimeError, TrifoldError, ValueError, TypeError) as error:
+        taken.append(Figure(part, "ended early", f"{type(error).__name__}: {error}"[:200], ""))
+    return taken
+
+
+def add_figures(out: Path, part: str, model: str, figures: Sequence[Figure]) -> dict[str, Any]:
+    """Add a part's figures to the file of results, in the place of those that it has of this part.
+
+    Args:
+        model: its name or shape, and what has to be said of its weights.
+    """
+    results: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {"runs": []}
+    run = {
+        "part": part,
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "model": model,
+        "figures": [asdict(figure) for figure in figures],
+    }
+    results["runs"] = [other for other in results["runs"] if other["part"] != part] + [run]
+    out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return results

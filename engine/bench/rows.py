@@ -23,27 +23,26 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine import decoding, prefill
 from engine.bench.peers import PEERS, generate
-from engine.bench.report import Result, Run, result_of
-from engine.bench.standins import note
+from engine.bench.report import Measurement, Run, measurement_of, remarks
 from engine.bench.workloads import Case, Workloads
-from engine.cache.retrieval import QueryTap, RetrievalCache
-from engine.cache.selection import QUERIES
-from engine.choice import COPY_LENGTHS, Limits
 from engine.config import EngineConfig, SamplingParams
-from engine.context import Context, full_pass, pass_ms
-from engine.controller import Controller, FixedDraft, FixedLengths, Pace
-from engine.drafters import Drafter, NoDrafter
+from engine.decode import prefill, rounds
+from engine.decode.controller import COPY_LENGTHS, Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
+from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
+from engine.decode.levels import MOST_DRAFT, MOST_PASSES, Hierarchy, measure
+from engine.decode.rounds import Context, full_pass, pass_ms
+from engine.decode.verify import Sampler, make_generator
 from engine.events import Round
-from engine.hierarchy import FIRST_QUERIES, MOST_DRAFT, MOST_PASSES, Hierarchy, measure
-from engine.lookup_drafter import LookupDrafter
-from engine.sampling import Sampler, make_generator
-from engine.session import Session
+from engine.kv.retrieval import QueryRecorder, RetrievalCache
+from engine.kv.selection import PROMPT_QUERIES, KeyIndex
+
+if TYPE_CHECKING:
+    from engine.session import Session
 
 
 @dataclass(frozen=True)
@@ -70,25 +69,15 @@ COMPARED = {"lookup_to_middle": Row(lookup=True), "lookup_to_full": Row(copies=T
 
 _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
-_AGAIN = FIRST_QUERIES
+_AGAIN = 2 * PROMPT_QUERIES
 _PLAIN_PROBES = 3
 
 
-class RecentChunks(RetrievalCache):
-    """A retrieval cache that holds the sinks and the newest chunks, whatever the queries ask: nothing is scored, and no
-    mean keys are kept."""
+class NewestChunks:
+    """A ``SelectionPolicy``: the sinks and the newest chunks, whatever the queries. No mean keys are computed."""
 
-    def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> torch.Tensor | None:
-        return None
-
-    def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = QUERIES) -> None:
-        chunks = self.boundary // self.chunk_size
-        held = min(self.num_slots, chunks)
-        if held == 0:
-            return
-        newest = torch.arange(chunks - held + 1, chunks, device=q.device)
-        chosen = torch.cat([newest.new_zeros(1), newest]).expand(self.full.shape.kv_heads, held)
-        self._place(layer, chosen, chunks)
+    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
+        return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(keys.kv_heads, 1)
 
 
 class Bench:
@@ -99,12 +88,12 @@ class Bench:
         self.ids = list(ids)
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
-        self._paces: dict[str, Pace] = {}
+        self._policies: dict[str, SpeculationPolicy] = {}
         self._recent: RetrievalCache | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
 
-    def run(self, settings: dict[str, Any] | None = None) -> Iterator[Result]:
+    def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
         """All results, context by context. ``settings`` are those of a sweep, for the record."""
         for context in self.options.context:
             self.prefill(context)
@@ -114,9 +103,11 @@ class Bench:
                     self._cases[asked] = self.workloads.cases(*asked)
                 cases = self._cases[asked]
                 for temperature in self.options.temperature:
-                    self._paces = {}
+                    self._policies = {}
                     place = {"workload": workload, "context": context, "temperature": temperature}
-                    yield from self._compare(cases, {**place, "settings": {**(settings or {}), **note(self.session)}})
+                    yield from self._compare(
+                        cases, {**place, "settings": {**(settings or {}), **remarks(self.session)}}
+                    )
 
     def reshape(self, config: EngineConfig) -> None:
         """Other levels over the same full cache: for sweeps."""
@@ -144,7 +135,7 @@ class Bench:
         """Tokens of the book that the cache holds: what lies behind them are questions and answers."""
         return min(self._read, self.session.full.length)
 
-    def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Result]:
+    def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
         rows = [row for row in self.options.rows if row != "hf_assisted" or self.session.draft is not None]
         runs: dict[str, list[Run]] = {row: [] for row in rows}
         for repeat, row in itertools.product(range(self.options.repeats), rows):
@@ -157,7 +148,7 @@ class Bench:
         for row in rows:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
-            yield result_of(row, runs, place, difference, self._right(cases, runs[row][0], place["context"]))
+            yield measurement_of(row, runs, place, difference, self._right(cases, runs[row][0], place["context"]))
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
         """The share of a run's quotations that are right; what was cut is neither. None where nothing can be judged."""
@@ -172,28 +163,28 @@ class Bench:
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
         """One answer. Every repeat of a sampled one has a seed of its own, so that they are not all the same text."""
         session, options = self.session, self.options
-        tap = self.start(case)
+        queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), tap))
+        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries))
 
-    def start(self, case: Case) -> QueryTap:
+    def start(self, case: Case) -> QueryRecorder:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
-        tap = QueryTap(target.num_layers, FIRST_QUERIES)
+        queries = QueryRecorder(target.num_layers)
         full.crop(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN)))
-        session.hierarchy.crop(full.length)
-        for stop, observer in ((case.aimed, tap), (len(prompt) - 1, None)):
+        session.hierarchy.retrieval.forget_after(full.length)
+        for stop, observer in ((case.aimed, queries), (len(prompt) - 1, None)):
             rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])
             if rest.shape[0]:
                 block = session.config.prefill_block
                 prefill.run(target, full, rest, segment=4096, block=block, observer=observer)
-        return tap
+        return queries
 
     def context_of(self, case: Case, temperature: float, top_p: float, repeat: int = 0) -> Context:
         session, options = self.session, self.options
@@ -207,48 +198,51 @@ class Bench:
             options.tokens,
         )
 
-    def rounds(self, row: str, context: Context, tap: QueryTap) -> Iterator[Round]:
+    def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
         """The rounds of one of our own rows behind a prompt that ``start`` has brought into the cache."""
         if row == "plain":
-            return decoding.plain(context)
+            return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
         retrieval = self._recent_chunks() if kind.recent else levels.retrieval
         drafter = self._drafter(kind)
-        decoding.aim(context, retrieval, drafter, tap)
-        pace = self._pace(row, kind, context, retrieval, drafter)
-        return decoding.hierarchical(context, retrieval, drafter, levels.speculation(pace, drafter))
+        rounds.start(context, retrieval, drafter, queries)
+        policy = self._policy(row, kind, context, retrieval)
+        index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
+        return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index))
 
     def _recent_chunks(self) -> RetrievalCache:
         """Made once for all answers, as the session's own retrieval cache is."""
         if self._recent is None:
-            self._recent = self.session.hierarchy.make_retrieval(RecentChunks)
+            self._recent = self.session.hierarchy.make_retrieval(NewestChunks())
         return self._recent
 
     def _drafter(self, kind: Row) -> Drafter:
-        drafter = self.session.hierarchy.drafter
+        levels, device = self.session.hierarchy, self.session.target.device
         if not kind.draft:
-            return NoDrafter(self.session.target.device)
-        if not isinstance(drafter, LookupDrafter) or kind.lookup:
-            return drafter
-        if kind.copies:
-            return LookupDrafter(drafter.inner, drafter.index, 0, self.session.target.device)
-        return drafter.inner
+            return NoDrafter(device)
+        if kind.lookup:
+            return levels.drafter
+        model = levels.model_drafter or NoDrafter(device)
+        if kind.copies and levels.index is not None:
+            return LookupDrafter(model, levels.index, 0, device)
+        return model
 
-    def _pace(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, drafter: Drafter) -> Pace:
+    def _policy(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache) -> SpeculationPolicy:
         """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
         levels = self.session.hierarchy
-        draft = levels.fixed.choice.draft if kind.draft else 0
+        draft = levels.fixed.plan.draft if kind.draft else 0
         if levels.lengths_are_given:
-            given = levels.fixed.choice
+            given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
-        if row not in self._paces:
+        if row not in self._policies:
             probes = range(_PLAIN_PROBES)
             plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
             limits = Limits(
                 MOST_DRAFT if draft else 0, MOST_PASSES if kind.middle else 0, COPY_LENGTHS[-1] if kind.copies else 0
             )
-            self._paces[row] = Controller(measure(context, plain, retrieval, drafter), limits)
-        return self._paces[row]
+            model = levels.model_drafter if kind.draft else None
+            self._policies[row] = Controller(measure(context, plain, retrieval, model), limits)
+        return self._policies[row]
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
         """A greedy answer by the plain loop."""
@@ -256,7 +250,7 @@ class Bench:
         self.start(case)
         context = self.context_of(case, 0.0, 1.0)
         context.max_tokens = count
-        return [token for done in decoding.plain(context) for token in done.tokens]
+        return [token for done in rounds.plain(context) for token in done.tokens]
 
     def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
         """Where a greedy row first differs from plain, and how near a tie the logits were there."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.bench.plot import Axis, line_chart
-from engine.bench.report import Result
-from engine.bench.rows import Bench
-from engine.config import EngineConfig
+from engine.bench.report import Measurement
+
+if TYPE_CHECKING:
+    from engine.bench.rows import Bench
+    from engine.config import EngineConfig
 
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
@@ -54,7 +56,7 @@ def points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float |
         yield from (({"refresh": name}, refresh_settings(name), None) for name in _REFRESHES)
 
 
-def sweep_results(bench: Bench, sweep: str) -> Iterator[Result]:
+def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
     """Every point of a sweep, with the rows that were asked for."""
     own: EngineConfig = bench.session.config
     asked, threads = list(bench.options.temperature), torch.get_num_threads()
@@ -68,7 +70,7 @@ def sweep_results(bench: Bench, sweep: str) -> Iterator[Result]:
     bench.options.temperature = asked
 
 
-def sweep_picture(sweep: str, results: list[Result]) -> str:
+def sweep_picture(sweep: str, results: list[Measurement]) -> str:
     """Acceptance of the retrieval level against what was swept; for lengths and refreshing, time."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

@@ -1,4 +1,4 @@
-"""What the tiers cost on this machine, with or without a GPU: reading a book against opening it again, and a
+"""The cost of the tiers on this machine, with or without a GPU: reading a book against opening it again, and a
 verification with all KV on disk against one with all of it in memory.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
@@ -17,10 +17,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.bench.bundled import DRAFT, SAMPLE, TARGET
-from engine.bench.record import Figure, add, collect, table
+from engine.bench.report import Figure, add_figures, collect, figure_table
+from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import KV_NOTES, EngineConfig, SamplingParams
-from engine.context import pass_ms
+from engine.decode.rounds import pass_ms
 from engine.document import Document, Page
 from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead
@@ -32,7 +32,7 @@ _VERIFIED = (1, 16)  # tokens of a verification
 _TIMED, _ANSWER = 3, 24
 # Layers that memory may hold where all KV is to lie on disk: the mover's buffers, and not one more.
 _BUFFERS = 2.5
-_CHAT = 4_096  # tokens of room behind a book, as the planner sets aside
+_CHAT = 4_096  # tokens behind a book, as the planner sets aside
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Opened:
 def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
     """All figures. ``config`` names the models and the window; the text is repeated to fill it."""
     with tempfile.TemporaryDirectory(prefix="tiers-", ignore_cleanup_errors=True) as folder:
-        kept = replace(config, snapshot_folder=folder)
+        saving = replace(config, snapshot_folder=folder)
         book = _filling(text, config.context or 0)
-        first = _open(kept, book, question)
+        first = _open(saving, book, question)
         tokens = first.read.tokens
         yield Figure("tiers", f"reading {tokens:,} tokens", first.read.seconds, "s")
-        again = _open(kept, book, question)
+        again = _open(saving, book, question)
         if again.read.source != "snapshot":
-            raise ValueError(f"the book was not opened again: {again.read.refused or 'it was not kept'}")
+            raise ValueError(f"the book was not opened again: {again.read.refused or 'it was not saved'}")
         yield _opened("opening it again", first, again)
-        spilled = _open(replace(kept, host_memory=_all_on_disk(first, config.context or 0)), book, question)
+        spilled = _open(replace(saving, host_memory=_all_on_disk(first, config.context or 0)), book, question)
         if spilled.read.kv_bytes.disk != first.read.kv_bytes.total or spilled.read.source != "snapshot":
             raise ValueError(f"not all KV of the book lies on disk: {spilled.read}")
         yield _opened("opening it again, all KV to a file", first, spilled)
@@ -112,14 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--book", type=Path, default=SAMPLE, help="a text")
     parser.add_argument("--context", type=int, default=32_768, help="window in tokens, which the text fills")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--kv", choices=KV_NOTES, default="model", help="how the full KV cache is kept")
+    parser.add_argument("--kv", choices=KV_NOTES, default="model", help="format of the full KV cache")
     parser.add_argument("--out", type=Path, default=Path("tiers.json"), help="file of results")
     given = parser.parse_args(arguments)
     config = EngineConfig(given.model, given.draft, given.context, given.device, kv=given.kv)
     text = given.book.read_text(encoding="utf-8")
     figures = collect(measure(config, text, "Who kept the north light?"), "tiers")
-    results = add(given.out, "tiers", Path(given.model).name, figures, "{}")
-    sys.stdout.write(table({"runs": results["runs"][-1:]}) + "\n")
+    results = add_figures(given.out, "tiers", Path(given.model).name, figures)
+    sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
     return 0
 
 

@@ -1,17 +1,23 @@
-"""What the bench asks: the prompts of every workload, from one book's tokens.
+"""What the bench asks: the prompts of every workload, from one book's tokens; and the bundled models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
-question: what refreshing is for. Runs nothing but the first answer of a follow-up.
+question: what refreshing is for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from engine.document import Document, Page
 from engine.errors import InputError
 from engine.tokenizer import BookTokenizer
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+TARGET, DRAFT = (str(ASSETS / "demo" / name) for name in ("target", "draft"))
+SAMPLE = ASSETS / "sample" / "the-lamplighters-of-orre.txt"
 
 WORKLOADS = ("prose", "quote", "followup")
 # Words of the sentence that a question names.
@@ -29,6 +35,11 @@ _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"'
 _FIRST_ANSWER = 48
 
 
+def open_text(path: Path) -> Document:
+    """A text file as a document of one page."""
+    return Document(path.stem, "", (Page(1, "1", path.read_text(encoding="utf-8")),), "text", "")
+
+
 @dataclass(frozen=True)
 class Case:
     """One thing to decode.
@@ -36,7 +47,7 @@ class Case:
     Args:
         prompt: the whole prompt.
         aimed: length of the part of it whose newest queries choose the first retrieval selection.
-        ends: whether the model may end its answer; otherwise exactly so many tokens are decoded as were asked for.
+        ends: whether the model may end its answer; otherwise the number of tokens is the one asked for.
         key: the words that a quotation is asked for with.
     """
 
@@ -52,7 +63,7 @@ class Workloads:
     Args:
         ids: tokens of the template's beginning and the book.
         tokenizer: of the target.
-        answer: decodes a greedy answer of at most so many tokens to a prompt.
+        answer: decodes a greedy answer to a prompt, of at most a number of tokens.
     """
 
     def __init__(
@@ -65,7 +76,7 @@ class Workloads:
         self._text = 0, ""  # of the context that quotations were last looked up in
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
-        """The cases of a workload on the first ``context`` tokens of the book; so many ``questions`` for quotations.
+        """The cases of a workload on the first ``context`` tokens of the book, at most ``questions`` quotations.
 
         Raises:
             InputError: the book is shorter than that.

@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
-from app.api import key
-from app.tickets import opening_address
-from tests.processes import Process, app_command, free_port, started
+from app.web import openai_api
+from app.web.auth import opening_address
+from tests.processes import ROOT, Process, app_command, free_port, started
 
 READ_SECONDS = 120
 
@@ -34,7 +34,7 @@ class Running:
 
     @property
     def key(self) -> str:
-        return key.load(self.data)
+        return openai_api.load(self.data)
 
     def post(self, path: str, body: Any = None) -> httpx.Response:
         return self.browser.post(path, json={} if body is None else body)
@@ -70,7 +70,7 @@ def running(data: Path, *options: str, **environ: str) -> Iterator[Running]:
     """Start the program and end it again."""
     port = free_port()
     with (
-        started(app_command(port, *options), data, port, **environ) as process,
+        started(app_command(port, *options), data, port, ROOT, **environ) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as browser,
     ):
         assert browser.get(opening_address(data, port)).status_code == 200

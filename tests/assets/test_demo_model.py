@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+import torch
+import transformers
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
 ROLES = ("target", "draft")
@@ -25,7 +25,7 @@ BOOK = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> transformers.PreTrainedTokenizerBase:
+def tokenizer() -> Any:
     return transformers.AutoTokenizer.from_pretrained(DEMO / "target")
 
 
@@ -75,7 +75,7 @@ def test_answers_end_at_the_end_token(loaded: tuple[str, transformers.PreTrained
     assert len(tokenizer) == model.config.vocab_size
 
 
-def test_chat_template_only_ever_appends(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def test_chat_template_only_ever_appends(tokenizer: Any) -> None:
     messages = [
         {"role": "system", "content": "A book."},
         {"role": "user", "content": "Who?"},
@@ -89,20 +89,20 @@ def test_chat_template_only_ever_appends(tokenizer: transformers.PreTrainedToken
     assert asked == "<|bos|><|system|>\nA book.<|end|>\n<|user|>\nWho?<|end|>\n<|assistant|>\n"
 
 
-def test_any_text_survives_the_tokenizer(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def test_any_text_survives_the_tokenizer(tokenizer: Any) -> None:
     text = 'Zoë said: “Ça va?” — "well…" \t\n\n  雪 🕯 end\n'
     ids = tokenizer(text, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
 def test_marks_typed_in_a_book_can_be_kept_from_becoming_special(
-    tokenizer: transformers.PreTrainedTokenizerBase,
+    tokenizer: Any,
 ) -> None:
     ids = tokenizer("He wrote <|end|> there.", add_special_tokens=False, split_special_tokens=True).input_ids
     assert tokenizer.eos_token_id not in ids
 
 
-def test_quotation_marks_do_not_change_the_tokens_inside(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def test_quotation_marks_do_not_change_the_tokens_inside(tokenizer: Any) -> None:
     def tokens(text: str) -> list[str]:
         return tokenizer.tokenize(text)
 
@@ -112,7 +112,7 @@ def test_quotation_marks_do_not_change_the_tokens_inside(tokenizer: transformers
     assert answer[-len(book) : -1] == book[1:]
 
 
-def test_the_target_quotes_a_story_it_has_never_seen(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def test_the_target_quotes_a_story_it_has_never_seen(tokenizer: Any) -> None:
     answers = _answers(
         tokenizer,
         'Where does it say "counted the lanterns twice"?',
@@ -127,7 +127,7 @@ def test_the_target_quotes_a_story_it_has_never_seen(tokenizer: transformers.Pre
     assert sum(answer.strip(MARKS) == wanted for answer, wanted in zip(answers, expected, strict=True)) >= 2, answers
 
 
-def test_the_target_says_when_words_are_not_in_the_story(tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def test_the_target_says_when_words_are_not_in_the_story(tokenizer: Any) -> None:
     answers = _answers(
         tokenizer,
         'Where does it say "seven horses crossed the frozen river"?',
@@ -172,7 +172,7 @@ def test_held_back_books_are_chosen_by_name_alone(monkeypatch: pytest.MonkeyPatc
     assert not is_held_back("emma")
 
 
-def _answers(tokenizer: transformers.PreTrainedTokenizerBase, *questions: str) -> list[str]:
+def _answers(tokenizer: Any, *questions: str) -> list[str]:
     """Greedy answers, each to one question after the book."""
     from engine.prompt import book_message
 

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.app.running import Running
-from tests.e2e.steps import PATIENCE, WIDE, Open, Server, chat_is_shown, scripted_command, serving
+from tests.e2e.steps import PATIENCE, WIDE, Open, Scheme, Server, chat_is_shown, scripted_command, serving
 from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -103,7 +103,9 @@ def open_page(browser: Browser) -> Iterator[Open]:
     watches: list[Watch] = []
     contexts = []
 
-    def open_it(server: Server, size: tuple[int, int] = WIDE, scheme: str = "dark", beside: Page | None = None) -> Page:
+    def open_it(
+        server: Server, size: tuple[int, int] = WIDE, scheme: Scheme = "dark", beside: Page | None = None
+    ) -> Page:
         width, height = size
         if beside is None:
             context = browser.new_context(
@@ -117,7 +119,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         watch = Watch(server.address)
         watch.look_at(page)
         watches.append(watch)
-        page.goto(server.address if beside else server.ticket())
+        page.goto(server.address if beside else server.login_address())
         page.wait_for_selector("#ask-box textarea", state="attached")
         page.wait_for_selector('#trifold[data-live="yes"]')
         chat_is_shown(page)

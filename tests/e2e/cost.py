@@ -38,10 +38,10 @@ from typing import Any
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
-from app import server, settings
-from app.tickets import opening_address
-from app.ui import asking
-from app.ui.desk import Keeper
+from app.core import chat_run, settings
+from app.core.state import AppState
+from app.web import server
+from app.web.auth import opening_address
 from engine.config import SamplingParams
 from engine.events import Figures
 from tests.e2e.steps import WIDE, answer_length, answered, ask
@@ -62,10 +62,10 @@ _PARENT, _TIMES = 1, (11, 12)  # fields of /proc/PID/stat, counted behind the na
 
 
 class Bench:
-    """One keeper with its server and one browser page, and three ways to ask."""
+    """One app state with its server and one browser page, and three ways to ask."""
 
-    def __init__(self, keeper: Keeper, page: Page, address: str, tokens: int, mode: Any) -> None:
-        self._keeper = keeper
+    def __init__(self, state: AppState, page: Page, address: str, tokens: int, mode: Any) -> None:
+        self._state = state
         self._page = page
         self._address = address
         # Playwright's objects belong to one thread; the one that drains the stream needs the cookie too.
@@ -76,21 +76,22 @@ class Bench:
 
     def alone(self) -> Figures:
         with _away(self._page):
-            request = self._keeper.engine.ask(QUESTION, (), self._sampling, self._mode)
+            request = self._state.engine.ask(QUESTION, (), self._sampling, self._mode)
             final = list(request)[-1]
         return final.figures
 
     def served(self) -> Figures:
-        self._keeper.begin_chat()
+        self._state.begin_chat()
         ended = threading.Event()
         with _away(self._page):
             reader = threading.Thread(target=self._drain, args=(ended,), daemon=True)
             reader.start()
-            for _ in asking.ask(self._keeper, QUESTION, self._sampling, self._mode):
-                pass
+            chat_run.start(self._state, chat_run.ask(self._state, QUESTION, self._sampling, self._mode))
+            while self.asking:
+                time.sleep(_LOOK_SECONDS)
             ended.set()
             reader.join(5)
-        return _figures(self._keeper)
+        return _figures(self._state)
 
     def shown(self) -> Figures:
         began = self.begin()
@@ -101,7 +102,7 @@ class Bench:
 
     def begin(self) -> float:
         """Ask on the page, in a new chat; the browser's processor time before."""
-        self._page.evaluate("document.querySelector('#fresh').click()")
+        self._page.evaluate("document.querySelector('#begin-chat').click()")
         self._page.wait_for_timeout(800)
         began = sum(browsers().values())
         ask(self._page, QUESTION)
@@ -109,17 +110,17 @@ class Bench:
 
     @property
     def asking(self) -> bool:
-        return self._keeper.desk.asking
+        return self._state.current.asking
 
     @property
     def now(self) -> Figures | None:
         """The figures of the answer that is being written."""
-        return self._keeper.desk.figures
+        return self._state.current.figures
 
     def end(self) -> Figures:
         """Wait until the page shows the end of the answer."""
         answered(self._page, int(MINUTES * 1000))
-        return _figures(self._keeper)
+        return _figures(self._state)
 
     def _drain(self, ended: threading.Event) -> None:
         with httpx.stream("GET", f"{self._address}live", cookies=self._cookies, timeout=30) as live:
@@ -143,14 +144,14 @@ class _away:
 
 
 def _visit(page: Page, address: str) -> None:
-    """Open the page and wait until all of it is alive: what is set before Gradio has come is lost."""
+    """Open the page and wait until all of it is alive."""
     page.goto(address)
     page.wait_for_selector("#ask-box textarea", timeout=60_000)
     page.wait_for_selector('#trifold[data-live="yes"]')
 
 
-def _figures(keeper: Keeper) -> Figures:
-    chat = keeper.chat
+def _figures(state: AppState) -> Figures:
+    chat = state.chat
     assert chat is not None
     found = chat.exchanges[-1].figures
     assert found is not None, chat.exchanges[-1].trouble
@@ -169,21 +170,21 @@ def told(words: str) -> None:
     sys.stderr.flush()
 
 
-def _open(keeper: Keeper, book: Path, read: int) -> None:
+def _open(state: AppState, book: Path, read: int) -> None:
     """Have the beginning of a book read."""
 
     def enough() -> bool:
-        desk = keeper.desk
-        return desk.stage.value in ("ready", "failed", "choosing") or (
-            desk.progress is not None and desk.progress.tokens_done >= read
+        current = state.current
+        return current.stage.value in ("ready", "failed", "choosing") or (
+            current.progress is not None and current.progress.tokens_done >= read
         )
 
-    keeper.open(keeper.books.copy_in(book))
+    state.open(state.books.copy_in(book))
     _wait(enough, MINUTES)
-    keeper.stop_reading()
-    _wait(lambda: keeper.desk.stage.value in ("ready", "failed", "choosing"), MINUTES)
-    assert keeper.desk.stage.value == "ready", keeper.desk.trouble
-    told(f"read {keeper.desk.read.tokens if keeper.desk.read else 0:,} tokens")
+    state.stop_reading()
+    _wait(lambda: state.current.stage.value in ("ready", "failed", "choosing"), MINUTES)
+    assert state.current.stage.value == "ready", state.current.trouble
+    told(f"read {state.current.read.tokens if state.current.read else 0:,} tokens")
 
 
 def measure(
@@ -197,23 +198,23 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         model = endless(Path(shutil.copytree(settings.DEMO_MODEL, Path(folder) / "endless")))
         chosen = dataclasses.replace(settings.make_settings(), data=Path(folder), port=free_port(), model=str(model))
-        keeper = server.make_keeper(chosen)
-        http = server._server(server.guarded_app(keeper, chosen), None)
+        state = server.make_state(chosen)
+        http = server._server(server.guarded_app(state, chosen), None)
         with server._listen(chosen.port) as listening:
             serving = threading.Thread(target=http.run, kwargs={"sockets": [listening]}, daemon=True)
             serving.start()
-            _open(keeper, book, read)
+            _open(state, book, read)
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
                 _visit(page, opening_address(chosen.data, chosen.port))
                 _visit(page, f"http://127.0.0.1:{chosen.port}/")
-                bench = Bench(keeper, page, f"http://127.0.0.1:{chosen.port}/", tokens, mode)
+                bench = Bench(state, page, f"http://127.0.0.1:{chosen.port}/", tokens, mode)
                 found = (rounds or _rounds)(bench, page, runs, tokens, mode)
                 browser.close()
             http.should_exit = True
             serving.join(SHUTDOWN_SECONDS)
-        keeper.close()
+        state.close()
     return found
 
 

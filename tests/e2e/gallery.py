@@ -18,6 +18,7 @@ from tests.e2e.steps import (
     PHONE,
     SCREENSHOTS,
     WIDE,
+    Scheme,
     Server,
     answered,
     ask,
@@ -32,7 +33,7 @@ from tests.processes import free_port
 SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lamplighters-of-orre.pdf"
 QUESTION = "Where does it say that Maren Holt kept the north light?"
 SIZES = {"wide": WIDE, "phone": PHONE}
-SCHEMES = ("dark", "light")
+SCHEMES: tuple[Scheme, ...] = ("dark", "light")
 SETTLE_MS = 450
 
 
@@ -202,11 +203,11 @@ STATES: tuple[Callable[[Page], None], ...] = (
 )
 
 
-def visit(browser: Browser, server: Server, size: str, scheme: str, folder: Path) -> None:
+def visit(browser: Browser, server: Server, size: str, scheme: Scheme, folder: Path) -> None:
     """Walk through all states in one browser and take their pictures."""
     width, height = SIZES[size]
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page.goto(server.ticket())
+    page.goto(server.login_address())
     page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
     page.wait_for_selector('#trifold[data-live="yes"]')
     for state in STATES:

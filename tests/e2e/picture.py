@@ -38,7 +38,7 @@ def main(chromium: str) -> None:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="dark")
                 until(page, lambda: is_up(port), 120)
-                page.goto(Server(port, Path(data)).ticket())
+                page.goto(Server(port, Path(data)).login_address())
                 take(page)
                 browser.close()
         finally:

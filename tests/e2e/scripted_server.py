@@ -10,16 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app import server, settings
-from app.books import Books
-from app.chats import Chats
+from app.core import settings
+from app.core.books import Books
+from app.core.chats import Chats
+from app.core.db import Database
+from app.core.state import AppState
 from app.readers import read_document
-from app.store.database import Database
-from app.ui.desk import Keeper
+from app.web import server
+from engine.config import Mode
 from engine.document import Document
 from engine.errors import DocumentError, PasswordNeeded
 from engine.events import Failed
-from tests.app.ui.scripted import Request, ScriptedEngine, book
+from tests.app.scripted import ScriptedEngine, book
 
 QUOTING = (
     "Maren Holt did. The book says that “Maren Holt kept the north light, as her mother had kept it before her”, and "
@@ -39,10 +41,11 @@ class ByQuestion(ScriptedEngine):
         question: str,
         history: Any = (),
         sampling: Any = None,
-        mode: str = "hierarchical",
+        mode: Mode = "hierarchical",
         begun: str = "",
         chat: str = "",
-    ) -> Request:
+        **handing_over: Any,
+    ) -> Any:
         self.answer = LONG if "long" in question else "Maren Holt kept the **north light**, and nobody after her."
         if ">>>" in question:
             self.answer = question.partition(">>>")[2].partition("<<<")[0]
@@ -58,12 +61,12 @@ class ByQuestion(ScriptedEngine):
             self.word_seconds = 0.25  # at a pace that a page on a busy machine keeps up with
         if "slowly" in question:
             self.word_seconds = 0.3
-        return super().ask(question, history, sampling, mode, begun)
+        return super().ask(question, history, sampling, mode, begun, **handing_over)
 
-    def read(self, document: Document, fit: bool = False, resume: bool = False) -> Request:
+    def read(self, document: Document, **how: Any) -> Any:
         """A book that is called slow is never read to its end."""
         self.reading_seconds = None if "slow" in document.title.lower() else 0.4
-        return super().read(document, fit, resume)
+        return super().read(document, **how)
 
 
 def read(path: Path, password: str | None = None) -> Document:
@@ -81,11 +84,11 @@ def main(port: int, data: Path, slow: bool) -> None:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
 
-    def make(_: object) -> Keeper:
+    def make(_: object) -> AppState:
         database = Database(chosen.library)
-        return Keeper(engine, Books(chosen.books, database), Chats(database), read)
+        return AppState(engine, Books(chosen.books, database), Chats(database), read)
 
-    server.make_keeper = make  # type: ignore[assignment]
+    server.make_state = make  # type: ignore[assignment]
     server.serve(chosen)
 
 

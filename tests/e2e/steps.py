@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page
 
-from app.tickets import opening_address
+from app.web.auth import opening_address
 from tests.processes import started
 
 SCREENSHOTS = Path(__file__).resolve().parent / "screenshots"
@@ -23,6 +24,7 @@ WIDE = (1400, 900)
 PHONE = (390, 844)
 
 Open = Callable[..., Page]
+Scheme = Literal["dark", "light"]
 
 # What of the page a failed wait is told with.
 _SIGHT = """
@@ -37,7 +39,7 @@ _SIGHT = """
 })
 """
 
-# Gradio draws one update in several steps: the question, its answer's place, the buttons. An answer has ended when
+# Gradio draws the chat in its own time, after the live stream has told of an answer's end. An answer has ended when
 # every question has one, the last of them has its line below it, and both the buttons and the live stream say so.
 _ANSWERED = """
 () => {
@@ -48,10 +50,6 @@ _ANSWERED = """
     && last?.querySelector('.under, .trouble') && !last.querySelector('.waiting, .caret');
 }
 """
-
-
-# A frame after a fold is first opened, Gradio gives what is in it its first values once more. No hand is so fast.
-_FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(go))))"
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Server:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def ticket(self) -> str:
+    def login_address(self) -> str:
         return opening_address(self.data, self.port)
 
 
@@ -94,13 +92,13 @@ def questions(page: Page) -> int:
 
 
 def chat_is_shown(page: Page) -> None:
-    """Wait until the chat on the desk is on the page: a page that has just been opened has no questions either way."""
+    """Wait until the open chat is on the page: a page that has just been opened has no questions either way."""
     until(page, lambda: (page.get_attribute("#trifold", "data-turns") == "some") == (questions(page) > 0))
 
 
 def clean_page(page: Page) -> None:
     """A new chat, through the page's own button."""
-    page.evaluate("document.querySelector('#fresh').click()")
+    page.evaluate("document.querySelector('#begin-chat').click()")  # on a phone it lies in a drawer
     until(page, lambda: questions(page) == 0)
 
 
@@ -114,13 +112,13 @@ def give_text(page: Page, text: str, name: str = "book.txt") -> None:
 
 
 def read_text(page: Page, text: str, name: str = "book.txt") -> None:
-    """Hand a text to the page, and wait until this very text lies on the desk and has been read."""
+    """Hand a text to the page, and wait until this very text is open and has been read."""
     give_text(page, text, name)
     has_read(page, text.encode())
 
 
 def has_read(page: Page, file: bytes) -> None:
-    """Wait until this very file lies on the desk and has been read."""
+    """Wait until this very file is open and has been read."""
     book = f'#books button.open[data-id="{hashlib.sha256(file).hexdigest()}"][aria-current="true"]'
     ready = '#trifold[data-stage="ready"]'
     until(page, lambda: all(page.locator(part).count() for part in (book, ready)), READ_SECONDS / 1000)
@@ -150,8 +148,7 @@ def versions(page: Page) -> list[str]:
 
 
 def reload(page: Page) -> None:
-    """Reload when Gradio has closed the stream of the last answer; cutting it off writes to the console."""
-    page.wait_for_timeout(1000)
+    """Reload, at once: nothing of an answer that has ended is left to be cut off."""
     page.reload()
 
 
@@ -170,10 +167,9 @@ def long_answers(page: Page) -> None:
 
 
 def unfold_settings(page: Page) -> None:
-    """Open what lies below "How answers are made", and let Gradio have done with it."""
+    """Open what lies below "How answers are made"."""
     page.click("#how > button")
     page.wait_for_selector("#sampling input[type=number]")
-    page.evaluate(_FRAMES)
 
 
 def _set(page: Page, **fields: int) -> None:

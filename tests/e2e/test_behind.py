@@ -13,7 +13,7 @@ QUOTE = "Maren Holt kept the north light, as her mother had kept it before her"
 
 
 def with_answer(page: Page) -> None:
-    """The sample book on the desk, and an answer with a true and a false quotation."""
+    """The sample book, open, and an answer with a true and a false quotation."""
     if page.inner_text("#book-title") != "The Lamplighters of Orre" or "76 pages" not in page.inner_text("#book-line"):
         give(page, SAMPLE)
         until(page, lambda: "76 pages" in page.inner_text("#book-line"))
@@ -60,6 +60,7 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open
     page.keyboard.press("ArrowLeft")
     until(page, lambda: page.inner_text("#page-name").startswith("Page 39"))
     before = page.locator("#page-picture").bounding_box()
+    assert before
     page.click("#page-larger")
     until(page, lambda: (page.locator("#page-picture").bounding_box() or before)["width"] > 1.3 * before["width"])
     page.keyboard.press("Escape")

@@ -118,7 +118,7 @@ def test_a_chat_is_renamed_and_a_book_deleted_after_asking(scripted: Server, ope
         page.locator('#books button.more[data-title="To be deleted"]').dispatch_event("click")
         page.get_by_role("menuitem", name="Delete…").click()
         page.get_by_role("button", name=answer, exact=True).click()
-        until(page, lambda n=left: page.locator('#library button.more[data-title="To be deleted"]').count() == n)
+        until(page, lambda n=left: page.locator('#library button.more[data-title="To be deleted"]').count() == n)  # type: ignore[misc]
     page.wait_for_selector('#trifold[data-stage="empty"]')
     assert page.locator("#drop").is_visible()
 
@@ -166,7 +166,7 @@ def numbers(page: Page) -> list[int]:
 
 def enter(browser: Browser, server: Server) -> Page:
     page = browser.new_page()
-    page.goto(server.ticket())
+    page.goto(server.login_address())
     page.wait_for_selector("#ask-box textarea", state="attached", timeout=PATIENCE)
     page.wait_for_selector('#trifold[data-live="yes"]')
     return page

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
-from engine.snapshot_header import TURN_HEADER
-from engine.snapshots import CHATS
+from engine.kv.manifest import TURN_MANIFEST
+from engine.kv.snapshots import CHATS
 from tests.e2e.conftest import SAMPLE
 from tests.e2e.steps import (
     READ_SECONDS,
@@ -31,6 +33,9 @@ MOST_READ_AGAIN = 0.01
 REUSED = re.compile(r"([\d,]+) new tokens? read for this question, ([\d,]+) kept from before")
 
 
+Start = Callable[[], AbstractContextManager[Server]]
+
+
 @pytest.fixture
 def long_text(tmp_path: Path) -> Path:
     file = tmp_path / "The Lamps.txt"
@@ -39,7 +44,7 @@ def long_text(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Open:
+def started(tmp_path: Path) -> Start:
     """``started()`` -> the product in a new process, on the same data as the ones before."""
     data = tmp_path / "data"
     data.mkdir()
@@ -56,11 +61,11 @@ def reused(page: Page) -> tuple[int, int]:
 
 
 def turns_on_disk(server: Server) -> int:
-    return len(list((server.data / "snapshots").glob(f"*{CHATS}/*/*/{TURN_HEADER}")))
+    return len(list((server.data / "snapshots").glob(f"*{CHATS}/*/*/{TURN_MANIFEST}")))
 
 
 def test_a_chat_goes_on_after_a_restart_and_nothing_is_read_again(
-    started: Open, open_page: Open, long_text: Path
+    started: Start, open_page: Open, long_text: Path
 ) -> None:
     with started() as server:
         page = open_page(server)

@@ -116,7 +116,7 @@ def test_the_policy_holds_even_if_text_got_through(
     """The wall behind the wall: the browser itself refuses what a script or an image of another host would do."""
     address, visits = evil
     page = browser.new_page()
-    page.goto(scripted.ticket())
+    page.goto(scripted.login_address())
     page.wait_for_selector("#trifold")
     page.evaluate(
         """(address) => {

@@ -53,7 +53,7 @@ NUMBER = re.compile(r"[\d,]+")
 
 
 def with_book(page: Page, book: Path) -> None:
-    """The short book on the desk, read."""
+    """The short book, open and read."""
     if page.locator('#trifold[data-stage="ready"]').count() == 0 or "Orr" not in page.inner_text("#book-title"):
         give(page, book)
         has_read(page, book.read_bytes())

@@ -1,4 +1,5 @@
-"""Words come between two layouts of the chat: none is missing, none is there twice, and other tabs see them too."""
+"""The words of an answer come by one road: none is missing, none is there twice, other tabs see them too, and Gradio,
+which shows what was written down, is asked for the chat twice an answer."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from playwright.sync_api import Page
 from tests.e2e.steps import Open, Server, answered, ask, clean_page, last_answer, read_text, until
 
 WORDS = [f"w{number}" for number in range(1, 301)]
-# What stood in the answer at every change, and how many layouts of the chat there were: each brings its own caret.
+# What stood in the answer at every change, and how many layouts of it there were: each brings its own caret.
 WITNESS = """
 () => {
   window.seen = new Set();
@@ -20,6 +21,33 @@ WITNESS = """
   }).observe(document.querySelector('#chat'), {subtree: true, childList: true, characterData: true});
 }
 """
+
+
+# Every record that Gradio has shown, and every place of an open answer that it has made.
+RECORDS = """
+() => {
+  window.records = [];
+  window.places = new Set();
+  new MutationObserver(() => {
+    const record = document.querySelector('#refresh').textContent.trim();
+    if (record !== window.records.at(-1)) window.records.push(record);
+    for (const place of document.querySelectorAll('#chat .writing')) window.places.add(place);
+  }).observe(document.querySelector('#chat'), {subtree: true, childList: true, characterData: true});
+}
+"""
+HIDE = """
+() => {
+  Object.defineProperty(document, 'hidden', {get: () => true, configurable: true});
+  document.dispatchEvent(new Event('visibilitychange'));
+}
+"""
+SEND_AND_HIDE = f"""
+() => {{
+  document.querySelector('#ask-row').requestSubmit();
+  ({HIDE.strip()})();
+}}
+"""
+SHOW = "() => { delete document.hidden; document.dispatchEvent(new Event('visibilitychange')); }"
 
 
 def plain(text: str) -> list[str]:
@@ -59,3 +87,62 @@ def test_a_second_tab_sees_an_answer_grow(scripted: Server, open_page: Open) -> 
     page.bring_to_front()
     page.click("#stop")
     answered(page)
+
+
+def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a third lamplighter", "roads.txt")
+    clean_page(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/gradio_api/" in request.url else None)
+    page.evaluate(RECORDS)
+    ask(page, f">>>{' '.join(WORDS[:200])}<<<")
+    answered(page)
+    page.wait_for_timeout(300)
+    records = [record for record in page.evaluate("window.records") if "." in record]  # not of the empty chat
+    assert [record.rpartition(".")[2] for record in records] == ["open", "ended"]
+    assert page.evaluate("window.places.size") == 1
+    assert {url.rpartition("/gradio_api")[2] for url in asked} == {"/run/predict"}, "its queue was used"
+    assert plain(last_answer(page))[:200] == WORDS[:200]
+
+
+def test_what_is_formatted_stays_while_more_comes(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a fourth lamplighter", "formatted.txt")
+    clean_page(page)
+    ask(page, f">>>- **one**\n- two `<b>`\n\n{' '.join(WORDS)}<<<")
+    until(page, lambda: page.locator("#chat .writing li strong").count() > 0)
+    assert page.locator("#chat .writing li strong").inner_text() == "one"
+    until(page, lambda: page.locator("#chat .writing p .caret").count() > 0)
+    assert page.locator("#chat .writing li code").inner_text() == "<b>"
+    answered(page)
+    assert page.locator("#chat .bot li strong").inner_text() == "one"
+    assert page.locator("#chat .writing").count() == 0
+
+
+def test_a_tab_that_nobody_sees_waits_for_its_answer(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a fifth lamplighter", "hidden.txt")
+    clean_page(page)
+    page.fill("#ask-box textarea", f">>>{' '.join(WORDS[:200])}<<<")
+    page.evaluate(SEND_AND_HIDE)  # before the stream can have said whose question it is
+    until(page, lambda: page.get_attribute("#trifold", "data-mine") == "yes")
+    until(page, lambda: page.get_attribute("#trifold", "data-asking") == "no")
+    page.evaluate(SHOW)
+    answered(page)
+    assert plain(last_answer(page))[:200] == WORDS[:200]
+    assert "stopped" not in page.locator("#chat .under").last.inner_text()
+
+
+def test_a_message_is_read_aloud_without_its_html(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a sixth lamplighter", "aloud.txt")
+    clean_page(page)
+    ask(page, "Who kept the light?")
+    answered(page)
+    labels = page.eval_on_selector_all(
+        "#chat [data-testid]", "all => all.map((each) => each.getAttribute('aria-label'))"
+    )
+    spoken = [label for label in labels if label]
+    assert any("Maren Holt" in label for label in spoken)
+    assert not [label for label in spoken if "<" in label]

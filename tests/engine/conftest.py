@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from engine.cache import snapshot
+from engine.kv import snapshot_io
 from tests.engine.small_caches import SHAPE
 
 TEXT = (
@@ -23,7 +24,7 @@ TEMPLATE = (
 SPECIALS = ["<|bos|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 VOCABULARY = 384
 
-SHAPES: dict[str, dict[str, object]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama-mha": {"num_key_value_heads": 4},
     "llama-yarn": {
@@ -88,7 +89,7 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     from transformers import AutoConfig, AutoModelForCausalLM
 
     family = kind.split("-")[0]
-    shape = {
+    shape: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": width,
         "intermediate_size": 2 * width,
@@ -132,7 +133,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def book() -> object:
     """A small book of eight pages."""
     from engine.document import Document, Page
@@ -144,4 +145,4 @@ def book() -> object:
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of 64 tokens of a small cache."""
-    monkeypatch.setattr(snapshot, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)
+    monkeypatch.setattr(snapshot_io, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)

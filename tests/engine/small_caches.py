@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.cache.full import FullCache, KvShape
+from engine.kv.full import FullCache, KvShape
 
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.bfloat16, device=torch.device("cpu"))
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.graphs import Pass
+from engine.model.graphs import Pass
 
 _READS = ("item", "_local_scalar_dense", "nonzero", "masked_select", "equal")
 
@@ -56,7 +56,7 @@ class TapeRecorder:
         spoil: what is done to a replay's logits, by the number of the replay.
     """
 
-    def __init__(self, *, slow: bool = False, spoil: Callable[[int, torch.Tensor], None] | None = None) -> None:
+    def __init__(self, *, slow: bool = False, spoil: Callable[[int, torch.Tensor], object] | None = None) -> None:
         self._slow, self._spoil = slow, spoil
         self.recorded = self.replayed = self._timed = 0
 

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine import decoding
-from engine.cache.retrieval import RetrievalCache
-from engine.choice import Choice, Offer
 from engine.config import EngineConfig, SamplingParams
-from engine.context import Context
-from engine.controller import Controller
+from engine.decode import rounds
+from engine.decode.controller import PLAIN, Controller, DraftPlan, LookupMatch
+from engine.decode.drafters import Drafter
+from engine.decode.rounds import Context, Pending, propose
 from engine.document import Document
-from engine.drafters import Drafter
 from engine.events import AnswerDone, BookRead
-from engine.proposing import Pending, propose
+from engine.kv.retrieval import RetrievalCache
 from engine.session import Session
 
 # Families, head layouts and RoPE scalings; shapes are in conftest.py.
@@ -54,7 +52,7 @@ def answer(session: Session, mode: str = "hierarchical", question: str = QUESTIO
 def generate(folder: str, prompt: list[int], attention: str = "eager") -> list[int]:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32)
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False)
     return out[0, len(prompt) :].tolist()
@@ -72,7 +70,7 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
     session = load(target, tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
     fast, plain = answer(session), answer(session, "plain")
-    prompt = session.conversation.tokens[: plain.figures.prompt_tokens]  # type: ignore[union-attr]
+    prompt = session.conversation.tokens[: plain.figures.prompt_tokens]
     expected = generate(target, prompt)
     assert list(plain.token_ids) == expected
     assert list(fast.token_ids) == expected
@@ -146,9 +144,9 @@ def test_copies_straight_from_the_book_do_not_change_the_text(
     read(session, book)
     copied = []
 
-    def greedy_copies(self: Controller, offer: Offer) -> Choice:
-        copied.append(len(offer.tokens))
-        return Choice(copy=len(offer.tokens)) if offer.tokens else Choice(2)
+    def greedy_copies(self: Controller, match: LookupMatch) -> DraftPlan:
+        copied.append(len(match.tokens))
+        return DraftPlan(copy=len(match.tokens)) if match.tokens else DraftPlan(2)
 
     monkeypatch.setattr(Controller, "next", greedy_copies)
     fast = answer(session, question="Page 3. The lamp stood on the")
@@ -163,21 +161,21 @@ def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
     """Before a middle pass the newest tokens of its cache are the full cache's, however long it was not asked."""
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
-    script = itertools.cycle([Choice()] * 3 + [Choice(2, 2)] + [Choice(2)] * 5 + [Choice(2, 2)] + [Choice()] * 21)
-    monkeypatch.setattr(Controller, "next", lambda self, offer: next(script))
+    script = itertools.cycle([*[PLAIN] * 3, DraftPlan(2, 2), *[DraftPlan(2)] * 5, DraftPlan(2, 2), *[PLAIN] * 21])
+    monkeypatch.setattr(Controller, "next", lambda self, match: next(script))
     behind = []
 
-    def watched(context: Context, retrieval: RetrievalCache, drafter: Drafter, choice: Choice, *more: Any) -> Pending:
+    def watched(context: Context, retrieval: RetrievalCache, drafter: Drafter, plan: DraftPlan, *more: Any) -> Pending:
         held = len(context.tokens) - 1
         behind.append(held - retrieval.length)
-        if choice.passes:
+        if plan.passes:
             assert retrieval.length == held
             newest = retrieval.held - (held - retrieval.boundary)
             for layer, keys in enumerate(retrieval._keys):
                 assert torch.equal(keys[:, newest : retrieval.held], session.full.keys(layer, retrieval.boundary, held))
-        return propose(context, retrieval, drafter, choice, *more)
+        return propose(context, retrieval, drafter, plan, *more)
 
-    monkeypatch.setattr(decoding, "propose", watched)
+    monkeypatch.setattr(rounds, "propose", watched)
     fast = answer(session)
     assert 8 < max(behind) <= 16, "it is left behind, and never for long"
     assert len(fast.token_ids) == TOKENS

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from engine.events import KvBytes, Round, Stage, TimeSplit
+from engine.events import KvBytes, Round, TimeSplit, TokenSource
 from engine.metrics import Meter, percentile
 
 
@@ -15,7 +15,7 @@ def test_figures_after_every_round_are_those_of_all_tokens_so_far() -> None:
     dice, meter, latencies = random.Random(7), Meter("hierarchical", 100, 10, 4096), []
     for number in range(1, 60):
         count, elapsed = dice.randint(1, 9), dice.choice([1.0, 2.5, 40.0, dice.random()])
-        done = Round(tuple(range(count)), (Stage.TARGET,) * count, TimeSplit(), ended=False)
+        done = Round(tuple(range(count)), (TokenSource.TARGET,) * count, TimeSplit(), ended=False)
         meter.add(done, elapsed, 0.5 + number)
         latencies += [elapsed / count] * count
         figures = meter.figures(KvBytes(), 100 + len(latencies))

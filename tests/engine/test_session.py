@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,12 @@ from engine.events import (
     Event,
     PagesScored,
     ReadingProgress,
-    Stage,
     StopReason,
     TextDelta,
+    TokenSource,
 )
-from engine.models import check_vocabulary
-from engine.session import Session, Stop
+from engine.model.decoder import check_vocabulary
+from engine.session import Session
 
 ASK = SamplingParams(max_tokens=24)
 
@@ -62,15 +63,15 @@ def read(session: Session, book: Document) -> list[Event]:
     return list(session.read(book))
 
 
-def stop_after(events: object, kind: type[Event], count: int = 1) -> list[Event]:
-    """Take events until the ``count``-th of a kind, throw Stop, and take the rest."""
-    taken: list[Event] = []
-    for event in events:  # type: ignore[attr-defined]
+def stop_after(begin: Callable[[threading.Event], Iterator[Event]], kind: type[Event], count: int = 1) -> list[Event]:
+    """Take events until the ``count``-th of a kind, cancel, and take the rest."""
+    cancel, taken = threading.Event(), []
+    for event in begin(cancel):
         taken.append(event)
         if isinstance(event, kind):
             count -= 1
             if count == 0:
-                taken.append(events.throw(Stop()))  # type: ignore[attr-defined]
+                cancel.set()
     return taken
 
 
@@ -92,7 +93,7 @@ def test_second_question_does_not_read_the_book_again(session: Session, book: Do
     read(session, dataclasses.replace(book, pages=long))
     first = ask(session, "Where is the key?")
     second = ask(session, "Who lit it?", Turn("Where is the key?", first.answer))
-    tokens = session.conversation.read  # type: ignore[union-attr]
+    tokens = session.conversation.read
     assert second.figures.prompt_tokens > first.figures.prompt_tokens + len(first.token_ids)
     assert second.figures.prefilled_tokens < 0.01 * tokens
 
@@ -106,9 +107,9 @@ def test_second_question_equals_a_fresh_start(tiny: Callable[..., str], book: Do
     turn = Turn("Where is the key?", first.answer)
     reused = ask(used, "Who lit it?", turn)
     # The tokens of the first answer, not a new encoding of its text, are what a fresh start must be given.
-    fresh.conversation.turns, fresh.conversation.tokens = (  # type: ignore[union-attr]
-        used.conversation.turns[:1],  # type: ignore[union-attr]
-        used.conversation.tokens[: used.conversation.turns[0].stop],  # type: ignore[union-attr]
+    fresh.conversation.turns, fresh.conversation.tokens = (
+        used.conversation.turns[:1],
+        used.conversation.tokens[: used.conversation.turns[0].stop],
     )
     assert ask(fresh, "Who lit it?", turn).token_ids == reused.token_ids
 
@@ -149,7 +150,7 @@ def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book:
     assert isinstance(rest, AnswerDone)
     assert 5 < rest.figures.prefilled_tokens < 60
     assert rest.token_ids
-    (turn,) = session.conversation.turns  # type: ignore[union-attr]
+    (turn,) = session.conversation.turns
     assert turn.turn == Turn("Who lit it?", "The keeper lit it because" + rest.answer)
 
 
@@ -157,7 +158,7 @@ def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], b
     """Stopped at a border, asked, resumed: the cache and the next answer are those of one uninterrupted reading."""
     undisturbed, session = open_session(tiny), open_session(tiny)
     read(undisturbed, book)
-    events = stop_after(session.read(book), ReadingProgress, 8)
+    events = stop_after(lambda cancel: session.read(book, cancel=cancel), ReadingProgress, 8)
     partly = events[-1]
     assert isinstance(partly, BookRead)
     assert 0 < partly.pages_read < 8
@@ -175,12 +176,12 @@ def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], b
 def test_stop_mid_answer_then_ask_equals_a_fresh_start(mode: Mode, session: Session, book: Document) -> None:
     read(session, book)
     undisturbed = ask(session, "Who lit it?", mode=mode)
-    events = stop_after(session.ask("Where is the key?", (), ASK, mode), TextDelta, 2)
+    events = stop_after(lambda cancel: session.ask("Where is the key?", (), ASK, mode, cancel=cancel), TextDelta, 2)
     done = events[-1]
     assert isinstance(done, AnswerDone)
     assert done.stop_reason is StopReason.CANCELLED
     assert 0 < len(done.token_ids) < 24
-    assert session.full.length == len(session.conversation.tokens) - 1  # type: ignore[union-attr]
+    assert session.full.length == len(session.conversation.tokens) - 1
     assert ask(session, "Who lit it?", mode=mode).token_ids == undisturbed.token_ids
 
 
@@ -201,7 +202,7 @@ def test_samples_of_one_question_share_the_book_and_the_question(
     """Five answers from one prefilled book: after the first none prefills a token, and each is what it is alone."""
     read(session, book)
     one = ask(session, "Where is the key?")
-    monkeypatch.setattr("engine.prefill._segment", None)  # whoever prefills fails
+    monkeypatch.setattr("engine.decode.prefill._segment", None)  # whoever prefills fails
     keys = [session.full.keys(layer, 0, 1).data_ptr() for layer in range(session.target.num_layers)]
     answers = {}
     for seed in range(4):
@@ -219,15 +220,15 @@ def test_samples_of_one_question_share_the_book_and_the_question(
 def test_stop_before_the_first_token(session: Session, book: Document) -> None:
     read(session, book)
     before = session.full.length
-    done = stop_after(session.ask("Where is the key?", (), ASK), AnswerStarted)[-1]
+    done = stop_after(lambda cancel: session.ask("Where is the key?", (), ASK, cancel=cancel), AnswerStarted)[-1]
     assert isinstance(done, AnswerDone)
     assert done.answer == ""
     assert session.full.length == before
-    assert session.conversation.turns == []  # type: ignore[union-attr]
+    assert session.conversation.turns == []
 
 
 def test_stopped_reading_keeps_whole_pages(session: Session, book: Document) -> None:
-    events = stop_after(session.read(book), ReadingProgress, 10)
+    events = stop_after(lambda cancel: session.read(book, cancel=cancel), ReadingProgress, 10)
     done = events[-1]
     assert isinstance(done, BookRead)
     assert done.stopped
@@ -247,7 +248,7 @@ def test_deltas_joined_equal_the_answer(session: Session, book: Document) -> Non
         deltas = [e for e in events if isinstance(e, TextDelta)]
         assert "".join(e.text for e in deltas) == done.answer == session.tokenizer.decode(done.token_ids)
         assert tuple(t for e in deltas for t in e.token_ids) == done.token_ids
-        assert len(done.stages) == len(done.token_ids)
+        assert len(done.sources) == len(done.token_ids)
         assert all(len(d.lengths) == len(d.token_ids) and sum(d.lengths) == len(d.text) for d in deltas if d.token_ids)
 
 
@@ -265,7 +266,7 @@ def test_figures_add_up(session: Session, book: Document) -> None:
     f = done.figures
     assert f.answer_tokens == len(done.token_ids) == 24
     assert f.mean_acceptance_length == pytest.approx(24 / f.rounds)
-    assert done.stages.count(Stage.TARGET) == f.rounds
+    assert done.sources.count(TokenSource.TARGET) == f.rounds
     assert f.middle.accepted <= f.middle.proposed
     assert f.context_tokens == f.prompt_tokens + 24
     assert f.time_split.total == pytest.approx(f.ms_per_token_mean * 24, rel=0.05)  # type: ignore[operator]
@@ -273,7 +274,7 @@ def test_figures_add_up(session: Session, book: Document) -> None:
     assert f.speedup_vs_plain == pytest.approx(f.plain_ms / f.ms_per_token_mean)  # type: ignore[operator]
     plain = ask(session, "Where?", mode="plain")
     assert plain.figures.mean_acceptance_length == 1.0
-    assert set(plain.stages) == {Stage.TARGET}
+    assert set(plain.sources) == {TokenSource.TARGET}
 
 
 def test_pages_are_scored(session: Session, book: Document) -> None:
@@ -312,11 +313,11 @@ def test_long_answer_outgrows_the_tail(
     tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the tail is full the context is cut anew in the middle of an answer; the text stays the same."""
-    monkeypatch.setattr("engine.hierarchy._TAIL_TOKENS", 40)
+    monkeypatch.setattr("engine.decode.levels._TAIL_TOKENS", 40)
     session = open_session(tiny, num_draft_tokens=2, num_pending_tokens=4, num_lookup_tokens=4)
     read(session, book)
     fast = ask(session, "Where?", max_tokens=150)
-    assert session.hierarchy.retrieval.boundary > session.conversation.read  # type: ignore[union-attr]
+    assert session.hierarchy.retrieval.boundary > session.conversation.read
     assert fast.token_ids == ask(session, "Where?", mode="plain", max_tokens=150).token_ids
 
 
@@ -329,7 +330,7 @@ def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document) -> 
     done = ask(session, "Where?", max_tokens=5000)
     if done.stop_reason is not StopReason.END:
         assert done.stop_reason is StopReason.CONTEXT
-        assert len(session.conversation.tokens) == window  # type: ignore[union-attr]
+        assert len(session.conversation.tokens) == window
     with pytest.raises(ContextTooSmall, match="window"):
         list(session.ask("Where? " * 300, (), ASK))
 

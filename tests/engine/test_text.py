@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from jinja2 import Environment
@@ -109,6 +110,7 @@ def test_joined_pages_keep_running_sentences() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(OptionError, match="'temperature'"):
         from_mapping(SamplingParams, {"temprature": 1.0})
+    bad: dict[str, Any]
     for bad in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"max_tokens": 0}, {"seed": -1}):
         with pytest.raises(OptionError, match=next(iter(bad))):
             from_mapping(SamplingParams, bad)

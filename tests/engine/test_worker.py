@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_read_and_ask(engine: Engine, book: Document) -> None:
     assert kinds[-1] is AnswerDone
     assert request.finished
     assert engine.status().figures is not None
-    assert engine.status().figures.answer_tokens == 20  # type: ignore[union-attr]
+    assert engine.status().figures.answer_tokens == 20
 
 
 def test_one_thing_at_a_time(engine: Engine, book: Document) -> None:
@@ -67,6 +68,43 @@ def test_one_thing_at_a_time(engine: Engine, book: Document) -> None:
     first.cancel()
     assert isinstance(list(first)[-1], AnswerDone)
     assert isinstance(list(engine.ask("And now?", sampling=SamplingParams(max_tokens=3)))[-1], AnswerDone)
+
+
+def test_a_question_can_wait_for_a_cancelled_one_to_let_go(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    first = engine.ask("Where?", sampling=LONG)
+    with pytest.raises(Busy):
+        engine.ask("And now?", wait=0.1)
+    stopped = threading.Event()
+    threading.Timer(0.1, stopped.set).start()
+    asked = time.perf_counter()
+    with pytest.raises(Busy):
+        engine.ask("And now?", wait=30, cancel=stopped)
+    assert time.perf_counter() - asked < 1.0
+    first.cancel()
+    second = engine.ask("And now?", sampling=SamplingParams(max_tokens=3), wait=30)
+    assert isinstance(list(first)[-1], AnswerDone)
+    assert isinstance(list(second)[-1], AnswerDone)
+
+
+def test_closing_refuses_whoever_waits(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    engine.ask("Where?", sampling=LONG)
+    threading.Timer(0.1, engine.close).start()
+    with pytest.raises(Closed):
+        engine.ask("And now?", wait=30)
+
+
+def test_the_event_that_the_caller_gave_stops_the_request(engine: Engine, book: Document) -> None:
+    list(engine.read(book))
+    cancel = threading.Event()
+    request = engine.ask("Where?", sampling=LONG, cancel=cancel)
+    while not isinstance(request.next_event(30), TextDelta):
+        pass
+    cancel.set()
+    done = list(request)[-1]
+    assert isinstance(done, AnswerDone)
+    assert done.stop_reason is StopReason.CANCELLED
 
 
 def test_cancel_ends_an_answer_within_a_second(engine: Engine, book: Document) -> None:
@@ -122,7 +160,7 @@ def test_an_error_is_an_event_and_the_thread_lives_on(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("engine.decoding.full_pass", broken)
+            patch.setattr("engine.decode.rounds.full_pass", broken)
             failed = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
         assert isinstance(failed, Failed)
         assert failed.kind == kind

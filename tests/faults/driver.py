@@ -15,13 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from app.tickets import opening_address
+from app.web.auth import opening_address
 from tests.faults.nursery import Nursery
 from tests.processes import free_port
 
@@ -165,7 +165,7 @@ class App:
 
     @property
     def cookie(self) -> str:
-        """Let in as the browser is, by a ticket."""
+        """Let in as the browser is, by a login token."""
         if not self._cookie:
             address = opening_address(self.data, self.port)
             answer = self.request("GET", address.partition(str(self.port))[2], cookie=False)
@@ -183,9 +183,10 @@ class App:
     # The live stream -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def live(self) -> Iterator[Live]:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        connection.request("GET", "/live", headers={"Host": f"{HOST}:{self.port}", "Cookie": self.cookie})
+    def live(self, tab: str = "", seconds: float = 60.0) -> Iterator[Live]:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=seconds)
+        headers = {"Host": f"{HOST}:{self.port}", "Cookie": self.cookie}
+        connection.request("GET", f"/live?tab={tab}", headers=headers)
         answer = connection.getresponse()
         assert answer.status == 200
         try:
@@ -224,32 +225,29 @@ class App:
 
     def asking(
         self, question: str, tokens: int, mode: str, asked: Asked, seconds: float = 120.0, temperature: float = 0.0
-    ) -> Iterator[Asked]:
+    ) -> Generator[Asked]:
         """Ask, and yield whenever the page would draw. Leaving it early closes the tab."""
         tab = secrets.token_hex(6)
-        said = {"ask-box": question, "mode": mode, "Temperature": temperature, "Top-p": 1.0, "Length": tokens}
-        fields = [said.get(name, usual) for name, usual in self._fields()]
-        wanted = {"data": fields, "fn_index": self._index("ask"), "session_hash": tab}
-        joined = self.post("/gradio_api/queue/join", wanted)
-        assert joined.status == 200, joined.text
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=seconds)
-        headers = {"Host": f"{HOST}:{self.port}", "Cookie": self.cookie}
-        connection.request("GET", f"/gradio_api/queue/data?session_hash={tab}", headers=headers)
-        stream = connection.getresponse()
-        try:
-            for line in stream:
-                if not line.startswith(b"data: "):
-                    continue
-                event = json.loads(line[6:])
-                if event["msg"] in ("process_generating", "process_completed"):
-                    asked.take(event)
-                    yield asked
-                if event["msg"] in ("process_completed", "close_stream", "unexpected_error"):
-                    asked.ended = event["msg"]
-                    return
-        finally:
-            stream.close()
-            connection.close()
+        wanted = {
+            "question": question, "mode": mode, "temperature": temperature, "top_p": 1.0, "length": tokens, "tab": tab
+        }  # fmt: skip
+        with self.live(tab, seconds) as live:
+            live.more()
+            told = self.post("/asking", wanted)
+            assert told.status in (200, 400), told.text
+            said = told.json()
+            if "cause" in said:
+                words = {"type": "text", "text": f"{said['cause']} {said['remedy']}"}
+                asked.messages = [{"role": "assistant", "content": [words]}]
+                asked.ended = True
+                yield asked
+                return
+            while live.state["chat"]["last"] < said["answer"] or live.state["asked_by"] == tab:
+                live.more()
+                asked.updates += 1
+                yield asked
+            asked.take(self.chat(), said["answer"])
+            yield asked
 
     def chat(self) -> list[dict[str, Any]]:
         """The messages that a page opened now shows."""
@@ -265,32 +263,24 @@ class App:
             self._config = self.request("GET", "/config").json()
         return self._config
 
-    def _fields(self) -> list[tuple[str, Any]]:
-        """What a question is sent with: name and usual value of each part."""
-        parts = {part["id"]: part["props"] for part in self.config["components"]}
-        asks = next(part for part in self.config["dependencies"] if part["api_name"] == "ask")
-        held = [parts[number] for number in asks["inputs"]]
-        return [(part.get("elem_id") or part.get("label") or "", part.get("value") or "") for part in held]
-
     def _index(self, name: str) -> int:
         return next(int(part["id"]) for part in self.config["dependencies"] if part["api_name"] == name)
 
 
 @dataclass
 class Asked:
-    """An answer as the page has it: ``messages`` of the last update that held any."""
+    """An answer as the page has it: ``messages`` of the chat up to it, once it has ended, or why it was refused."""
 
     messages: list[Any] = field(default_factory=list)
     updates: int = 0
-    ended: str = ""
-    success: bool = True
+    ended: bool = False
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        self.updates += 1
-        self.success = bool(event.get("success", True))
-        data = event.get("output", {}).get("data") or []
-        if data and isinstance(data[0], list) and event["msg"] == "process_completed":
-            self.messages = data[0]
+    def take(self, messages: list[dict[str, Any]], answer: int) -> None:
+        """Up to the answer with this number: other tabs ask too."""
+        row = f'value="again:{answer}"'
+        last = next((at for at, message in enumerate(messages) if row in str(message["content"])), len(messages) - 1)
+        self.messages = messages[: last + 1]
+        self.ended = True
 
 
 class Live:

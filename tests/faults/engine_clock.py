@@ -16,7 +16,7 @@ FILE = "TRIFOLD_ENGINE_CLOCK"
 
 @dataclass(frozen=True)
 class Moment:
-    """``what`` is the kind of an event, or "cancel"; ``request`` tells requests apart."""
+    """``what`` is the kind of an event, or "cancel" before one of a request that was stopped; ``request`` names it."""
 
     seconds: float
     request: str
@@ -25,10 +25,10 @@ class Moment:
 
 def install() -> None:
     """Note down from now on, in the file that ``FILE`` names."""
-    from engine.request import Request
+    from engine.worker import Request
 
     path, lock = Path(os.environ[FILE]), threading.Lock()
-    put, cancel = Request.put, Request.cancel
+    put = Request.put
 
     def note(request: Request, what: str) -> None:
         now = time.perf_counter()
@@ -36,14 +36,12 @@ def install() -> None:
             file.write(f"{now!r} {id(request)} {what}\n")
 
     def noted_put(self: Request, event: object) -> None:
+        if self.cancelled:
+            note(self, "cancel")
         note(self, type(event).__name__)
         put(self, event)  # type: ignore[arg-type]
 
-    def noted_cancel(self: Request) -> None:
-        note(self, "cancel")
-        cancel(self)
-
-    Request.put, Request.cancel = noted_put, noted_cancel  # type: ignore[method-assign]
+    Request.put = noted_put  # type: ignore[method-assign]
 
 
 def moments(path: Path) -> list[Moment]:

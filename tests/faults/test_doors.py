@@ -27,7 +27,14 @@ _SERVERS = (
     "/ui", "/assets", "/static", "/static/img", "/pages", "/behind", "/gradio_api/file=", "/file=", "/gradio_api/file",
     "/custom_component", "/gradio_api/stream", "/gradio_api/download", "",
 )  # fmt: skip
-_WANTED = ("etc/passwd", "../../etc/passwd", "../../../../../../etc/passwd", "page.key", "../page.key", "app/guard.py")
+_WANTED = (
+    "etc/passwd",
+    "../../etc/passwd",
+    "../../../../../../etc/passwd",
+    "page.key",
+    "../page.key",
+    "app/web/auth.py",
+)
 _GRADIO = (
     ("POST", "/gradio_api/upload"), ("GET", "/gradio_api/info"), ("GET", "/gradio_api/api_info"),
     ("POST", "/gradio_api/call/ask"),
@@ -45,7 +52,7 @@ _WRITES = (
     "/reading/stop",
     "/chats/open",
     "/asking/stop",
-    "/gradio_api/queue/join",
+    "/asking",
 )
 
 
@@ -87,7 +94,7 @@ def test_a_request_is_what_it_says_itself(app: App) -> None:
         ("/books/open", own, ("X-HTTP-Method-Override: POST",)),
         ("/config", own, ("Content-Length: 0", "Content-Length: 5")),
         ("/config", own, ("Origin: http://evil.example", f"Origin: http://{own}")),
-        ("/gradio_api/queue/join", own, ("Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13")),
+        ("/asking", own, ("Upgrade: websocket", "Sec-WebSocket-Key: eA==", "Sec-WebSocket-Version: 13")),
     ):
         head = "\r\n".join([f"GET {target} HTTP/1.1", f"Host: {host}", *lines, f"Cookie: {app.cookie}", "", ""])
         with socket.create_connection((HOST, app.port), timeout=20) as raw:

@@ -33,7 +33,7 @@ _OTHER = Document("Oar", "", tuple(Page(at, str(at), f"Sheet {at}. {TEXT}") for 
 _SAMPLE = 4  # of so many functions one is broken, unless all are asked for
 
 # Records, and what only tells about the engine: a failure there is a failure of the test.
-_APART = ("engine.events", "engine.errors", "engine.worker", "engine.request", "engine.status", "engine.threads")
+_APART = ("engine.events", "engine.errors", "engine.worker", "engine.worker", "engine.events", "engine.threads")
 
 
 class Broken(RuntimeError):

@@ -98,7 +98,7 @@ class _Work:
             return self.read()
         question = f"Who lit lamp {self.number}?"
         asked = self.app.ask(question, tokens=self.dice.choice((32, 256)))
-        if asked.ended == "process_completed" and len(asked.messages) > 1:
+        if asked.ended and len(asked.messages) > 1:
             self.ledger.answers.append((state["book"]["id"], question, _words(asked.messages[-1])))
 
     def leaf(self) -> None:

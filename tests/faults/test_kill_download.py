@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from app.models.fetch import MARKER, PARTS
-from app.models.places import Places
-from app.models.setup import MODELS_FOLDER
-from app.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.models.hub import MARKER, PARTS
+from app.models.local import LocalModels
+from app.models.switch import MODELS_FOLDER
 from tests.app.models.hub import Hub, start
 from tests.faults.conftest import LONG
 from tests.faults.driver import App
@@ -47,7 +47,7 @@ def _downloads(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if "app.models.fetch" in line and any(str(folder) in word for word in line):
+        if "app.models.hub" in line and any(str(folder) in word for word in line):
             found.append(process)
     return found
 
@@ -67,8 +67,8 @@ def _growing(folder: Path) -> int:
 
 def test_cuts_while_a_model_is_downloaded(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, hub: Hub) -> None:
     dice, data = random.Random(SEED), tmp_path / "Données é"
-    places = Places(data / MODELS_FOLDER)
-    folder, size = places.own(TARGET), len(hub.models[TARGET][WEIGHTS])
+    local_models = LocalModels(data / MODELS_FOLDER)
+    folder, size = local_models.own(TARGET), len(hub.models[TARGET][WEIGHTS])
     environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hub"), "HF_TOKEN": ""}
 
     def began(app: App) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_cuts_while_a_model_is_downloaded(tmp_path: Path, pair: tuple[str, ...],
             time.sleep(0.05)
         assert not _downloads(folder), "a download outlives the app"
         _nothing_half_has_a_name(folder, hub.models[TARGET])
-        _nothing_half_has_a_name(places.own(DRAFT), hub.models[DRAFT])
+        _nothing_half_has_a_name(local_models.own(DRAFT), hub.models[DRAFT])
         assert not (folder / MARKER).exists()
         assert _growing(folder) >= arrived, "what had arrived was thrown away"
         arrived = _growing(folder)
@@ -112,7 +112,7 @@ def test_cuts_while_a_model_is_downloaded(tmp_path: Path, pair: tuple[str, ...],
         began(app)
         app.until(lambda state: not state["setup"]["stage"], 120)
         assert app.read("lamp.txt", b"The lamp was lit at dusk. " * 40)["book"]["stage"] == "ready"
-        assert app.ask("Who lit it?").success
+        assert app.ask("Who lit it?").ended
     assert f"bytes={arrived}-" in hub.fetched(WEIGHTS), "it began again"
     assert (folder / WEIGHTS).read_bytes() == hub.models[TARGET][WEIGHTS]
     assert (folder / MARKER).exists()

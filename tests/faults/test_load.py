@@ -46,9 +46,9 @@ def _last(asked: Asked) -> str:
 
 
 def _still_answers(app: App) -> None:
-    app.post("/gradio_api/run/predict", {"data": [], "fn_index": app._index("begin_chat"), "session_hash": "x"})
+    app.post("/chats/new")
     asked = app.ask("Who lit it?", tokens=32)
-    assert asked.success
+    assert asked.ended
     assert "tokens ·" in _last(asked), _last(asked)
 
 
@@ -67,7 +67,7 @@ def _still_answers(app: App) -> None:
 )
 def test_any_question_is_answered(app: App, what: str, question: str) -> None:
     asked = app.ask(question, tokens=32)
-    assert asked.ended == "process_completed"
+    assert asked.ended
     if question.strip():
         assert "Traceback" not in _last(asked)
         count("odd questions")
@@ -80,9 +80,9 @@ def test_a_question_of_five_megabytes_is_a_sentence(app: App) -> None:
     assert time.monotonic() - began < 60
     assert "window" in _last(asked)
     _still_answers(app)
-    wanted = b'{"data": ["' + b"a" * (17 * MEGABYTE) + b'"]}'
+    wanted = b'{"question": "' + b"a" * (17 * MEGABYTE) + b'"}'
     with contextlib.suppress(OSError):  # refused before all of it was sent
-        assert app.request("POST", "/gradio_api/queue/join", wanted).status == 413
+        assert app.request("POST", "/asking", wanted).status == 413
     _still_answers(app)
     count("odd questions", 2)
 
@@ -126,7 +126,7 @@ def test_twenty_tabs(app: App) -> None:
             tab.until(lambda state: not state["asking"], 30)
         assert len({str(tab.state["chat"]) for tab in tabs}) == 1, "tabs show different chats"
     told = [_last(answer) for answer in answers]
-    assert all(answer.ended == "process_completed" for answer in answers)
+    assert all(answer.ended for answer in answers)
     assert all("tokens ·" in words or "Another tab" in words for words in told), told
     assert any("tokens ·" in words for words in told)
     _still_answers(app)
@@ -135,11 +135,10 @@ def test_twenty_tabs(app: App) -> None:
 
 def test_question_after_question_takes_no_memory(app: App) -> None:
     process = psutil.Process(app.process.pid)
-    begin = app._index("begin_chat")
     taken: list[int] = []
     for number in range(QUESTIONS):
         if number % PER_CHAT == 0:
-            app.post("/gradio_api/run/predict", {"data": [], "fn_index": begin, "session_hash": "x"})
+            app.post("/chats/new")
         asked = app.ask(f"Who lit lamp {number}?", tokens=32)
         assert "tokens ·" in _last(asked), _last(asked)
         taken.append(process.memory_info().rss)

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.full import FullCache, KvShape
-from engine.cache.retrieval import RetrievalCache
-from engine.cache.streaming import StreamingCache
 from engine.errors import ContextTooSmall
+from engine.kv.full import FullCache, KvShape
+from engine.kv.retrieval import RetrievalCache
+from engine.kv.streaming import StreamingCache
 from tests.fuzz.conftest import looked_at
 from tests.tally import count
 
@@ -126,15 +126,15 @@ def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, share
     tokens = list(range(prompt))
     _store(full, 0, tokens)
     cache = RetrievalCache(full, slots * CHUNK, CHUNK, tail=120, share=share, most=10 * CHUNK)
-    cache.rebase(max(0, prompt - 5), [_q(1)] * LAYERS, 1.0)
+    cache.reselect(max(0, prompt - 5), [_q(1)] * LAYERS, 1.0)
     _retrieves(cache, full, tokens)
     fresh = prompt
     for proposed, accepted in rounds:
         new = list(range(fresh, fresh + proposed))
         fresh += proposed
         base = len(tokens)
-        if cache.room() < 2 * SLACK:
-            cache.rebase(max(0, base - 5), [_q(1)] * LAYERS, 1.0)
+        if cache.free_slots() < 2 * SLACK:
+            cache.reselect(max(0, base - 5), [_q(1)] * LAYERS, 1.0)
         if new:  # the middle level writes what it computed itself, and crops to what it let stand
             step = cache.extend()
             for layer in range(LAYERS):
@@ -144,7 +144,7 @@ def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, share
         tokens += new[: min(accepted, proposed)]
         cache.crop(len(tokens))
         full.crop(len(tokens))
-        cache.absorb(base, len(tokens))
+        cache.copy_from_full(len(tokens))
         _retrieves(cache, full, tokens)
     count("random histories of caches")
 

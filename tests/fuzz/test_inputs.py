@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import selftest
-from app.api import key, wire
-from app.cli import arguments
-from app.cli.instance import find_running
-from app.guard import Door, Guard
-from app.models import choice
-from app.race.verified import Verified
-from app.tickets import Tickets
+from app.cli import arguments, doctor
+from app.cli.serve import find_running
+from app.core import settings
+from app.core.race import Verified
+from app.web import openai_api, openai_schema
+from app.web.auth import AllowedRoute, Guard, LoginTokens
 from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.errors import OptionError, SnapshotRefused, TrifoldError
-from engine.snapshot_header import HEADER, TURN_HEADER, ids_hash, read_header, read_turn
+from engine.kv.manifest import MANIFEST, TURN_MANIFEST, ids_hash, read_manifest, read_turn_manifest
 from tests.fuzz.conftest import JSON, SCALARS, looked_at, mutated, named
 from tests.loops import run
 from tests.tally import count
@@ -60,15 +58,15 @@ def test_the_body_of_v1(body: bytes) -> None:
     else:
         assert isinstance(asked.sampling, SamplingParams)
         assert 0 <= asked.sampling.temperature < float("inf")
-        assert all(isinstance(words, str) for pair in asked.history for words in pair)
+        assert all(isinstance(words, str) for pair in asked.conversation[1] for words in pair)
         assert isinstance(asked.instructed[0], str)
     count("fuzzed requests")
 
 
-def _asked(body: bytes) -> tuple[wire.Asked | None, wire.Refused | None]:
+def _asked(body: bytes) -> tuple[openai_schema.ChatRequest | None, openai_schema.Refused | None]:
     try:
-        return wire.parse(body), None
-    except wire.Refused as refused:
+        return openai_schema.parse(body), None
+    except openai_schema.Refused as refused:
         return None, refused
 
 
@@ -90,9 +88,9 @@ _HEADER = {
 )
 def test_the_header_of_a_snapshot(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "tokens-00000000-00000008.safetensors").write_bytes(b"1234")
-    (tmp_path / HEADER).write_bytes(header)
+    (tmp_path / MANIFEST).write_bytes(header)
     try:
-        snapshot = read_header(tmp_path)
+        snapshot = read_manifest(tmp_path)
     except SnapshotRefused as refused:
         said = refused.cause
     else:
@@ -117,9 +115,9 @@ _TURN = {
 )
 def test_the_header_of_a_turn(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "tokens-00000002-00000004.safetensors").write_bytes(b"1234")
-    (tmp_path / TURN_HEADER).write_bytes(header)
+    (tmp_path / TURN_MANIFEST).write_bytes(header)
     try:
-        turn = read_turn(tmp_path, "r", [5, 6])
+        turn = read_turn_manifest(tmp_path, "r", [5, 6])
     except SnapshotRefused as refused:
         said = refused.cause
     else:
@@ -131,11 +129,11 @@ def test_the_header_of_a_turn(tmp_path: Path, header: bytes) -> None:
 
 def test_a_good_header_is_taken(tmp_path: Path) -> None:
     (tmp_path / "tokens-00000000-00000008.safetensors").write_bytes(b"1234")
-    (tmp_path / HEADER).write_text(json.dumps(_HEADER), encoding="utf-8")
-    assert read_header(tmp_path).tokens == 8
+    (tmp_path / MANIFEST).write_text(json.dumps(_HEADER), encoding="utf-8")
+    assert read_manifest(tmp_path).tokens == 8
     (tmp_path / "tokens-00000002-00000004.safetensors").write_bytes(b"1234")
-    (tmp_path / TURN_HEADER).write_text(json.dumps(_TURN), encoding="utf-8")
-    assert read_turn(tmp_path, "r", [5, 6]).ids == (7, 8, 9)
+    (tmp_path / TURN_MANIFEST).write_text(json.dumps(_TURN), encoding="utf-8")
+    assert read_turn_manifest(tmp_path, "r", [5, 6]).ids == (7, 8, 9)
 
 
 @looked_at(150)
@@ -149,11 +147,11 @@ def test_a_good_header_is_taken(tmp_path: Path) -> None:
 )
 def test_files_of_settings(tmp_path: Path, kept: bytes) -> None:
     """Rubbish in a file of ours is as good as no file."""
-    for name in (choice.FILE, selftest.FILE, "verified.json", "instance.json"):
+    for name in (settings.FILE, doctor.FILE, "verified.json", "instance.json"):
         (tmp_path / name).write_bytes(kept)
-    found = choice.load(tmp_path)
+    found = settings.load(tmp_path)
     assert found is None or (found.model and isinstance(found.model, str))
-    assert selftest.last_result(tmp_path) is None
+    assert doctor.last_result(tmp_path) is None
     Verified(tmp_path / "verified.json").of(None)
     count("fuzzed files of our own", 3)
 
@@ -221,9 +219,9 @@ def test_command_lines(line: list[str]) -> None:
 
 @looked_at(200)
 @given(st.text(max_size=80), st.text(max_size=60))
-def test_tickets_and_keys(ticket: str, header: str) -> None:
-    assert not Tickets("s" * 43).redeem(ticket)
-    assert not key.opens(header, "sk-trifold-" + "x" * 40)
+def test_login_tokens_and_keys(token: str, header: str) -> None:
+    assert not LoginTokens("s" * 43).redeem(token)
+    assert not openai_api.opens(header, "sk-trifold-" + "x" * 40)
     count("fuzzed keys")
 
 
@@ -269,13 +267,13 @@ def test_the_guard(method: str, path: str, query: bytes, headers: list[tuple[byt
         if message["type"] == "http.response.start":
             told.append(message["status"])
 
-    doors = (
-        Door("GET", "/healthz", open=True),
-        Door("GET", "/"),
-        Door("GET", "/files/*"),
-        Door("POST", "/ask", limit=9),
+    allowed = (
+        AllowedRoute("GET", "/healthz", open=True),
+        AllowedRoute("GET", "/"),
+        AllowedRoute("GET", "/files/*"),
+        AllowedRoute("POST", "/ask", limit=9),
     )
-    guard = Guard(app, 7860, Tickets("s" * 43), doors)
+    guard = Guard(app, 7860, LoginTokens("s" * 43), allowed)
     scope = {
         "type": "http",
         "method": method,
@@ -291,9 +289,9 @@ def test_the_guard(method: str, path: str, query: bytes, headers: list[tuple[byt
     count("fuzzed requests")
 
 
-def test_a_ticket_that_only_looks_signed() -> None:
+def test_a_login_token_that_only_looks_signed() -> None:
     """Found by looking at the code: what stands before the first full stop is made a number."""
-    tickets = Tickets("s" * 43)
-    forged = f"x.{tickets._sign('x')}"
+    tokens = LoginTokens("s" * 43)
+    forged = f"x.{tokens._sign('x')}"
     with pytest.raises(ValueError, match="invalid literal"):
-        tickets.redeem(forged)  # only who has the secret can sign such a thing
+        tokens.redeem(forged)  # only who has the secret can sign such a thing

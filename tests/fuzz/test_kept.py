@@ -20,20 +20,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.full import FullCache
-from engine.cache.snapshot import restore
 from engine.config import EngineConfig, SamplingParams
 from engine.conversation import Turn
 from engine.document import Document, Page
 from engine.errors import SnapshotRefused
 from engine.events import AnswerDone, AnswerStarted, BookRead, TextDelta
+from engine.kv.full import FullCache
+from engine.kv.manifest import TURN_MANIFEST, ids_hash, read_turn_manifest
+from engine.kv.snapshot_io import restore
+from engine.kv.snapshots import SnapshotStore, TurnStore
 from engine.session import Session
-from engine.snapshot_header import TURN_HEADER, ids_hash, read_turn
-from engine.snapshots import SnapshotStore
-from engine.turns import TurnStore
 from tests.engine import conftest as tiny
+from tests.engine.kv.test_persistence import BOOK, IDENTITY, IDS, SPANS, kept
 from tests.engine.small_caches import SHAPE, assert_same, filled
-from tests.engine.test_turns import BOOK, IDENTITY, IDS, SPANS, kept
 from tests.fuzz.conftest import LONG, looked_at, mutated
 from tests.tally import count
 
@@ -68,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     list(session.read(_DOCUMENT))
     events = list(session.ask(_QUESTION, sampling=_SAMPLING, chat="c"))
     whole.turn = Turn(_QUESTION, "".join(event.text for event in events if isinstance(event, TextDelta)))
-    session.keeping.finish()
+    session.persistence.finish()
     *_, done = session.ask(_NEXT, (whole.turn,), _SAMPLING)
     assert isinstance(done, AnswerDone)
     whole.expected = done.token_ids
@@ -159,7 +158,7 @@ def _expect_refused(outcome: Outcome, file: Path) -> None:
 
 
 def _of_a_turn(file: Path) -> bool:
-    return TURN_HEADER in os.listdir(file.parent)
+    return TURN_MANIFEST in os.listdir(file.parent)
 
 
 def test_every_file_with_a_flipped_byte(made: Kept, tmp_path: Path) -> None:
@@ -236,10 +235,10 @@ def test_a_shard_whose_checksum_fits(turns: TurnStore, tmp_path: Path, data: st.
             st.builds(_joined, mutated(header), st.just(body) | st.binary(max_size=len(body))),
         )
     )
-    _made_to_fit(folder, TURN_HEADER, shard)
+    _made_to_fit(folder, TURN_MANIFEST, shard)
     cache = filled(BOOK)
     try:
-        for _ in restore(read_turn(folder, turns.reading, IDS[:BOOK]), cache):
+        for _ in restore(read_turn_manifest(folder, turns.reading, IDS[:BOOK]), cache):
             pass
     except SnapshotRefused as refused:
         said = refused.cause
@@ -255,7 +254,7 @@ def test_a_shard_whose_checksum_fits(turns: TurnStore, tmp_path: Path, data: st.
 def test_tokens_that_the_model_does_not_know(made: Kept, tmp_path: Path) -> None:
     """A turn may say any ids as long as its own hashes fit: they used to end in an IndexError."""
     folder = Path(shutil.copytree(made.folder, tmp_path / "kept"))
-    [path] = folder.rglob(TURN_HEADER)
+    [path] = folder.rglob(TURN_MANIFEST)
     said = json.loads(path.read_bytes())
     session = made.session(tmp_path / "none")
     before = list(session.tokenizer.book(_DOCUMENT, session.tokenizer.format_for(_DOCUMENT.title)).ids)
@@ -289,7 +288,7 @@ def test_what_is_refused_and_cannot_be_deleted(made: Kept, tmp_path: Path, monke
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.snapshots.os.rename", refuse)
+        patch.setattr("engine.kv.snapshots.os.rename", refuse)
         for _ in range(2):
             outcome = _opened(made, folder)
             assert "cut short" in outcome.refused
@@ -304,6 +303,6 @@ def test_odd_folders_beside_the_kept_ones(tmp_path: Path, name: str) -> None:
     """What the folder of a writer is called may be anything: making room goes on."""
     store = SnapshotStore(tmp_path, 10**9)
     (tmp_path / name).mkdir(parents=True)
-    store.make_room(10, keep=())
+    store.free_space(10, keep=())
     assert store.begin(IDENTITY, 10).is_dir()
     count("kept readings and turns, damaged or altered")

@@ -55,7 +55,7 @@ def flow(app: App, chromium: str) -> None:
         page.set_default_timeout(_SECONDS)
         watch = Watch(server.address)
         watch.look_at(page)
-        page.goto(server.ticket())
+        page.goto(server.login_address())
         page.wait_for_selector('#trifold[data-live="yes"]')
         steps.give_text(page, "CHAPTER 1\n\n" + "The lamp ![](http://evil.example/x.png) was lit at dusk. " * 200)
         page.wait_for_selector('#trifold[data-stage="ready"]')

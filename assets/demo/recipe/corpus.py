@@ -58,8 +58,8 @@ def curl_quotes(text: str) -> str:
 
 def wrap_lines(text: str, width: int) -> str:
     """Every paragraph broken into lines of at most `width` characters, as text from a page comes."""
-    options = {"break_long_words": False, "break_on_hyphens": False}
-    return "\n".join("\n".join(textwrap.wrap(line, width, **options)) for line in text.split("\n"))
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join("\n".join(wrapper.wrap(line)) for line in text.split("\n"))
 
 
 def lay_out(text: str, rng: random.Random) -> str:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine import prefill
 from engine.bench.rows import RecentChunks
-from engine.cache.full import FullCache
-from engine.cache.retrieval import QueryTap, Refresh, RetrievalCache
-from engine.decoding import RECENT
-from engine.fitting import FINE_CHUNK
-from engine.models import Decoder
+from engine.decode import prefill
+from engine.decode.rounds import RECENT
+from engine.kv.full import FullCache
+from engine.kv.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.model.decoder import Decoder
+from engine.plan.memory_budget import FINE_CHUNK
 
 BLOCK, TAIL = 8, 1024
 KINDS = {"retrieval": RetrievalCache, "recent": RecentChunks}

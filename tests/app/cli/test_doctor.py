@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import psutil
 import pytest
 
-from app import machine
 from app.cli.doctor import Findings, advice_for, lines_of
 from app.cli.main import main
+from app.core import diagnostics
+from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.launcher.torch_build import Gpu
-from app.machine import ChildProcess, Machine, ProbeFailed
 from engine.config import KV_NOTES, EngineConfig
 from engine.errors import ModelNotFound
-from engine.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
-from engine.speeds import PassSpeed, Speeds
+from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
 
 GB = 10**9
 HERE = Machine("System", "3.11", "/python", "Processor", 2, 2, 16 * GB, 9 * GB, 90 * GB, "/data", (), "/chromium")
@@ -35,9 +36,9 @@ def test_nothing_to_mend_when_all_is_well() -> None:
 
 
 def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
-    probed = Speeds(4e9, 0.0, 1e9, 8, 2.0, PassSpeed(2e-3, 0.0), PassSpeed(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, PassCost(2e-3, 0.0), PassCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
     expected = (Expected(32_768, 51.2, 20.0, "0.9 GB of memory"), Expected(131_072, 600.0, 20.0, "3 GB of memory"))
-    planned = {"prefill_block": 512, "retrieval_budget": 1024, "retrieval_share": 16}
+    planned: dict[str, Any] = {"prefill_block": 512, "retrieval_budget": 1024, "retrieval_share": 16}
     told = dataclasses.replace(MODEL, speeds=probed, expected=expected, **planned)
     text = "\n".join(lines_of(dataclasses.replace(WELL, target=told)))
     assert "memory 4.0 GB/s, disk 1.0 GB/s; one layer 2.00 ms for one token" in text
@@ -56,7 +57,7 @@ def test_kv_that_is_not_exact_is_named() -> None:
 
 
 def test_probes_of_a_busy_machine_are_called_so(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    probed = Speeds(4e9, 0.0, 1e9, 8, 2.0, PassSpeed(2e-3, 0.0), PassSpeed(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, PassCost(2e-3, 0.0), PassCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
     told = dataclasses.replace(MODEL, speeds=probed, others=0.43)
     quiet, busy = (
         "\n".join(lines_of(dataclasses.replace(WELL, target=dataclasses.replace(told, probed_busy=busy))))
@@ -65,12 +66,12 @@ def test_probes_of_a_busy_machine_are_called_so(pair: list[str], monkeypatch: py
     assert "Other programs" not in quiet
     assert "Other programs took 43% of this machine while it was probed" in busy
     for share, expected in ((0.04, False), (0.5, True)):
-        monkeypatch.setattr("engine.probing.Others.share", lambda self, share=share: share)
+        monkeypatch.setattr("engine.plan.probe.OtherPrograms.share", lambda self, share=share: share)
         facts = inspect_model(pair[1], EngineConfig(model=pair[1]))
         assert (facts.others, facts.probed_busy) == (share, expected)
 
 
-def with_machine(**changes: object) -> Findings:
+def with_machine(**changes: Any) -> Findings:
     return dataclasses.replace(WELL, machine=dataclasses.replace(HERE, **changes))
 
 
@@ -134,6 +135,6 @@ def test_child_that_crashes_or_fails_is_reported(monkeypatch: pytest.MonkeyPatch
         child.call(os._exit, 3)
     with ChildProcess() as child, pytest.raises(ModelNotFound, match="/no/such/model"):
         child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))
-    monkeypatch.setattr(machine, "_PROBE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(diagnostics, "_PROBE_TIMEOUT_S", 0.01)
     with ChildProcess() as child, pytest.raises(ProbeFailed, match="did not answer"):
         child.call(inspect_model, "/no/such/model", EngineConfig(model="m"))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import pytest
-
-from app.cli import figures
+from app.cli import ask
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page
@@ -18,9 +16,9 @@ from engine.events import (
     Figures,
     KvBytes,
     ReadingProgress,
-    Stage,
     StopReason,
     TimeSplit,
+    TokenSource,
 )
 
 DOCUMENT = Document("The Lamp", "", tuple(Page(n, str(n), "x") for n in range(3, 9)), "text", "0" * 64)
@@ -46,20 +44,20 @@ FIGURES = Figures(
     context_tokens=1060,
     context_limit=4096,
 )
-DONE = AnswerDone("Maren.", (1, 2), (Stage.DRAFT, Stage.TARGET), StopReason.END, FIGURES)
+DONE = AnswerDone("Maren.", (1, 2), (TokenSource.DRAFT, TokenSource.TARGET), StopReason.END, FIGURES)
 MODEL = ModelInfo("demo", "/m", 10, "llama", 4096, "float32", "cpu", 384, 100, "small", 5)
 
 
 def test_kv_that_is_not_exact_is_named() -> None:
     rounded = dataclasses.replace(MODEL, kv_note=KV_NOTES["8bit"])
-    assert figures.model_line(rounded).endswith("; KV 8-bit: approximate; exact with respect to 8-bit KV")
-    assert figures.report_of(DOCUMENT, BOOK, DONE, rounded)["kv_note"] == KV_NOTES["8bit"]
-    assert "KV" not in figures.model_line(MODEL)
-    assert figures.report_of(DOCUMENT, BOOK, DONE, MODEL)["kv_note"] == ""
+    assert ask.model_line(rounded).endswith("; KV 8-bit: approximate; exact with respect to 8-bit KV")
+    assert ask.report_of(DOCUMENT, BOOK, DONE, rounded)["kv_note"] == KV_NOTES["8bit"]
+    assert "KV" not in ask.model_line(MODEL)
+    assert ask.report_of(DOCUMENT, BOOK, DONE, MODEL)["kv_note"] == ""
 
 
 def test_report_holds_what_programs_rely_on() -> None:
-    report = json.loads(json.dumps(figures.report_of(DOCUMENT, BOOK, DONE, MODEL)))
+    report = json.loads(json.dumps(ask.report_of(DOCUMENT, BOOK, DONE, MODEL)))
     expected = {
         "answer": "Maren.",
         "token_ids": [1, 2],
@@ -84,7 +82,7 @@ def test_report_holds_what_programs_rely_on() -> None:
 
 
 def test_lines_for_people() -> None:
-    text = "\n".join(figures.lines_of(DONE))
+    text = "\n".join(ask.lines_of(DONE))
     for words in ("first token after 0.50 s", "10.0 ms per token (p95 31.0)", "2.50 times a plain step"):
         assert words in text
     assert "middle 50%, verify 90%, 8.0 tokens per verification" in text
@@ -96,21 +94,13 @@ def test_figures_that_do_not_exist_are_left_out() -> None:
     plain = dataclasses.replace(
         FIGURES, middle=nothing, verify=nothing, mean_acceptance_length=None, speedup_vs_plain=None, ttft_s=None
     )
-    text = "\n".join(figures.lines_of(dataclasses.replace(DONE, figures=plain)))
+    text = "\n".join(ask.lines_of(dataclasses.replace(DONE, figures=plain)))
     assert "accepted" not in text
     assert "None" not in text
-    report = figures.report_of(DOCUMENT, BOOK, dataclasses.replace(DONE, figures=plain), None)
+    report = ask.report_of(DOCUMENT, BOOK, dataclasses.replace(DONE, figures=plain), None)
     assert report["acceptance"] == {"middle": None, "verify": None}
 
 
 def test_progress_of_reading() -> None:
-    line = figures.progress_line(ReadingProgress(12_288, 28_412, 90, 212, 1210.4, 13.3))
+    line = ask.progress_line(ReadingProgress(12_288, 28_412, 90, 212, 1210.4, 13.3))
     assert line == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s, 13 s left"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (25_276_514_304, "25 GB"), (3 * 10**15, "3000 TB")],
-)
-def test_size(count: int, text: str) -> None:
-    assert figures.size(count) == text

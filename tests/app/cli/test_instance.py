@@ -7,13 +7,13 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from app.cli import instance
-from app.settings import HOST
+from app.cli import serve as instance
+from app.core.settings import HOST
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -32,8 +32,11 @@ class Stranger(Health):
     body = b'{"app": "something else"}'
 
 
+Serve = Callable[[type[Health]], int]
+
+
 @pytest.fixture
-def serve() -> Iterator[object]:
+def serve() -> Iterator[Serve]:
     servers = []
 
     def start(handler: type[Health]) -> int:
@@ -48,7 +51,7 @@ def serve() -> Iterator[object]:
         server.server_close()
 
 
-def test_running_app_is_found_by_its_announcement(serve, tmp_path: Path) -> None:
+def test_running_app_is_found_by_its_announcement(serve: Serve, tmp_path: Path) -> None:
     port = serve(Health)
     file = tmp_path / "new folder" / "instance.json"
     instance.announce(file, port)
@@ -56,7 +59,7 @@ def test_running_app_is_found_by_its_announcement(serve, tmp_path: Path) -> None
     assert instance.find_running(file) == port
 
 
-def test_left_over_announcement_is_not_believed(serve, tmp_path: Path) -> None:
+def test_left_over_announcement_is_not_believed(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "instance.json"
     assert instance.find_running(file) is None
     with socket.socket() as taken:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.settings import DEMO_MODEL, SAMPLE_BOOKS
-from engine.architecture import load_config
+from app.core.settings import DEMO_MODEL, SAMPLE_BOOKS
+from engine.model.architectures import load_config
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 # Tokens of the book and the limit: with TRIFOLD_LONG=1 the whole window of the demo pair, whose KV takes 3.2 GB. The

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.models import _without_models, on_this_machine
-from app.settings import DEMO_DRAFT, DEMO_MODEL, make_settings
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, make_settings
 from engine.errors import ModelNotFound
 from tests.app.models.conftest import DRAFT, TARGET
 from tests.app.models.hub import Hub, start

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import instance, serve
-from app.settings import HOST
+from app.cli import serve
+from app.cli import serve as instance
+from app.core.settings import HOST
 
 LIMIT_S = 120
 ADDRESS = re.compile(r"Trifold is at (http://127\.0\.0\.1:(\d+)/\?token=\S+)")
@@ -29,7 +30,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def start(pair: list[str], checkout: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts the app; what it says on stderr goes to a file that ``said`` reads."""
-    processes = []
+    processes: list[subprocess.Popen[str]] = []
 
     def run(*options: str) -> subprocess.Popen[str]:
         with (tmp_path / f"said-{len(processes)}").open("w", encoding="utf-8") as errors:
@@ -98,7 +99,7 @@ def test_app_from_start_to_end(
     assert second.wait(LIMIT_S) == 0
     assert same_port == port
     assert "running already" in (tmp_path / "said-1").read_text(encoding="utf-8")
-    with urllib.request.urlopen(again) as page:  # another ticket than the first, which has been used
+    with urllib.request.urlopen(again) as page:  # another login token than the first, which has been used
         assert page.status == 200
     assert opened.read_text() == "200\n"
     with pytest.raises(urllib.error.HTTPError):

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from app.launcher import environment, install, pip
-from app.launcher.environment import Environment, Part, running_version
-from app.launcher.speech import LaunchError
-from app.launcher.variables import child_variables
+from app.launcher import environment, install
+from app.launcher import install as pip
+from app.launcher.console import LaunchError
+from app.launcher.environment import Environment, PackageSet, child_variables, running_version
 from tests.tiny_package import make_wheel, write_requirements
 
 
-def make_part(folder: Path, name: str, *packages: str) -> Part:
+def make_part(folder: Path, name: str, *packages: str) -> PackageSet:
     for package in packages:
         make_wheel(folder / "wheels", package)
     write_requirements(folder / f"{name}.txt", folder / "wheels", *packages)
-    return Part(name, folder / f"{name}.txt")
+    return PackageSet(name, folder / f"{name}.txt")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(home: Path, pattern: Path) -> Environment:
     """A copy of that environment, to be damaged by a test."""
     shutil.copytree(pattern, home, symlinks=True, dirs_exist_ok=True)
-    return Environment(home, Part("program", home / "program.txt"))
+    return Environment(home, PackageSet("program", home / "program.txt"))
 
 
 def test_install_leaves_a_ready_environment_and_does_it_once(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.launcher import install, pip, torch_build
-from app.launcher.environment import Environment, Part
+from app.launcher import install, torch_build
+from app.launcher import install as pip
+from app.launcher.environment import Environment, PackageSet
 from app.launcher.torch_build import CPU, CUDA_13, PLAIN, Gpu
 from tests.tiny_package import make_wheel, write_requirements
 
@@ -59,7 +60,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     home.mkdir()
     make_wheel(wheels, "torch", "1.0")
     write_requirements(home / "requirements.txt", wheels, "torch==1.0")
-    return Environment(home, Part("program", home / "requirements.txt"))
+    return Environment(home, PackageSet("program", home / "requirements.txt"))
 
 
 def installed_torch(environment: Environment) -> str:

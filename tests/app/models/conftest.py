@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.models.places import Places
-from app.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.models.local import LocalModels
 from tests.app.models.hub import Hub, start
 
 TARGET, DRAFT = "acme/target", "acme/draft"
@@ -34,8 +34,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "models")
+def local_models(tmp_path: Path) -> LocalModels:
+    return LocalModels(tmp_path / "models")
 
 
 @pytest.fixture

@@ -12,25 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.models import catalogue, choice, fit, shapes, vocabulary
-from app.models.choice import Choice, Remote
-from app.models.fit import Room
-from app.models.places import Places
-from app.models.shapes import Shape
-from app.settings import DEMO_DRAFT, DEMO_MODEL
-from engine import planner
-from engine.architecture import CPU_FLOAT32_PARAMETERS as ENGINE_FLOAT32_PARAMETERS
-from engine.architecture import FAMILIES
-from engine.cache.shape import KvShape
+from app.core import settings as choice
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, ModelChoice, Remote
+from app.models import catalogue, fit, switch
+from app.models import fit as shapes
+from app.models.fit import FreeMemory, ModelShape
+from app.models.local import LocalModels
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.fitting import CHUNK
+from engine.kv.shape import KvShape
+from engine.plan import planner
+from engine.plan.memory_budget import CHUNK
 
 KIB = 1024
-
-
-def test_what_is_said_beforehand_is_what_the_engine_does() -> None:
-    assert shapes.FAMILIES == FAMILIES
-    assert fit.CPU_FLOAT32_PARAMETERS == ENGINE_FLOAT32_PARAMETERS
 
 
 @pytest.mark.parametrize(
@@ -98,24 +91,26 @@ def test_the_catalogue_holds_what_was_promised() -> None:
 
 
 def test_fit_is_weights_and_cache_against_what_is_free() -> None:
-    target = Shape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
-    whole = fit.fit(target, None, Room(64 * 10**9, 0, on_gpu=True))
+    target = ModelShape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
+    whole = fit.fit_pair(target, None, FreeMemory(64 * 10**9, 0, on_gpu=True))
     assert (whole.verdict, whole.tokens, whole.spilled) == ("whole", 131_072, 131_072)
-    part = fit.fit(target, None, Room(24 * 10**9, 0, on_gpu=True))
+    part = fit.fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True))
     assert part.verdict == "part"
     left = int((24 * 10**9 - 16_000_000_000) * fit.MEMORY_SHARE)
     assert part.tokens == pytest.approx(left / (136 * KIB), rel=0.001)  # a mean key for every eight tokens
     assert f"{part.tokens:,}" in part.sentence
     assert part.kv_per_1k == 1000 * 128 * KIB
-    spilled = fit.fit(target, None, Room(24 * 10**9, 10**12, on_gpu=True))
+    spilled = fit.fit_pair(target, None, FreeMemory(24 * 10**9, 10**12, on_gpu=True))
     assert spilled.tokens == part.tokens
     assert spilled.spilled == 131_072
     assert "slower" in spilled.sentence
-    none = fit.fit(target, None, Room(16 * 10**9, 10**12, on_gpu=True))
+    none = fit.fit_pair(target, None, FreeMemory(16 * 10**9, 10**12, on_gpu=True))
     assert none.verdict == "none"
-    small = Shape(24, 2, 64, 500_000_000, 0, 32_768)
-    assert fit.fit(small, None, Room(10**11, 0, on_gpu=False)).weights == 2_000_000_000, "four bytes each on a CPU"
-    assert fit.fit(target, small, Room(10**11, 0, on_gpu=True)).weights == 17_000_000_000
+    small = ModelShape(24, 2, 64, 500_000_000, 0, 32_768)
+    assert fit.fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == 2_000_000_000, (
+        "four bytes each on a CPU"
+    )
+    assert fit.fit_pair(target, small, FreeMemory(10**11, 0, on_gpu=True)).weights == 17_000_000_000
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,18 +127,20 @@ def test_fit_is_weights_and_cache_against_what_is_free() -> None:
 def test_the_planner_will_say_the_same(
     layers: int, heads: int, device: int, host: int, disk: int, kv: str, width: int, where: str
 ) -> None:
-    shape = Shape(layers, heads, width, 1, 1, 131_072)
-    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where)).kept_as(kv).indexed(CHUNK)
-    said = planner.most_tokens(theirs, shape.window, planner.Resources(device, host, disk))
-    size = fit._kv_size(shape, 2, Room(0, 0, on_gpu=where == "cuda", kv=kv))
-    parts = theirs.bytes_per_token, theirs.whole_bytes_per_token, theirs.index_bytes_per_token
-    assert (size.kept, size.whole, size.index) == parts
-    assert size.most_tokens(shape.window, device, host, disk) == said
+    shape = ModelShape(layers, heads, width, 1, 1, 131_072)
+    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where)).stored_as(kv).indexed(CHUNK)
+    said = planner.longest_context(theirs, shape.window, planner.Resources(device, host, disk))
+    size = fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))
+    parts = theirs.bytes_per_token, theirs.compute_bytes_per_token, theirs.index_bytes_per_token
+    assert (size.stored, size.computed, size.index) == parts
+    assert size.longest_context(shape.window, device, host, disk) == said
 
 
 def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
-    target = Shape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
-    whole, rounded = (fit.fit(target, None, Room(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit"))
+    target = ModelShape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
+    whole, rounded = (
+        fit.fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit")
+    )
     assert rounded.kv_per_1k == 1000 * 2 * 32 * 8 * 130
     # A layer's buffer takes its part, and the mean keys are not rounded.
     assert 1.7 * whole.tokens < rounded.tokens < whole.tokens * (256 + 16) / (130 + 16)
@@ -153,16 +150,17 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
     """Llama 3.1 8B: 6.98 billion weights in its blocks, 1.05 billion in embedding and head."""
     target = catalogue.known("meta-llama/Llama-3.1-8B-Instruct").shape
     draft = catalogue.known("meta-llama/Llama-3.2-1B-Instruct").shape
+    assert target
     stored, eight, four = (
-        fit.fit(target, draft, Room(16 * 10**9, 0, on_gpu=True, rounding=rounding))
-        for rounding in ("stored", "8bit", "4bit")
+        fit.fit_pair(target, draft, FreeMemory(16 * 10**9, 0, on_gpu=True, quantization=quantization))
+        for quantization in ("stored", "8bit", "4bit")
     )
     blocks, rest = 8_030_261_248 - 1_050_673_152, 1_050_673_152
     assert stored.verdict == "none"
     assert stored.sentence.endswith("With --weights 8bit it would fit.")
-    tight = fit.fit(target, draft, Room(11 * 10**9, 0, on_gpu=True))
+    tight = fit.fit_pair(target, draft, FreeMemory(11 * 10**9, 0, on_gpu=True))
     assert tight.sentence.endswith("With --weights 4bit it would fit.")
-    assert "--weights" not in fit.fit(target, draft, Room(6 * 10**9, 0, on_gpu=True)).sentence
+    assert "--weights" not in fit.fit_pair(target, draft, FreeMemory(6 * 10**9, 0, on_gpu=True)).sentence
     assert eight.weights == blocks + 2 * rest + 2 * 1_235_814_400
     assert four.weights == pytest.approx(0.625 * blocks + 2 * rest + 2 * 1_235_814_400)
     assert (eight.verdict, four.verdict) == ("part", "part")
@@ -170,20 +168,20 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
 
 
 def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
-    from engine import models, quantized
+    from engine.model import decoder, linear
 
     shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
-    for rounding in ("8bit", "4bit"):
-        model = models.load(
-            str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=rounding
+    for quantization in ("8bit", "4bit"):
+        model = decoder.load(
+            str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=quantization
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        assert quantized.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
-        assert fit._weights(shape, 2, rounding) == pytest.approx(held, rel=0.02)
+        assert linear.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
+        assert fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
 
 
 def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
-    from engine import weights
+    from engine.model import weights
 
     shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
     assert shape.parameters == pytest.approx(weights.check_folder(DEMO_MODEL), rel=0.01)
@@ -222,15 +220,15 @@ def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes
 
 
 def test_the_demo_pair_shares_a_vocabulary() -> None:
-    assert vocabulary.fits(DEMO_MODEL, DEMO_DRAFT) is True
-    assert vocabulary.fits(DEMO_MODEL, DEMO_MODEL.parent) is None
+    assert switch.shares_vocabulary(DEMO_MODEL, DEMO_DRAFT) is True
+    assert switch.shares_vocabulary(DEMO_MODEL, DEMO_MODEL.parent) is None
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
-    places = Places(tmp_path)
+    local_models = LocalModels(tmp_path)
     for name in ("../x", "a/..", "a/../b", "/etc", "a", "a/b/c", ".git/config", "a/b\\c", "a\n/b"):
         with pytest.raises(ModelNotFound):
-            places.own(name)
+            local_models.own(name)
 
 
 def test_a_model_in_the_hubs_cache_is_found(tmp_path: Path, copy_of_demo: Path) -> None:
@@ -239,22 +237,22 @@ def test_a_model_in_the_hubs_cache_is_found(tmp_path: Path, copy_of_demo: Path) 
     copy_of_demo.rename(cache / "snapshots" / "abc123")
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("abc123")
-    places = Places(tmp_path / "models", {"HF_HOME": str(tmp_path)})
-    assert places.find("acme/tiny") == "acme/tiny"
+    local_models = LocalModels(tmp_path / "models", {"HF_HOME": str(tmp_path)})
+    assert local_models.find("acme/tiny") == "acme/tiny"
     weights = cache / "snapshots" / "abc123" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    assert places.find("acme/tiny") is None, "half a download of another tool is not taken for a model"
+    assert local_models.find("acme/tiny") is None, "half a download of another tool is not taken for a model"
 
 
 def test_a_damaged_folder_says_so(tmp_path: Path, copy_of_demo: Path) -> None:
     weights = copy_of_demo / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(ModelError, match="cut off"):
-        Places(tmp_path).find(str(copy_of_demo))
+        LocalModels(tmp_path).find(str(copy_of_demo))
 
 
 def test_a_choice_is_kept_for_this_person_alone(tmp_path: Path) -> None:
-    kept = Choice("a/b", None, Remote("http://127.0.0.1:8000/v1", "m", "key", 4096))
+    kept = ModelChoice("a/b", None, Remote("http://127.0.0.1:8000/v1", "m", "key", 4096))
     choice.save(tmp_path, kept)
     assert choice.load(tmp_path) == kept
     assert stat.S_IMODE((tmp_path / choice.FILE).stat().st_mode) == 0o600

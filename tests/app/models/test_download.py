@@ -10,33 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from app.models.bring import bring
-from app.models.download import Cancelled, Download, Progress
-from app.models.fetch import MARKER, PARTS
-from app.models.fit import Room
-from app.models.listing import CONVERTER
-from app.models.places import Places
-from app.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.models.fit import FreeMemory
+from app.models.hub import CONVERTER, MARKER, PARTS, Cancelled, Download, Progress
+from app.models.local import LocalModels
+from app.models.switch import install
 from engine.errors import ModelError, ModelNotFound, ResourceError
 from tests.app.models.conftest import DRAFT, TARGET
 from tests.app.models.hub import PROPOSED, REVISION, Hub, Proposal
 
 WEIGHTS = "model.safetensors"
-PLENTY = Room(memory=10**12, disk=10**12, on_gpu=False)
+PLENTY = FreeMemory(memory=10**12, disk=10**12, on_gpu=False)
 
 
 def same(one: Path, other: Path) -> bool:
     return hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest()
 
 
-def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, places: Places) -> None:
+def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, local_models: LocalModels) -> None:
     hub.models[TARGET]["pytorch_model.bin"] = b"\x80\x02 never fetched"
     hub.models[TARGET]["consolidated.safetensors"] = b"the same a second time"
     seen: list[Progress] = []
-    brought = bring(places, Download(), TARGET, DRAFT, seen.append, PLENTY)
-    folder = places.own(TARGET)
-    assert brought.model == str(folder)
-    assert brought.draft == str(places.own(DRAFT))
+    installed = install(local_models, Download(), TARGET, DRAFT, seen.append, PLENTY)
+    folder = local_models.own(TARGET)
+    assert installed.model == str(folder)
+    assert installed.draft == str(local_models.own(DRAFT))
     assert same(folder / WEIGHTS, DEMO_MODEL / WEIGHTS)
     assert not (folder / "pytorch_model.bin").exists()
     assert not (folder / PARTS).exists()
@@ -48,7 +46,7 @@ def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, places: Places)
     large = [path for _, path, _ in hub.asked].index(f"/{TARGET}/resolve/{REVISION}/{WEIGHTS}")
     assert small < large, "both vocabularies are known before any weights are fetched"
     hub.asked.clear()
-    assert bring(places, Download(), TARGET, DRAFT, seen.append, PLENTY) == brought
+    assert install(local_models, Download(), TARGET, DRAFT, seen.append, PLENTY) == installed
     assert hub.asked == []
 
 
@@ -112,7 +110,7 @@ def test_a_gated_model_says_what_to_accept_and_where(hub: Hub, tmp_path: Path, m
 
 def test_a_full_disk_is_told_before_anything_is_fetched(hub: Hub, tmp_path: Path) -> None:
     hub.lies[WEIGHTS] = 10**15
-    with pytest.raises(ResourceError, match="needs 1000000"):
+    with pytest.raises(ResourceError, match="needs 1000 TB"):
         Download().get(TARGET, tmp_path / "got", lambda _: None)
     assert hub.fetched(WEIGHTS) == []
 
@@ -183,35 +181,35 @@ def test_no_other_pull_request_is_taken(hub: Hub, tmp_path: Path, author: str, p
     assert hub.fetched(WEIGHTS) == []
 
 
-def test_a_draft_with_another_vocabulary_is_left_out_before_its_weights(hub: Hub, places: Places) -> None:
+def test_a_draft_with_another_vocabulary_is_left_out_before_its_weights(hub: Hub, local_models: LocalModels) -> None:
     tokenizer = json.loads(hub.models[DRAFT]["tokenizer.json"])
     first, second = list(tokenizer["model"]["vocab"])[300:302]
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     hub.models[DRAFT]["tokenizer.json"] = json.dumps(tokenizer).encode()
-    brought = bring(places, Download(), TARGET, DRAFT, lambda _: None, PLENTY)
-    assert brought.draft is None
-    assert "another vocabulary" in brought.note
+    installed = install(local_models, Download(), TARGET, DRAFT, lambda _: None, PLENTY)
+    assert installed.draft is None
+    assert "another vocabulary" in installed.note
     assert [path for _, path, _ in hub.asked if path == f"/{DRAFT}/resolve/{REVISION}/{WEIGHTS}"] == []
 
 
-def test_a_model_that_cannot_fit_is_refused_before_its_weights(hub: Hub, places: Places) -> None:
+def test_a_model_that_cannot_fit_is_refused_before_its_weights(hub: Hub, local_models: LocalModels) -> None:
     with pytest.raises(ResourceError, match="Does not fit"):
-        bring(
-            places,
+        install(
+            local_models,
             Download(),
             TARGET,
             None,
             lambda _: None,
-            Room(memory=hub.size(TARGET) // 4, disk=10**12, on_gpu=False),
+            FreeMemory(memory=hub.size(TARGET) // 4, disk=10**12, on_gpu=False),
         )
     assert hub.fetched(WEIGHTS) == []
 
 
-def test_a_model_of_another_kind_is_refused_before_its_weights(hub: Hub, places: Places) -> None:
+def test_a_model_of_another_kind_is_refused_before_its_weights(hub: Hub, local_models: LocalModels) -> None:
     hub.models[TARGET]["config.json"] = json.dumps({"model_type": "mamba"}).encode()
     with pytest.raises(ModelError, match="mamba"):
-        bring(places, Download(), TARGET, None, lambda _: None, PLENTY)
+        install(local_models, Download(), TARGET, None, lambda _: None, PLENTY)
     assert hub.fetched(WEIGHTS) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from app.settings import SAMPLE_BOOKS
+from app.core.settings import SAMPLE_BOOKS
 from engine.document import Document, Page
 from engine.tokenizer import BookTokenizer
 

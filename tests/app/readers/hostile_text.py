@@ -13,6 +13,8 @@ def _html(body: str) -> bytes:
 
 READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "tags never closed": ("a.html", lambda: _html("<" * _N)),
+    "signs that begin no tag": ("a.html", lambda: _html("<" * 10 * _N + ">")),
+    "elements 200,000 deep": ("a.html", lambda: _html("<div><b>" * 100_000)),
     "comments never closed": ("a.html", lambda: _html("<!--" * _N)),
     "sections never closed": ("a.html", lambda: _html("<![CDATA[" * (_N // 4))),
     "instructions never closed": ("a.html", lambda: _html("<?x" * _N)),

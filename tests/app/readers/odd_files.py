@@ -58,6 +58,7 @@ _NAV = (
 _NAV_ITEMS = f"<item id='n' href='nav.xhtml' properties='nav' {_XHTML}/><item id='a' href='a.xhtml' {_XHTML}/>"
 _TWO = f"<item id='a' href='c10.xhtml' {_XHTML}/><item id='b' href='c9.xhtml' {_XHTML}/>"
 _RU = "Маяк стоял на скале, и смотритель зажигал лампу каждый вечер. "
+_EL = "Ο φαροφύλακας άναβε τη λάμπα κάθε βράδυ και τα πλοία έβλεπαν το φως από μακριά. "
 _HU = "Árvíztűrő tükörfúrógép. A világítótorony őre minden este meggyújtotta a lámpát. "
 _PL = "Zażółć gęślą jaźń. Latarnik zapalał lampę każdego wieczoru. "
 _UK = "Їжак ґанок є. Маяк стояв на скелі, і доглядач запалював лампу. "
@@ -153,10 +154,33 @@ READ: dict[str, tuple[Make, str, str]] = {
     "page with a hidden part that is never closed": (
         _raw("a.html", "<html><body><p>the</p><div style='display:none'><p>words"), "the\n\nwords", "",
     ),
+    "page whose elements are closed at once, as XML allows": (
+        _raw("a.xhtml", "<html><head><title/><script src='x'/><style/></head><body><a id='p1'/>the<p/>words"),
+        "the\n\nwords",
+        "",
+    ),
+    "page with hidden items and rows": (
+        _raw("a.html", "<html><body><ul><li hidden>no<li>the</ul><table><tr style='display:none'><td>no<tr><td>words"),
+        "the\n\nwords",
+        "",
+    ),
+    "page with signs that begin no tag, and numbers of Windows": (
+        _raw("a.html", "<html><body><p>a < b <3 c<<d></d> &#150; &amp;#150;</body></html> the words"),
+        "a < b <3 c< – &#150; the words",
+        "",
+    ),
     "piece of a page": (_raw("a.html", "<p>the</p><p>words</p>"), "the\n\nwords", ""),
     "page of XML in windows-1251": (
         _raw("a.html", "<?xml version='1.0' encoding='windows-1251'?><html><body><p>Привет", "cp1251"), "Привет", "",
     ),
+    "page of much markup and a little Cyrillic": (
+        _raw("a.html", "<html><body>" + "<table class=outer><tr><td width=100>" * 30 + "<p>" + _RU, "cp1251"),
+        _RU.strip(),
+        "",
+    ),
+    "Greek, undeclared": (_raw("a.html", "<html><body><p class='first words'>" + _EL, "cp1253"), _EL.strip(), ""),
+    "Russian of the older DOS": (_raw("a.txt", _RU * 9, "cp855"), _RU.strip(), ""),
+    "UTF-32 without a mark": (_raw("a.txt", _RU * 9, "utf-32-be"), _RU.strip(), ""),
     "settings at the head of Markdown": (
         _raw("a.md", "---\ntitle: \"The Tale\"\ndate: 2020\n---\n\n# One\n\nthe words\n"), "One\n\nthe words", "One",
     ),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.readers import Limits, formats, read_document
+from app.readers import Limits, detect, read_document
 from app.readers.parsed import Refused
 from engine.errors import DocumentError, InputError
 from tests.tally import count
@@ -228,8 +228,8 @@ def test_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
         read_document(tmp_path / "pipe.txt")
 
 
-class _Silent:
-    def step(self, done: int, total: int, page: int | None = None) -> None: ...
+def _silent(done: int, total: int, page: int | None) -> None:
+    """Nobody listens."""
 
 
 _FORBIDDEN = {chr(code) for code in (*range(0x00, 0x0A), *range(0x0B, 0x20), *range(0x202A, 0x202F), 0xAD)}
@@ -247,7 +247,7 @@ def test_any_bytes_give_a_book_or_a_refusal(tmp_path: Path, head: bytes, body: b
     path.write_bytes(head + body)
     count("fuzzed documents")
     try:
-        parsed = formats.parse(path, {}, Limits(), _Silent())
+        parsed = detect.parse(path, {}, Limits(), _silent)
     except Refused as refused:
         said = [refused.cause[-1:], refused.remedy[-1:]]
         parsed = None

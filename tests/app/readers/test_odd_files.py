@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from app.readers import formats
-from app.readers.limits import Limits
-from app.readers.parsed import Parsed, Refused
+from app.readers import detect
+from app.readers.parsed import Limits, Parsed, Refused
 from tests.app.readers import odd_files
 from tests.tally import count
 
 
-class _Silent:
-    def step(self, done: int, total: int, page: int | None = None) -> None:
-        """Nobody listens."""
+def _silent(done: int, total: int, page: int | None) -> None:
+    """Nobody listens."""
 
 
 def _parse(files: Any, name: str) -> Parsed:
-    return formats.parse(odd_files.stored(files, name), {}, Limits(), _Silent())
+    return detect.parse(odd_files.stored(files, name), {}, Limits(), _silent)
 
 
 @pytest.mark.parametrize("name", odd_files.READ)

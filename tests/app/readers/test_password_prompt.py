@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import books
+from app.cli import read
 from app.readers import read_document
 from engine.errors import PasswordNeeded
 
@@ -38,14 +38,14 @@ def test_a_password_with_letters_of_its_own_opens(locked: Path) -> None:
 
 def test_without_a_terminal_the_option_is_named(locked: Path) -> None:
     with pytest.raises(PasswordNeeded, match="--password"):
-        books.open_book(str(locked))
+        read.open_book(str(locked))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of this kind are not there")
 def test_at_a_terminal_it_is_asked_for(locked: Path, checkout: Path) -> None:
     import pty
 
-    program = f"from app.cli.books import open_book; print(open_book({str(locked)!r}).text)"
+    program = f"from app.cli.read import open_book; print(open_book({str(locked)!r}).text)"
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(checkout)

@@ -1,4 +1,4 @@
-"""PDF pages made in code: paragraphs, columns, furniture, rotation, crop, labels, damage."""
+"""PDF pages made in code: paragraphs, columns, running headers, rotation, crop, labels, damage."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.readers import formats, read_document
-from app.readers.pages import find_on_page, render_page
+from app.readers import detect, read_document
+from app.readers.page_images import find_on_page, render_page
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 from tests.app.readers.conftest import assembled
 
@@ -284,5 +284,5 @@ def test_what_was_filled_in_is_read_where_it_stands(files: Any, make_stream: Any
 
 
 def test_what_a_browser_calls_a_page_is_no_title(files: Any) -> None:
-    assert formats._NOT_A_TITLE.match("about:blank")
-    assert formats._NOT_AN_AUTHOR.match("(anonymous)")
+    assert detect._NOT_A_TITLE.match("about:blank")
+    assert detect._NOT_AN_AUTHOR.match("(anonymous)")

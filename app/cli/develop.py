@@ -1,0 +1,62 @@
+"""``bench``: the engine's own bench, with the bundled models and book where the person names no others. ``test``:
+formatting, lint, types and the tests, one after the other, the tests last; the packages for it come from
+tests/requirements.txt, which the launcher has installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from app.cli.read import open_book
+from app.core.settings import CHECKOUT, INSTALLED, SAMPLE_BOOKS, Settings
+from app.launcher.console import say
+from engine.errors import TrifoldError
+
+
+def run_bench(options: argparse.Namespace, settings: Settings) -> int:
+    from app.core.suggestions import Sample
+    from engine.bench import main
+
+    return main(
+        options.rest,
+        model=settings.model,
+        draft=settings.draft,
+        book=Sample(SAMPLE_BOOKS).file or SAMPLE_BOOKS,
+        open_book=lambda path: open_book(str(Path(path))),
+    )
+
+
+EXIT_FAILED = 1
+
+# Many tests wait for programs that they have started, so two processes share them; more would ask for more memory than
+# a small machine has. ``-n 0`` is one test after the other.
+_PYTEST = ("pytest", "--numprocesses=2")
+
+_CHECKS = {
+    "formatting": ("ruff", "format", "--check", "."),
+    "lint": ("ruff", "check", "."),
+    "types": ("mypy",),
+}
+
+
+def run_checks(options: argparse.Namespace, settings: Settings) -> int:
+    """All checks run even when one fails, so that one run tells everything. Returns pytest's status if it failed.
+
+    Raises:
+        TrifoldError: there are no tests here.
+    """
+    if INSTALLED:
+        raise TrifoldError("An installed Trifold comes without its tests.", "Run launch.py test in a checkout of it.")
+    failed = [name for name, command in _CHECKS.items() if _python(name, *command) != 0]
+    if failed:
+        say(f"Not clean: {', '.join(failed)}. The tests run all the same.")
+    status = _python("tests", *_PYTEST, *options.rest)
+    return status or (EXIT_FAILED if failed else 0)
+
+
+def _python(name: str, *module_and_arguments: str) -> int:
+    say(f"-- {name}")
+    return subprocess.run([sys.executable, "-m", *module_and_arguments], cwd=CHECKOUT).returncode

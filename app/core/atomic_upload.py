@@ -1,0 +1,107 @@
+"""A file on its way into a folder of ours: written under another name, synced, and only then put in its place.
+
+Owns the limits of what comes in and the sentences when it does not; what has arrived whole is handed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from engine.errors import DocumentError, ResourceError
+
+MAX_BYTES = 200 << 20
+NAME_LENGTH = 120
+PREFIX = "incoming-"
+
+Adopt = Callable[[Path, str, str], Any]
+"""Takes the file that has arrived, the SHA-256 of its content, and the name that it came with."""
+
+
+class AtomicUpload:
+    """A file on its way in. Leaving the ``with`` block before ``keep`` deletes what has arrived."""
+
+    def __init__(self, adopt: Adopt, folder: Path, name: str) -> None:
+        self._adopt = adopt
+        self._name = name
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._partial = folder / f"{PREFIX}{secrets.token_hex(8)}"
+
+    def __enter__(self) -> AtomicUpload:
+        try:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._partial.open("wb")
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def write(self, block: bytes) -> None:
+        """Raises:
+        DocumentError: the file is larger than a book may be.
+        ResourceError: the disk is full or cannot be written.
+        """
+        self._size += len(block)
+        if self._size > MAX_BYTES:
+            raise DocumentError(
+                f"{clean(self._name)} is larger than {MAX_BYTES >> 20} MB.", "Split it, or choose another file."
+            )
+        self._hash.update(block)
+        try:
+            self._file.write(block)
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+
+    def keep(self) -> Any:
+        """The whole file has arrived: file it under its hash.
+
+        Raises:
+            DocumentError: it is empty.
+            ResourceError: the disk is full or cannot be written.
+        """
+        if not self._size:
+            raise DocumentError(f"{clean(self._name)} is empty.", "Choose another file.")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            return self._adopt(self._partial, self._hash.hexdigest(), self._name)
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all, whatever happens meanwhile."""
+    written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with written.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(written, path)
+    except BaseException:
+        written.unlink(missing_ok=True)
+        raise
+
+
+def clean(name: str) -> str:
+    """One line without control or direction marks, short enough to be shown."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in name).split())
+    return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
+
+
+def unwritable(folder: Path, error: OSError) -> ResourceError:
+    """The sentence for a disk that refuses."""
+    reason = error.strerror or type(error).__name__
+    return ResourceError(f"Trifold cannot write to {folder} ({reason}).", "Free some space or set TRIFOLD_DATA.")

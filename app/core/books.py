@@ -1,0 +1,318 @@
+"""The library: books that were opened on this machine, with their texts and covers.
+
+Owns the folder ``books`` inside the data folder: one folder per book, named by the SHA-256 of the file, with the file
+itself, the text cache (``text.json``, so that opening it again parses nothing), the image of its first page, and
+``book.json``, which says what the file was called: from that a library whose database was lost is put together again.
+Everything else that is known of a book is in the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any
+
+from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable, write_whole
+from app.core.db import Database
+from engine.document import Document, OutlineItem, Page
+from engine.errors import DocumentError, TrifoldError
+
+logger = logging.getLogger(__name__)
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
+_COPY_BLOCK = 1 << 20
+_RECORD = "book.json"
+_LEAVING = "leaving-"
+COVER = "cover.png"
+TEXT = "text.json"
+_COVER_WIDTH = 320  # pixels: twice what the library shows, for dense screens
+_READERS = Path(__file__).resolve().parents[1] / "readers"
+
+Read = Callable[..., Document]
+
+
+@dataclass(frozen=True)
+class Book:
+    """One book. ``name`` is what its file was called; ``title`` and what follows are known once it was opened.
+
+    ``tokens`` and ``pages_read`` are of the last reading; ``added`` and ``opened`` are seconds since the epoch.
+    """
+
+    sha256: str
+    name: str
+    file: str
+    title: str = ""
+    author: str = ""
+    pages: int = 0
+    unit: str = "page"
+    tokens: int = 0
+    pages_read: int = 0
+    added: float = 0.0
+    opened: float = 0.0
+
+    @property
+    def shown(self) -> str:
+        return self.title or self.name
+
+
+class Books:
+    """Args:
+    folder: where books are kept; made on first use.
+    database: what is known of them; in memory alone if None.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(self, folder: Path, database: Database | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._clock = clock
+        self.database = database or Database()
+        self._sweep()
+        self._find_again()
+
+    def path(self, book: Book) -> Path:
+        return self._folder / book.sha256 / book.file
+
+    def cover(self, sha256: str) -> Path | None:
+        """Where the image of a book's cover is, if there is one."""
+        path = self._folder / sha256 / COVER
+        return path if _HASH.fullmatch(sha256) and path.is_file() else None
+
+    def size(self, book: Book) -> int:
+        """Bytes on disk of the file and all that is kept with it."""
+        with suppress(OSError):
+            return sum(entry.stat().st_size for entry in os.scandir(self._folder / book.sha256) if entry.is_file())
+        return 0
+
+    def receive(self, name: str) -> AtomicUpload:
+        """Take in a file piece by piece: ``with books.receive(name) as incoming: incoming.write(...)``."""
+        return AtomicUpload(self._adopt, self._folder, name)
+
+    def copy_in(self, source: Path) -> Book:
+        """Take in a file of this machine.
+
+        Raises:
+            DocumentError: it cannot be read, or is larger than a book may be.
+            ResourceError: the data folder cannot be written.
+        """
+        try:
+            with source.open("rb") as file, self.receive(source.name) as incoming:
+                while block := file.read(_COPY_BLOCK):
+                    incoming.write(block)
+                return incoming.keep()
+        except FileNotFoundError as error:
+            raise DocumentError(f"There is no file {source.name}.", "Choose another book.") from error
+
+    def get(self, sha256: str) -> Book:
+        """Raises:
+        DocumentError: no such book is kept here.
+        """
+        book = self._load(sha256) if _HASH.fullmatch(sha256) else None
+        if book is None:
+            raise DocumentError("This book is no longer in Trifold's folder.", "Add its file again.")
+        return book
+
+    def all(self) -> tuple[Book, ...]:
+        """Every book kept here, last opened first."""
+        rows = self.database.rows("SELECT * FROM books WHERE file <> '' ORDER BY opened DESC, added DESC")
+        return tuple(book for book in map(_book, rows) if self.path(book).is_file())
+
+    def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
+        """Write down what the file turned out to be."""
+        facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
+        return self._save(book.sha256, {**facts, "opened": self._clock()})
+
+    def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
+        """Write down how far the model has read it."""
+        return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
+
+    def forget(self, sha256: str) -> None:
+        """Delete a book and all that is kept with it, its chats too.
+
+        Raises:
+            DocumentError: no such book is kept here.
+            ResourceError: its files cannot be deleted.
+        """
+        folder = self._folder / self.get(sha256).sha256
+        leaving = self._folder / f"{_LEAVING}{secrets.token_hex(8)}"
+        try:
+            os.replace(folder, leaving)  # gone at once or not at all
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
+        shutil.rmtree(leaving, ignore_errors=True)
+
+    def _adopt(self, partial: Path, sha256: str, name: str) -> Book:
+        known = self._load(sha256)
+        if known is not None:
+            partial.unlink()
+            return self._save(sha256, {"opened": self._clock()})
+        suffix = PurePath(name).suffix
+        file = "book" + (suffix.lower() if _SUFFIX.fullmatch(suffix) else "")
+        folder = self._folder / sha256
+        folder.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, folder / file)
+        record = {"sha256": sha256, "name": clean(PurePath(name).name) or "book", "file": file}
+        write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
+        return self._enter(record)
+
+    def _enter(self, record: dict[str, Any]) -> Book:
+        """Put a book that lies in the folder into the catalogue."""
+        now = self._clock()
+        names = ("sha256", "name", "file", "added", "opened")
+        values = (record["sha256"], record["name"], record["file"], now, now)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                f"INSERT INTO books ({', '.join(names)}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sha256) DO UPDATE "
+                "SET name = excluded.name, file = excluded.file, opened = excluded.opened",
+                values,
+            )
+
+        self.database.write(write)
+        return self.get(record["sha256"])
+
+    def _save(self, sha256: str, facts: dict[str, Any]) -> Book:
+        columns = ", ".join(f"{name} = ?" for name in facts)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(f"UPDATE books SET {columns} WHERE sha256 = ?", (*facts.values(), sha256))
+
+        self.database.write(write)
+        return self.get(sha256)
+
+    def _load(self, sha256: str) -> Book | None:
+        rows = self.database.rows("SELECT * FROM books WHERE sha256 = ? AND file <> ''", (sha256,))
+        book = _book(rows[0]) if rows else None
+        return book if book is not None and self.path(book).is_file() else None
+
+    def _find_again(self) -> None:
+        """Books that lie in the folder and are not in the catalogue: it was lost, or is new."""
+        known = {book.sha256 for book in self.all()}
+        for folder in self._entries():
+            if _HASH.fullmatch(folder.name) and folder.name not in known:
+                record = _record(folder)
+                if record is not None:
+                    self._enter(record)
+
+    def _sweep(self) -> None:
+        """What an earlier end of the program left half done."""
+        for entry in self._entries():
+            if entry.name.startswith(_LEAVING):
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name.startswith(PREFIX):
+                with suppress(OSError):
+                    entry.unlink()
+
+    def _entries(self) -> list[Path]:
+        with suppress(OSError):
+            return list(self._folder.iterdir())
+        return []
+
+
+def _book(row: sqlite3.Row) -> Book:
+    return Book(**{field.name: row[field.name] for field in fields(Book)})
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    """What ``book.json`` says, if it is true. A folder without it, or whose file is gone, is left alone."""
+    try:
+        found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        record = {name: str(found[name]) for name in ("sha256", "name", "file")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    named_well = record["sha256"] == folder.name and PurePath(record["file"]).name == record["file"] != ""
+    return record if named_well and (folder / record["file"]).is_file() else None
+
+
+class TextCache:
+    """Reads a file of the library as ``read_document`` does, from its kept text where there is one.
+
+    The kept text is used only if the readers are the very ones that made it; the text of a book that asked for a
+    password is not kept.
+
+    Args:
+        read_document: takes a file apart.
+    """
+
+    def __init__(self, read_document: Read) -> None:
+        self._read_document = read_document
+
+    def __call__(self, path: Path, password: str | None = None) -> Document:
+        kept = path.parent / TEXT
+        document = load_text(kept)
+        if document is not None:
+            return document
+        document = self._read_document(path, password=password)
+        if not password:
+            save_text(kept, document)
+        return document
+
+
+def save_text(path: Path, document: Document) -> None:
+    """Keep a document; a disk that refuses costs only the time of the next opening."""
+    record = {"readers": readers_hash(), "document": asdict(document)}
+    try:
+        write_whole(path, json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+    except OSError as error:
+        logger.warning("the text of a book was not kept: %s", error)
+
+
+def load_text(path: Path) -> Document | None:
+    """The document, or None if there is none, it is damaged, or other readers made it."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return _document(record["document"]) if record["readers"] == readers_hash() else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+@cache
+def readers_hash() -> str:
+    """Names the readers of this program: a text that others made may have been read otherwise."""
+    digest = hashlib.sha256()
+    for file in sorted(_READERS.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _document(record: dict[str, Any]) -> Document:
+    pages = tuple(Page(**page) for page in record["pages"])
+    outline = tuple(OutlineItem(**item) for item in record["outline"])
+    return Document(**{**record, "pages": pages, "outline": outline, "warnings": tuple(record["warnings"])})
+
+
+def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
+    """Draw the cover beside the file, in a thread, unless it is there; formats without pages have covers of words.
+
+    The cover of a book that asks for a password is not kept.
+    """
+    if document.kind != "pdf" or password or (path.parent / COVER).is_file():
+        return None
+    thread = threading.Thread(target=_draw_cover, args=(path,), name="trifold-cover", daemon=True)
+    thread.start()
+    return thread
+
+
+def _draw_cover(path: Path) -> None:
+    from app.readers.page_images import render_page
+
+    try:
+        picture = render_page(path, 1, width=_COVER_WIDTH)
+        if path.is_file():  # the book may have been deleted meanwhile
+            write_whole(path.parent / COVER, picture)
+    except (TrifoldError, OSError) as error:
+        logger.info("no cover: %s", error)

@@ -1,0 +1,336 @@
+"""One question from the moment it is sent to the last word of its answer.
+
+Owns the waiting, the draining of the engine's events at a pace that a page can follow, and what is written down when
+the person stops or the tab is closed; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
+whoever shows them reads them there.
+
+Owns also how often a page may move while an answer is written (``Throttle``). Every move is a frame that a browser lays
+out, paints and composes; where the engine computes on the processor, that is time of the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.citations import Notes
+from app.core import format
+from app.core.chats import Chat, Trouble
+from app.core.state import AppState, OpenBook, Stage
+from engine import Request, Status, Turn
+from engine.config import Mode, SamplingParams
+from engine.errors import Busy, TrifoldError
+from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """Seconds from one move to the next.
+
+    ``words``: of the live stream, which brings the newest words and whatever else has changed. ``figures``: of what
+    need not move with every word. ``layout``: of the answer as formatted text with its citations, for then the browser
+    goes through all of it. ``settle``: of the same, when the answer has come a step further, down to its first word.
+    ``silence``: of the same before the first word, when there is next to nothing to go through.
+    """
+
+    words: float
+    figures: float
+    layout: float
+    settle: float
+    silence: float = 1.5
+
+
+OWN = Throttle(words=0.1, figures=0.4, layout=1.5, settle=0.0)
+BESIDE = Throttle(words=0.2, figures=0.4, layout=4.0, settle=0.25)
+SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
+
+
+def throttle_of(status: Status, card: bool = False) -> Throttle:
+    """The throttle of a page beside this engine at work. ``card``: a graphics card draws the page."""
+    if status.model is None or status.model.device != "cpu":
+        return OWN
+    return BESIDE if card else SHARED
+
+
+# Whatever runs beside the engine in this process takes the interpreter from it, so what it says is let gather and
+# taken in ten times a second. It is formatted more seldom (``Throttle``).
+UPDATE_SECONDS = 0.1
+_POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
+HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
+_WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
+
+_ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
+
+
+def ask(
+    state: AppState, question: str, sampling: SamplingParams, mode: Mode, position: int | None = None, tab: str = ""
+) -> Iterator[str]:
+    """Ask, and yield whenever there is something new to draw: a word about what is being waited for, or "".
+
+    Args:
+        position: put the question in the place of an earlier one, which stays as another version.
+        tab: whose question it is; when this tab leaves (``AppState.leave``), its answer ends.
+
+    Raises:
+        Busy: another question is being answered.
+        TrifoldError: there is no book to ask about.
+    """
+
+    def begin(chat: Chat) -> _Writer:
+        return _Writer(state, chat.id, state.chats.ask(chat.id, question, position))
+
+    return _run(state, begin, sampling, mode, tab)
+
+
+def go_on(state: AppState, sampling: SamplingParams, mode: Mode, position: int, tab: str = "") -> Iterator[str]:
+    """Continue the answer at ``position``, which was cut; yields and raises as ``ask``."""
+
+    def begin(chat: Chat) -> _Writer:
+        state.chats.resume(chat.id, position)
+        return _Writer(state, chat.id, position)
+
+    return _run(state, begin, sampling, mode, tab)
+
+
+def _run(
+    state: AppState, begin: Callable[[Chat], _Writer], sampling: SamplingParams, mode: Mode, tab: str
+) -> Iterator[str]:
+    claim = state.claim(tab)
+    try:
+        chat = state.chat
+        if chat is None:
+            raise TrifoldError("There is no book on the desk yet.", "Open one first.")
+        writer = begin(chat)
+        yield "Thinking…"
+        try:
+            yield from _wait(state, claim)
+            writer.begin()
+            yield from _answer(state, writer, claim, sampling, mode)
+        except TrifoldError as error:
+            writer.fail(Trouble(error.cause, error.remedy))
+        finally:
+            writer.close()
+    finally:
+        state.release(claim)
+
+
+def start(state: AppState, steps: Iterator[str]) -> int:
+    """Begin what ``ask`` or ``go_on`` gave, in a thread of its own; the words are in the chat as they come.
+
+    Returns:
+        the number of the answer.
+
+    Raises:
+        Busy: another question is being answered.
+        TrifoldError: there is no book to ask about.
+    """
+    state.show(waiting=next(steps))  # the question is written down now
+    chat = state.chat
+    answer = chat.open_exchange if chat else None
+
+    def run() -> None:
+        try:
+            for waiting in steps:
+                chat = state.chat
+                state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
+        except Exception:  # nobody above would hear of it; the exchange has been closed on the way here
+            logger.exception("an answer failed")
+
+    threading.Thread(target=run, name="trifold-answer", daemon=True).start()
+    return answer.answer_id if answer else 0
+
+
+def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
+    """A question may be sent while the book is on its way: it waits, or the reading waits for it.
+
+    Raises:
+        TrifoldError: the book did not arrive.
+    """
+    while not state.current.paused and state.current.stage in _ON_THE_WAY and not claim.is_set():
+        yield _waiting_words(state.current)
+        if _can_be_answered_now(state.current):
+            state.pause_reading()
+        time.sleep(_POLL)
+    current = state.current
+    if current.stage is not Stage.READY and not current.paused and not claim.is_set():
+        trouble = current.trouble or Trouble("There is no book on the desk yet.", "Open one first.")
+        raise TrifoldError(trouble.cause, trouble.remedy)
+
+
+def _can_be_answered_now(current: OpenBook) -> bool:
+    """Whether there is a page to answer from, and so much left to read that waiting for it would be dull."""
+    progress = current.progress
+    return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
+
+
+def _waiting_words(current: OpenBook) -> str:
+    if current.stage is not Stage.READING:
+        return "Your question is asked as soon as the book has been opened."
+    if _can_be_answered_now(current) and current.progress and current.document:
+        read = format.counted(current.progress.pages_done, current.document.unit)
+        return f"Read {read} so far: your question is answered from these, then the reading goes on."
+    return "Your question is asked as soon as the book has been read."
+
+
+def _answer(
+    state: AppState, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
+) -> Iterator[str]:
+    request = _request(state, writer, claim, sampling, mode)
+    if request is None:
+        return
+    try:
+        throttle = throttle_of(state.engine.status())
+        drawn, shown = time.monotonic(), writer.phase
+        while not writer.done and not request.finished:
+            writer.take(_news(request, claim, gather=bool(writer.written)))
+            state.chats.save_in_time()
+            now = time.monotonic()
+            pause = throttle.layout if writer.written else throttle.silence
+            if now - drawn >= (throttle.settle if writer.phase != shown else pause):
+                drawn, shown = now, writer.phase
+                writer.cite()
+                yield writer.waiting
+    finally:
+        if not request.finished:
+            request.cancel()
+
+
+def _news(request: Request, claim: threading.Event, gather: bool) -> list[Event]:
+    """What the engine has said since the last look. ``gather``: let some gather first, unless it is to be stopped."""
+    if gather:
+        claim.wait(UPDATE_SECONDS)
+    patience = _POLL if claim.is_set() or not gather else 0.0
+    events = []
+    while (event := request.next_event(timeout=patience)) is not None:
+        events.append(event)
+        patience = 0.0
+    return events
+
+
+def _request(
+    state: AppState, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
+) -> Request | None:
+    """Hand the question to the engine as soon as what was cancelled has let go of it; None if it was stopped first."""
+    history = tuple(Turn(question, answer) for question, answer in writer.history())
+    if claim.is_set():
+        return None
+    try:
+        return state.engine.ask(
+            writer.question, history, sampling, mode, writer.begun, writer.chat, wait=HANDOVER, cancel=claim
+        )
+    except Busy:
+        if claim.is_set():
+            return None
+        raise
+
+
+class _Writer:
+    """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
+
+    def __init__(self, state: AppState, chat: str, position: int) -> None:
+        known = state.chats.get(chat)
+        assert known is not None
+        self._exchange = known.exchanges[position]
+        self.question = self._exchange.question
+        self.begun = self._exchange.answer
+        self.done = False
+        self.waiting = "Reading the question…"
+        self._state = state
+        self.chat = chat
+        self._position = position
+        self._stages = self._exchange.stages
+        self._notes: Notes | None = None
+        self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
+        # Until the first token there are the figures of the answer before, so that nothing jumps.
+        earlier = reversed(known.exchanges[: position + 1])
+        state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
+
+    @property
+    def written(self) -> str:
+        """The answer so far."""
+        return self._exchange.answer
+
+    @property
+    def phase(self) -> tuple[str, bool]:
+        """What is shown at once when it changes: what is being waited for, and whether there is a first word."""
+        return self.waiting, bool(self._exchange.answer)
+
+    def history(self) -> tuple[tuple[str, str], ...]:
+        chat = self._state.chats.get(self.chat)
+        return chat.before(self._position) if chat else ()
+
+    def begin(self) -> None:
+        """The question is asked now, about what has been read by now."""
+        read = self._state.current.read
+        self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
+
+    def take(self, events: Sequence[Any]) -> None:
+        """Take what the engine has said; written down and shown once."""
+        if not events:
+            return
+        for event in events:
+            self._take(event)
+        self._state.show(**self._moved)
+        self._moved = {}
+        self._write(notes=self._notes.sketch() if self._notes else None)
+
+    def cite(self) -> None:
+        """Look up what the words so far cite."""
+        if self._notes is not None and not self.done:
+            self._write(notes=self._notes.record())
+
+    def _take(self, event: Any) -> None:
+        self._note(event)
+        if isinstance(event, TextDelta):
+            self._figures(event)
+            self._add(answer=self._exchange.answer + event.text, figures=event.figures)
+        elif isinstance(event, PagesScored):
+            self._moved["scores"] = event.scores
+        elif isinstance(event, AnswerStarted):
+            self.waiting = "Writing…"
+        elif isinstance(event, AnswerDone):
+            self._figures(event)
+            if event.page_scores:
+                self._moved["scores"] = event.page_scores
+            stages = self._stages + "".join(stage.value[0] for stage in event.sources)
+            answer = self.begun + event.answer
+            self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
+            self.done = True
+        elif isinstance(event, Failed):
+            self.fail(Trouble(event.cause, event.remedy))
+            self.done = True
+
+    def fail(self, trouble: Trouble) -> None:
+        self.cite()
+        self._write(trouble=trouble, stopped=StopReason.CANCELLED)
+
+    def close(self) -> None:
+        """Whatever ended it, the exchange does not stay open."""
+        if self._exchange.stopped is None:
+            self.cite()
+            self._write(stopped=StopReason.CANCELLED)
+
+    def _note(self, event: Any) -> None:
+        """What stands behind the words, as far as it is known."""
+        if self._notes is None:
+            document, before = self._state.current.document, self._exchange.notes
+            self._notes = self._state.note_taker.begin(document, self.begun, before)
+        self._notes.take(event)
+
+    def _figures(self, event: TextDelta | AnswerDone) -> None:
+        pace = self._moved.get("pace", self._state.current.pace)
+        self._moved["pace"] = format.longer_pace(pace, event, self._exchange.figures)
+        self._moved["figures"] = event.figures
+
+    def _add(self, **changes: Any) -> None:
+        self._exchange = replace(self._exchange, **changes)
+
+    def _write(self, **changes: Any) -> None:
+        self._add(**changes)
+        self._state.chats.update(self.chat, self._position, self._exchange)

@@ -1,0 +1,381 @@
+"""What was asked and answered, chat by chat: as it is shown, and as it is kept.
+
+``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is in
+memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last; versions of
+questions and answers are in ``app.core.message_tree``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.core import db, message_tree
+from app.core.db import Database
+from app.core.search import Found, find
+from engine.events import Figures, StopReason
+
+TITLE_LENGTH = 60
+NAME_LENGTH = 120
+MOST_HELD = 16
+"""Chats that are in memory with all their turns, besides being in the store."""
+
+SAVE_SECONDS = 0.4  # between two savings of a growing answer: what the end of the program may cost
+
+
+_LINES = """
+SELECT chats.id, chats.book, chats.name, chats.changed,
+       (SELECT text FROM messages WHERE messages.chat = chats.id AND parent IS NULL ORDER BY id LIMIT 1) AS first
+FROM chats WHERE ? IN ('', chats.book) ORDER BY chats.changed DESC, chats.rowid DESC
+"""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why there is no answer, or only part of one: two sentences for the person."""
+
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question with its answer, as far as it has come. ``stopped`` is None while it is being written.
+
+    ``interrupted``: the program ended before the answer did. ``pages_read``: the answer is from this many first pages
+    of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
+    behind the words, plain JSON, kept as it is. ``stages``: the first letter of each token's ``TokenSource``.
+    ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
+    """
+
+    question: str
+    answer: str = ""
+    stopped: StopReason | None = None
+    figures: Figures | None = None
+    trouble: Trouble | None = None
+    notes: Mapping[str, Any] | None = None
+    interrupted: bool = False
+    pages_read: int = 0
+    stages: str = ""
+    question_id: int = 0
+    answer_id: int = 0
+    questions: tuple[int, ...] = ()
+    answers: tuple[int, ...] = ()
+
+    @property
+    def can_be_continued(self) -> bool:
+        """Whether the answer was cut before its own end."""
+        return bool(self.answer) and (
+            self.interrupted or self.stopped in (StopReason.CANCELLED, StopReason.LENGTH) or self.trouble is not None
+        )
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Questions about one book, in order: of every question and answer the version that is shown."""
+
+    id: str
+    book: str
+    begun: float
+    exchanges: tuple[Exchange, ...] = field(default=())
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.name or title_of(self.exchanges[0].question if self.exchanges else "")
+
+    def before(self, position: int) -> tuple[tuple[str, str], ...]:
+        """The (question, answer) pairs ahead of ``position`` that were answered, at least in part."""
+        return tuple((turn.question, turn.answer) for turn in self.exchanges[:position] if turn.answer)
+
+    @property
+    def open_exchange(self) -> Exchange | None:
+        """The one whose answer is being written."""
+        return next((turn for turn in self.exchanges if turn.stopped is None), None)
+
+    def position_of(self, message: int) -> int | None:
+        """Where a question or an answer stands among what is shown."""
+        places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
+        return next(places, None)
+
+
+@dataclass(frozen=True)
+class ChatLine:
+    """A chat in a list. ``changed``: when it was last written to, seconds since the epoch."""
+
+    id: str
+    book: str
+    title: str
+    changed: float
+
+
+class Chats:
+    """Every method may be called from any thread.
+
+    Args:
+        database: where they are kept; in memory alone if None.
+    """
+
+    def __init__(self, database: Database | None = None) -> None:
+        self.database = database or Database()
+        self._chats: dict[str, Chat] = {}
+        self._unsaved: dict[int, Exchange] = {}
+        self._saved = 0.0
+        self._lines: tuple[int, tuple[ChatLine, ...]] = (-1, ())
+        self._lock = threading.RLock()
+        self.database.write(message_tree.end_interrupted)
+
+    def begin(self, book: str) -> Chat:
+        """A new chat about the book with this hash; it is kept as soon as something is asked in it."""
+        chat = Chat(secrets.token_urlsafe(9), book, time.time())
+        with self._lock:
+            self._hold(chat)
+        return chat
+
+    def get(self, chat_id: str) -> Chat | None:
+        with self._lock:
+            chat = self._chats.get(chat_id) or self._load(chat_id)
+            if chat is not None:
+                self._hold(chat)
+            return chat
+
+    def _hold(self, chat: Chat) -> None:
+        """Have a chat at hand instead of the one used longest ago: all but empty ones are in the store."""
+        self._chats.pop(chat.id, None)
+        self._chats[chat.id] = chat
+        if len(self._chats) > MOST_HELD:
+            self.save_now()
+            del self._chats[next(iter(self._chats))]
+
+    def all(self) -> tuple[ChatLine, ...]:
+        """Chats about all books, the last written first."""
+        with self._lock:
+            if self._lines[0] != self.database.changes:
+                lines = tuple(line_of(row) for row in self.database.rows(_LINES, ("",)))
+                self._lines = self.database.changes, lines
+            return self._lines[1]
+
+    def of_book(self, book: str) -> tuple[ChatLine, ...]:
+        """Chats about one book that hold a question, the last written first."""
+        return tuple(line for line in self.all() if line.book == book)
+
+    def ask(self, chat_id: str, question: str, position: int | None = None) -> int:
+        """Put a question at ``position`` (the end if None).
+
+        What stands there stays as another version: the same words again get another answer, other words another
+        branch of the chat.
+
+        Returns:
+            the position at which the question stands.
+        """
+        question = question.encode("utf-8", "replace").decode("utf-8")  # half of a pair can be sent, not written down
+        with self._lock:
+            chat = self._known(chat_id)
+            at = len(chat.exchanges) if position is None else min(position, len(chat.exchanges))
+            again = at < len(chat.exchanges) and chat.exchanges[at].question == question
+
+            def write(connection: sqlite3.Connection) -> None:
+                now = time.time()
+                _keep(connection, chat, now)
+                before = chat.exchanges[at - 1].answer_id if at else None
+                asked = chat.exchanges[at].question_id if again else None
+                if asked is None:
+                    asked = message_tree.add(connection, chat_id, before, message_tree.QUESTION, question, now)
+                message_tree.add(connection, chat_id, asked, message_tree.ANSWER, "", now)
+
+            self._write(chat_id, write)
+            return at
+
+    def resume(self, chat_id: str, position: int) -> Exchange:
+        """Open the answer at ``position`` again, to be continued.
+
+        Returns:
+            the exchange as it stands, with what there is of its answer.
+        """
+        with self._lock:
+            turn = replace(self._known(chat_id).exchanges[position], stopped=None, trouble=None, interrupted=False)
+            self.update(chat_id, position, turn)
+            self._save()
+            return turn
+
+    def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
+        """Write down how far the exchange at ``position`` has come; of a chat that was deleted meanwhile, nothing."""
+        with self._lock:
+            chat = self.get(chat_id)
+            if chat is None or position >= len(chat.exchanges):
+                return
+            known = chat.exchanges[position]
+            exchange = replace(
+                exchange,
+                question_id=known.question_id,
+                answer_id=known.answer_id,
+                questions=known.questions,
+                answers=known.answers,
+            )
+            turns = (*chat.exchanges[:position], exchange, *chat.exchanges[position + 1 :])
+            self._chats[chat_id] = replace(chat, exchanges=turns)
+            self._unsaved[exchange.answer_id] = exchange
+            if exchange.stopped is not None:
+                self._save()
+            else:
+                self.save_in_time()
+
+    def save_in_time(self) -> None:
+        """Save what has been written if the last time is long enough ago. Cheap: to be called often."""
+        with self._lock:
+            if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
+                self._save()
+
+    def save_now(self) -> None:
+        """Save everything that has been written."""
+        with self._lock:
+            if self._unsaved:
+                self._save()
+
+    def show(self, chat_id: str, message: int) -> bool:
+        """Show the version that ``message`` is, or that leads to it; whether there is such a message."""
+        with self._lock:
+            if (chat := self.get(chat_id)) is None or not chat.exchanges:
+                return False
+            found = self.database.write(lambda connection: message_tree.show(connection, chat_id, message))
+            self._chats.pop(chat_id, None)
+            return found
+
+    def rename(self, chat_id: str, name: str) -> None:
+        """Give a chat a name of the person's own; an empty one brings its first question back."""
+        clean = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())[:NAME_LENGTH]
+        with self._lock:
+            chat = self._known(chat_id)
+
+            def write(connection: sqlite3.Connection) -> None:
+                connection.execute("UPDATE chats SET name = ? WHERE id = ?", (clean, chat_id))
+
+            self.database.write(write)
+            self._chats[chat_id] = replace(chat, name=clean)
+
+    def delete(self, chat_id: str) -> None:
+        with self._lock:
+            self.database.write(lambda connection: connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
+            self._chats.pop(chat_id, None)
+
+    def forget_book(self, book: str) -> None:
+        """Delete all chats about a book."""
+        with self._lock:
+            self.database.write(lambda connection: connection.execute("DELETE FROM chats WHERE book = ?", (book,)))
+            self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
+
+    def search(self, words: str) -> tuple[Found, ...]:
+        """Messages of all chats that hold the words."""
+        return find(self.database, words)
+
+    def _known(self, chat_id: str) -> Chat:
+        chat = self.get(chat_id)
+        if chat is None:
+            raise KeyError(chat_id)
+        return chat
+
+    def _write(self, chat_id: str, work: Callable[[sqlite3.Connection], None]) -> None:
+        self.database.write(work)
+        chat = self._load(chat_id)
+        assert chat is not None
+        self._hold(chat)
+
+    def _save(self) -> None:
+        unsaved, self._unsaved = self._unsaved, {}
+
+        def write(connection: sqlite3.Connection) -> None:
+            for exchange in unsaved.values():
+                message_tree.update(connection, exchange.answer_id, columns_of(exchange))
+            now = time.time()
+            for exchange in unsaved.values():
+                connection.execute(
+                    "UPDATE chats SET changed = ? WHERE id = (SELECT chat FROM messages WHERE id = ?)",
+                    (now, exchange.answer_id),
+                )
+
+        ended = any(exchange.stopped is not None for exchange in unsaved.values())
+        (self.database.write if ended else self.database.note)(write)
+        self._saved = time.monotonic()
+
+    def _load(self, chat_id: str) -> Chat | None:
+        rows = self.database.rows("SELECT * FROM chats WHERE id = ?", (chat_id,))
+        if not rows:
+            return None
+        path = self.database.read(lambda connection: message_tree.shown_path(connection, chat_id))
+        pairs = zip(path[::2], path[1::2], strict=False)
+        turns = tuple(exchange_of(question, answer) for question, answer in pairs)
+        return Chat(chat_id, rows[0]["book"], rows[0]["begun"], turns, rows[0]["name"])
+
+
+def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
+    """The row of a chat, and of its book where the book is not in the library."""
+    connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (chat.book,))
+    connection.execute(
+        "INSERT INTO chats (id, book, name, begun, changed) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET changed = excluded.changed",
+        (chat.id, chat.book, chat.name, chat.begun, now),
+    )
+
+
+# Records and their rows ----------------------------------------------------------------------------------------------
+
+
+def title_of(question: str) -> str:
+    """A chat without a name of its own is called by its first question."""
+    first = " ".join(question.split()) or "New chat"
+    return first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def line_of(row: sqlite3.Row) -> ChatLine:
+    """A row of id, book, name, changed and first question."""
+    return ChatLine(row["id"], row["book"], row["name"] or title_of(row["first"] or ""), row["changed"])
+
+
+def columns_of(exchange: Exchange) -> dict[str, Any]:
+    """An answer's columns."""
+    trouble = exchange.trouble
+    stopped = exchange.stopped.value if exchange.stopped is not None else None
+    return {
+        "text": exchange.answer,
+        "stopped": message_tree.INTERRUPTED if exchange.interrupted else stopped,
+        "pages_read": exchange.pages_read,
+        "figures": db.figures_to_json(exchange.figures),
+        "stages": exchange.stages or None,
+        "notes": db.to_json(exchange.notes),
+        "trouble": db.to_json([trouble.cause, trouble.remedy]) if trouble else None,
+    }
+
+
+def exchange_of(question: message_tree.Step, answer: message_tree.Step) -> Exchange:
+    """The exchange that two steps of a path are."""
+    row = answer.row
+    interrupted = row["stopped"] == message_tree.INTERRUPTED
+    trouble = db.from_json(row["trouble"])
+    stopped = StopReason.CANCELLED if interrupted else _stop_reason(row["stopped"])
+    return Exchange(
+        question.row["text"],
+        row["text"],
+        stopped,
+        db.figures_from_json(row["figures"]),
+        Trouble(*trouble) if trouble else None,
+        db.from_json(row["notes"]),
+        interrupted,
+        row["pages_read"],
+        row["stages"] or "",
+        question.row["id"],
+        row["id"],
+        question.versions,
+        answer.versions,
+    )
+
+
+def _stop_reason(value: str | None) -> StopReason | None:
+    try:
+        return StopReason(value) if value else None
+    except ValueError:
+        return StopReason.CANCELLED

@@ -1,0 +1,363 @@
+"""One SQLite file with one writer; when it cannot be used, the same tables in memory, said so.
+
+Owns the connection, the tables and their versions, and the way out when the disk is full, the folder is read-only or
+the file is damaged: what was readable is carried over into memory, everything goes on there, and as soon as the file
+can be written again all of it is written back.
+
+Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an
+answer is NULL while it is being written, else how it ended: a value of ``engine.events.StopReason``, or "interrupted"
+when the program ended before the answer did. ``chosen`` names the version that is shown: of a message the one among
+those that follow it, of a chat the one among its first questions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from engine.events import Figures
+
+logger = logging.getLogger(__name__)
+
+Row = sqlite3.Row
+Value = TypeVar("Value")
+
+BUSY_SECONDS = 3.0  # how long another process of ours may hold the file
+RETRY_SECONDS = 10.0  # between two attempts to write to the file again
+_PRIVATE = 0o600
+
+FIRST = """
+CREATE TABLE books (
+    sha256 TEXT PRIMARY KEY,
+    name TEXT NOT NULL DEFAULT '',
+    file TEXT NOT NULL DEFAULT '',
+    title TEXT NOT NULL DEFAULT '',
+    author TEXT NOT NULL DEFAULT '',
+    pages INTEGER NOT NULL DEFAULT 0,
+    unit TEXT NOT NULL DEFAULT 'page',
+    tokens INTEGER NOT NULL DEFAULT 0,
+    pages_read INTEGER NOT NULL DEFAULT 0,
+    added REAL NOT NULL DEFAULT 0,
+    opened REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE chats (
+    id TEXT PRIMARY KEY,
+    book TEXT NOT NULL REFERENCES books (sha256) ON DELETE CASCADE,
+    name TEXT NOT NULL DEFAULT '',
+    begun REAL NOT NULL,
+    changed REAL NOT NULL,
+    chosen INTEGER
+);
+CREATE INDEX chats_of_book ON chats (book, changed);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    chat TEXT NOT NULL REFERENCES chats (id) ON DELETE CASCADE,
+    parent INTEGER REFERENCES messages (id) ON DELETE CASCADE,
+    role TEXT NOT NULL CHECK (role IN ('question', 'answer')),
+    text TEXT NOT NULL DEFAULT '',
+    written REAL NOT NULL,
+    chosen INTEGER,
+    stopped TEXT,
+    pages_read INTEGER NOT NULL DEFAULT 0,
+    figures TEXT,
+    stages TEXT,
+    notes TEXT,
+    trouble TEXT
+);
+CREATE INDEX messages_of_chat ON messages (chat, parent);
+CREATE INDEX messages_of_parent ON messages (parent);
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+);
+CREATE TRIGGER messages_added AFTER INSERT ON messages BEGIN
+    INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+END;
+CREATE TRIGGER messages_changed AFTER UPDATE OF text ON messages BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.id, old.text);
+    INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+END;
+CREATE TRIGGER messages_removed AFTER DELETE ON messages BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.id, old.text);
+END;
+CREATE TABLE desk (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+);
+"""
+
+MIGRATIONS = (FIRST,)
+"""The n-th script makes version n of n - 1. Scripts that have been released are never changed; new ones are added."""
+
+VERSION = len(MIGRATIONS)
+
+
+class Database:
+    """Every method may be called from any thread; one at a time gets its turn.
+
+    Args:
+        path: of the file, made on first use; None for memory alone.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._trouble = ""
+        self._tried = 0.0
+        self._changes = 0
+        self._connection = self._open()
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written to the file at present, in a sentence; empty when all is well."""
+        return self._trouble
+
+    @property
+    def changes(self) -> int:
+        """Grows with everything that is written but ``note``."""
+        return self._changes
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        return self.read(lambda connection: connection.execute(query, values).fetchall())
+
+    def read(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
+        """Run ``work``, which only reads."""
+        with self._lock:
+            try:
+                return work(self._connection)
+            except sqlite3.DatabaseError as error:
+                if not self._leave_file(error):
+                    raise
+                return work(self._connection)
+
+    def write(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
+        """Run ``work`` in one transaction. Where the file refuses it, it is run again in memory."""
+        with self._lock:
+            self._changes += 1
+            return self.note(work)
+
+    def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
+        """As ``write``, for what changes often and no list shows, such as an answer that grows."""
+        with self._lock:
+            self.mend()
+            try:
+                return self._transaction(work)
+            except sqlite3.IntegrityError:
+                raise
+            except sqlite3.DatabaseError as error:
+                if not self._leave_file(error):
+                    raise
+                return self._transaction(work)
+
+    def mend(self) -> None:
+        """Go back to the file if it can be written again; tried now and then, so it may be called often."""
+        if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
+            return
+        with self._lock:
+            self._tried = time.monotonic()
+            with suppress(sqlite3.Error, OSError, _Newer):
+                self._return_to_file()
+
+    def close(self) -> None:
+        with self._lock:
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.close()
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _open(self) -> sqlite3.Connection:
+        if self._path is None:
+            return _in_memory()
+        try:
+            return _open_file(self._path)
+        except _Newer:
+            self._say("The library was written by a newer Trifold; this one leaves it alone.")
+        except sqlite3.DatabaseError as error:
+            if _is_damaged(error) and (kept := _set_aside(self._path)):
+                with suppress(sqlite3.Error, OSError):
+                    connection = _open_file(self._path)
+                    logger.error("the library was damaged; it is kept as %s", kept.name)
+                    return connection
+            self._cannot_write(error)
+        except OSError as error:
+            self._cannot_write(error)
+        return _carried_over(self._path)
+
+    def _leave_file(self, error: sqlite3.Error) -> bool:
+        """Whether there was a file to leave: everything goes on in memory from here."""
+        if self._path is None or self._trouble:
+            return False
+        logger.warning("the library cannot be written: %s", error)
+        self._cannot_write(error)
+        memory = _in_memory()
+        with suppress(sqlite3.Error):
+            self._connection.backup(memory)
+            _prepare(memory)
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        self._connection = memory
+        return True
+
+    def _return_to_file(self) -> None:
+        assert self._path is not None
+        file = _open_file(self._path)
+        try:
+            self._connection.backup(file)
+            file.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.Error:
+            file.close()
+            raise
+        self._connection.close()
+        self._connection = file
+        self._trouble = ""
+        logger.warning("the library is written again")
+
+    def _cannot_write(self, error: Exception) -> None:
+        self._say(f"Trifold cannot write to its library ({_reason(error)}).")
+
+    def _say(self, cause: str) -> None:
+        self._tried = time.monotonic()
+        self._trouble = f"{cause} The chat goes on, but only in memory: it is lost when the program ends."
+
+
+class _Newer(Exception):
+    """The file has tables of a later version."""
+
+
+def _open_file(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, _PRIVATE))
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        _prepare(connection)
+        connection.execute("BEGIN IMMEDIATE")  # a file that can only be read is found out now, not at the first answer
+        connection.execute("ROLLBACK")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _in_memory() -> sqlite3.Connection:
+    connection = _connect(":memory:")
+    _prepare(connection)
+    return connection
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Bring the tables to the version of this program.
+
+    Raises:
+        _Newer: they are of a later one.
+    """
+    # In WAL mode NORMAL keeps every commit over the end of the process; FULL would wait for the disk twice a second.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise _Newer
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+
+def _carried_over(path: Path) -> sqlite3.Connection:
+    """Tables in memory with whatever can be read of the file."""
+    memory = _in_memory()
+    with suppress(sqlite3.Error):
+        file = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        if int(file.execute("PRAGMA user_version").fetchone()[0]) == VERSION:
+            file.backup(memory)
+            _prepare(memory)
+        file.close()
+    return memory
+
+
+def _is_damaged(error: sqlite3.Error) -> bool:
+    said = str(error)
+    return "not a database" in said or "malformed" in said
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Keep a damaged file under another name; None if it cannot be moved."""
+    kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    try:
+        os.replace(path, kept)
+    except OSError:
+        return None
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return kept
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or type(error).__name__).lower()
+    said = str(error)
+    if "full" in said:
+        return "the disk is full"
+    if "readonly" in said or "unable to open" in said:
+        return "it may only be read"
+    if "locked" in said:
+        return "another program holds it"
+    return said
+
+
+# Records as JSON -----------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> str | None:
+    """Compact JSON; None stays None."""
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def from_json(text: str | None) -> Any:
+    """What ``to_json`` wrote; None for anything else."""
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return None
+
+
+def figures_to_json(figures: Figures | None) -> str | None:
+    return to_json(asdict(figures)) if figures is not None else None
+
+
+def figures_from_json(text: str | None) -> Figures | None:
+    """Figures that this version understands; None if another version wrote them otherwise."""
+    found, hints = from_json(text) or {}, get_type_hints(Figures)
+    try:
+        return Figures(**{name: _part(kind, found[name]) for name, kind in hints.items() if name in found})
+    except TypeError:
+        return None
+
+
+def _part(kind: Any, value: Any) -> Any:
+    return kind(**value) if is_dataclass(kind) and isinstance(kind, type) else value

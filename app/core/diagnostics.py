@@ -1,0 +1,238 @@
+"""Facts about this machine and this installation, and the report that helps somebody else to find a fault.
+
+The facts come without advice; what needs torch is asked in a child process, which may crash or hang without harm. The
+report holds versions, machine, model and the end of the log, and never what people read: no words of documents,
+questions and answers, no names of people in paths, no keys. Of the log's lines only our own modules' are kept, since
+those say nothing of content; an error keeps its kind and its places in the code, and loses its message, which may quote
+anything.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.metadata
+import importlib.util
+import multiprocessing
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from app.core.format import size
+from app.core.settings import LOG_NAME
+from app.launcher.torch_build import Gpu, find_gpus
+from engine import Status
+
+PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2", "flash-attn")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_PROBE_TIMEOUT_S = 180
+LOG_LINES = 200
+_MOST_LOG_BYTES = 200_000
+
+_ENTRY = re.compile(r"(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ )([\w.]+)(: )(.*)")
+_PLACE = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>[\w<>]+)')
+_KIND = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Busy|Closed))\b")
+_TRACEBACK = "Traceback (most recent call last):"
+_KEYS = re.compile(r"\b(sk-|hf_)[\w-]{8,}|((?:token|key)=)[^\s&]+", re.IGNORECASE)
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware and the system. Sizes in bytes; ``gpus`` are what the NVIDIA driver reports."""
+
+    system: str
+    python: str
+    python_path: str
+    processor: str
+    cores: int
+    usable_cores: int
+    memory_total: int
+    memory_available: int
+    disk_free: int
+    disk_of: str
+    gpus: tuple[Gpu, ...]
+    browser: str | None
+
+
+class ProbeFailed(Exception):
+    """The child process that asked torch did not come back with an answer; the message is a sentence."""
+
+
+def look_around(data: Path) -> Machine:
+    """Collect the facts that need no torch.
+
+    Args:
+        data: the folder whose disk matters.
+    """
+    import psutil
+
+    memory = psutil.virtual_memory()
+    existing = next(folder for folder in (data, *data.parents) if folder.exists())
+    return Machine(
+        system=platform.platform(),
+        python=platform.python_version(),
+        python_path=sys.executable,
+        processor=processor_name(),
+        cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
+        usable_cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        memory_total=memory.total,
+        memory_available=memory.available,
+        disk_free=shutil.disk_usage(existing).free,
+        disk_of=str(existing),
+        gpus=tuple(find_gpus()),
+        browser=next((found for name in BROWSERS if (found := shutil.which(name))), None),
+    )
+
+
+def package_versions() -> dict[str, str | None]:
+    """Installed versions by package; None for one that is absent."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def processor_name() -> str:
+    """What the processor calls itself. Python alone knows it on some systems only."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+class ChildProcess:
+    """A fresh process that functions are called in, one after the other. Use it in a ``with`` statement."""
+
+    def __enter__(self) -> ChildProcess:
+        fresh = multiprocessing.get_context("spawn")
+        self._pool = concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=fresh)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def call(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        """Call a function there.
+
+        Raises:
+            ProbeFailed: the process crashed or took too long.
+            Exception: whatever the function raised.
+        """
+        try:
+            return self._pool.submit(function, *arguments).result(timeout=_PROBE_TIMEOUT_S)
+        except BrokenProcessPool as error:
+            raise ProbeFailed("torch crashed while it was asked about this machine.") from error
+        except concurrent.futures.TimeoutError as error:
+            raise ProbeFailed(f"torch did not answer within {_PROBE_TIMEOUT_S} s.") from error
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# The report ----------------------------------------------------------------------------------------------------------
+
+
+def report(data: Path, facts: Sequence[str]) -> str:
+    """The whole text.
+
+    Args:
+        data: the folder with the logs.
+        facts: lines about this machine and this program.
+    """
+    lines = ["Trifold: diagnostics. Nothing in here comes from a book or a chat.", "", *facts, "", "Log:"]
+    lines += log_tail(data / "logs" / LOG_NAME) or ["(empty)"]
+    return anonymous("\n".join(lines)) + "\n"
+
+
+def facts_of(data: Path, status: Status) -> list[str]:
+    """What the running program knows without asking anybody: quick, and without effect on an answer."""
+    here = look_around(data)
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
+    gpus = ", ".join(f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus) or "none"
+    return [
+        f"System     {here.system}",
+        f"Python     {here.python} at {here.python_path}",
+        f"Processor  {here.processor}, {here.usable_cores} of {here.cores} cores usable",
+        f"Memory     {size(here.memory_available)} of {size(here.memory_total)} free",
+        f"Disk       {size(here.disk_free)} free at {here.disk_of}",
+        f"GPUs       {gpus}",
+        f"Packages   {versions}",
+        f"Engine     {status.state}{': ' + status.detail if status.detail else ''}",
+        *_model_lines(status),
+    ]
+
+
+def _model_lines(status: Status) -> list[str]:
+    if status.model is None:
+        return []
+    model = status.model
+    draft = f"{model.draft_parameters:,} parameters" if model.draft_parameters else "none"
+    lines = [
+        f"Model      {model.name}: {model.architecture}, {model.parameters:,} parameters, {model.dtype} on "
+        f"{model.device}, window {model.context_limit:,}, {model.kv_bytes_per_token:,} bytes of cache per token"
+        f"{model.kv_note and f' ({model.kv_note})'}",
+        f"Draft      {draft}",
+    ]
+    if status.book is not None:  # how much, not what
+        book = status.book
+        lines.append(f"Book       {book.tokens:,} of {book.tokens_total:,} tokens read, {book.pages_total:,} pages")
+    return lines
+
+
+def log_tail(path: Path) -> list[str]:
+    """The last lines of the log that may be shown."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return list(harmless(text.splitlines()))[-LOG_LINES:]
+
+
+def harmless(lines: Iterable[str]) -> Iterable[str]:
+    """Log lines without anything that could come from a document."""
+    for line in lines:
+        if entry := _ENTRY.fullmatch(line):
+            said = _said(entry[2].split(".")[0], entry[4])
+            yield f"{entry[1]}{entry[2]}: {said}"
+        elif place := _PLACE.match(line):
+            yield f"  {_short(place['file'])}:{place['line']} in {place['function']}"
+        elif line.strip() == _TRACEBACK:
+            yield line
+        elif not line.startswith(" ") and (kind := _KIND.match(line)):
+            yield kind[1]
+
+
+def _said(package: str, message: str) -> str:
+    """The app's own messages quote names and errors behind a colon; the engine's quote numbers."""
+    if package == "engine":
+        return message
+    return message.partition(": ")[0] if package == "app" else "(left out)"
+
+
+def anonymous(text: str, home: Path | None = None) -> str:
+    """A text without keys and without the name of the person in paths."""
+    home = home or Path.home()
+    text = _KEYS.sub(lambda found: f"{found[1] or found[2]}(left out)", text)
+    for spelled in {str(home), home.as_posix(), str(home).replace("\\", "\\\\")}:
+        if len(spelled) > 1:
+            text = re.sub(re.escape(spelled) + r"(?![\w.-])", "~", text)
+    return text
+
+
+def _short(file: str) -> str:
+    """A source file by its last folders: where Python is installed says nothing about a fault."""
+    parts = re.split(r"[\\/]", file)
+    return "/".join(parts[-3:])

@@ -1,0 +1,297 @@
+"""Numbers as people read them (counts, sizes, durations, rates), and the engine's records as what the page shows.
+
+Pure functions. A view is plain data (strings, numbers, lists) that the live stream sends and the page puts in place;
+the page formats nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
+
+_SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
+_SECONDS_SHOWN_EXACTLY = 10
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 24 * 3600
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def count(number: int) -> str:
+    """28412 -> "28,412"."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """(1, "page") -> "1 page"; (212, "page") -> "212 pages"."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def size(number_of_bytes: int) -> str:
+    """Bytes in the unit that keeps the number readable, on the page, in the terminal and in errors.
+
+    A GB is 10**9 bytes: as the SI says, as disks are sold and as the hub counts its files. (nvidia-smi counts in MiB.)
+    """
+    for unit, name in _SIZES:
+        if number_of_bytes >= unit:
+            value = number_of_bytes / unit
+            return f"{value:.0f} {name}" if value >= 100 else f"{value:.1f} {name}"
+    return f"{number_of_bytes} B"
+
+
+def rate(per_second: float) -> str:
+    """Tokens a second: whole from ten on, one decimal below."""
+    return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
+
+
+def milliseconds(value: float) -> str:
+    if value >= 1000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+
+
+def percent(fraction: float) -> str:
+    """Never 100 for less than all, never 0 for more than nothing."""
+    if 0.995 <= fraction < 1.0:
+        return "99 %"
+    if 0.0 < fraction < 0.005:
+        return "under 1 %"
+    return f"{fraction * 100:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """A stretch of time that was measured."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < _SECONDS_SHOWN_EXACTLY:
+        return f"{seconds:.1f} s"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE} s"
+    return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE} min"
+
+
+def time_left(seconds: float) -> str:
+    """A stretch of time that is guessed: coarser the longer it is."""
+    if seconds < _SECONDS_SHOWN_EXACTLY:
+        return "a few seconds left"
+    if seconds < _MINUTE:
+        return f"about {5 * round(seconds / 5)} s left"
+    minutes = round(seconds / _MINUTE)
+    if minutes < _MINUTE:
+        return f"about {minutes} min left"
+    return f"about {seconds / _HOUR:.1f} h left"
+
+
+def day(when: float, now: float) -> str:
+    """A moment (seconds since the epoch) as its day, in this machine's time: "today", "yesterday", "12 Mar 2026"."""
+    then, today = time.localtime(when), time.localtime(now)
+    if then[:3] == today[:3]:
+        return "today"
+    if then[:3] == time.localtime(now - _DAY)[:3]:
+        return "yesterday"
+    year = "" if then.tm_year == today.tm_year else f" {then.tm_year}"
+    return f"{then.tm_mday} {_MONTHS[then.tm_mon - 1]}{year}"
+
+
+def moment(when: float, now: float) -> str:
+    """Its day, with the hour where it was today, to tell things apart that were done one after the other."""
+    named = day(when, now)
+    return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named
+
+
+View = dict[str, Any]
+PacePoint = tuple[float, float, float]
+
+SCORE_LEVELS = 100
+PACE_LENGTH = 120
+FIRST_GUESS = 0.005  # part of the book after which the time that is left can be guessed
+
+_TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
+_PARTS = ("draft", "middle", "verify", "transfer", "other")
+
+WHY_STOPPED = {
+    StopReason.END: "",
+    StopReason.LENGTH: "cut at the chosen length",
+    StopReason.CONTEXT: "the window is full",
+    StopReason.CANCELLED: "stopped",
+}
+
+
+def reading_view(progress: ReadingProgress, unit: str) -> View:
+    """The line and the bar while the book is being read."""
+    speed = rate(progress.tokens_per_s)
+    fraction = _share(progress.tokens_done, progress.tokens_total)
+    return {
+        "fraction": fraction,
+        "pages": progress.pages_done,
+        "where": f"Reading {unit} {_next_page(progress)} of {count(progress.pages_total)}",
+        "pace": f"{speed} tokens/s · {time_left(progress.seconds_left)}" if fraction >= FIRST_GUESS else "",
+    }
+
+
+def paused_view(read: BookRead, unit: str) -> View:
+    """The line and the bar while the reading waits for an answer."""
+    return {
+        "fraction": _share(read.tokens, read.tokens_total),
+        "pages": read.pages_read,
+        "where": f"Read to {unit} {count(read.pages_read)} of {count(read.pages_total)}",
+        "pace": "goes on after this answer",
+    }
+
+
+def book_line(read: BookRead | None, pages: int, unit: str, tokens: int, limit: int) -> str:
+    """Pages, tokens and whether it fits, on one line."""
+    parts = [counted(pages, unit)]
+    if tokens:
+        fits = "fits" if tokens <= limit else f"too long for {count(limit)}"
+        parts += [counted(tokens, "token"), fits]
+    if read is not None and read.stopped:
+        parts[-1:] = [f"read to {unit} {count(read.pages_read)}"]
+    return " · ".join(parts)
+
+
+def read_line(read: BookRead, unit: str) -> str:
+    """How the reading went, once it is over."""
+    if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
+        opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
+        return f"{opened}, as they were read before. They stay in memory for every question."
+    if not read.stopped:
+        pace = f"{duration(read.seconds)}, {rate(read.tokens_per_s)} tokens/s"
+        return f"Read {counted(read.pages_read, unit)} in {pace}. It stays in memory for every question."
+    return (
+        f"Stopped at {unit} {count(read.pages_read)} of {count(read.pages_total)}. "
+        "Questions are answered from what was read."
+    )
+
+
+def figures_view(figures: Figures) -> View:
+    """Everything in the panel beside the chat. A value that was not measured is an empty string or None."""
+    return {
+        "ms": _milliseconds(figures.ms_per_token_mean),
+        "p50": _milliseconds(figures.ms_per_token_p50),
+        "p95": _milliseconds(figures.ms_per_token_p95),
+        "rate": "" if figures.tokens_per_s is None else rate(figures.tokens_per_s),
+        "speedup": _times(figures.speedup_vs_plain),
+        "plain": _milliseconds(figures.plain_ms),
+        "middle": _level(figures.middle.rate),
+        "verify": _level(figures.verify.rate),
+        "length": "" if figures.mean_acceptance_length is None else f"{figures.mean_acceptance_length:.1f}",
+        "split": split_view(figures.time_split),
+        "kv": kv_view(figures.kv_bytes),
+        "window": window_view(figures.context_tokens, figures.context_limit),
+        "first": "" if figures.ttft_s is None else duration(figures.ttft_s),
+        "tokens": count(figures.answer_tokens),
+        "reused": reused_line(figures),
+        "mode": figures.mode,
+    }
+
+
+def split_view(split: TimeSplit) -> list[View]:
+    """Shares of the answer's time; empty until there is any."""
+    if not split.total:
+        return []
+    shares = [(part, getattr(split, part) / split.total) for part in _PARTS]
+    return [{"part": part, "share": round(share, 4), "text": percent(share)} for part, share in shares]
+
+
+def kv_view(kv: KvBytes) -> list[View]:
+    """Where the keys and values live; tiers that hold nothing are left out."""
+    held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
+    return [
+        {"part": tier, "name": name, "share": _share(number, kv.total), "text": size(number)}
+        for tier, name, number in held
+        if number
+    ]
+
+
+def window_view(tokens: int, limit: int) -> View:
+    """How much of the model's window is taken."""
+    return {"share": _share(tokens, limit), "text": f"{count(tokens)} of {count(limit)} tokens"}
+
+
+def reused_line(figures: Figures) -> str:
+    """What this question had to read: the proof that the book is read once."""
+    return (
+        f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
+        f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
+    )
+
+
+def pace_of(previous: Figures | None, current: Figures) -> float | None:
+    """Milliseconds per token since the previous figures; None when no token was added or nothing was measured."""
+    if current.ms_per_token_mean is None:
+        return None
+    before = previous if previous is not None and previous.ms_per_token_mean is not None else None
+    tokens_before = before.answer_tokens if before else 0
+    spent_before = (before.ms_per_token_mean or 0.0) * tokens_before if before else 0.0
+    tokens = current.answer_tokens - tokens_before
+    if tokens <= 0:
+        return None
+    return max(0.0, (current.ms_per_token_mean * current.answer_tokens - spent_before) / tokens)
+
+
+def longer_pace(
+    pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
+) -> tuple[PacePoint, ...]:
+    """The moving line with one more point: the newest tokens' milliseconds, p50 and p95 of the answer so far."""
+    point = pace_of(previous, event.figures)
+    if point is None:
+        return tuple(pace)
+    p50, p95 = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95
+    return (*pace, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2)))[-PACE_LENGTH:]
+
+
+def glow(scores: Sequence[float]) -> list[int]:
+    """What stands out of the page scores, in whole levels: 0 for a page like most others, the most for the strongest.
+
+    Attention is spread thinly over every page of a book; shown as it is, everything would glow.
+    """
+    usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
+    if strongest <= usual:
+        return [0] * len(scores)
+    return [round(SCORE_LEVELS * max(0.0, (score - usual) / (strongest - usual))) for score in scores]
+
+
+def answer_line(figures: Figures | None, stopped: StopReason | None, tokens: int = 0) -> str:
+    """The quiet line under an answer.
+
+    Args:
+        tokens: of the whole answer, where that is known; ``figures`` are of what was written at last.
+    """
+    parts = []
+    if figures is not None and (last := figures.answer_tokens):
+        parts.append(counted(max(tokens, last), "token"))
+        if figures.ms_per_token_mean is not None:
+            each = f"{milliseconds(figures.ms_per_token_mean)} each"
+            parts.append(f"the last {count(last)} at {each}" if tokens > last else each)
+        if figures.speedup_vs_plain is not None and figures.mode != "plain":
+            parts.append(f"{_times(figures.speedup_vs_plain)} plain")
+    if stopped is not None and WHY_STOPPED[stopped]:
+        parts.append(WHY_STOPPED[stopped])
+    return " · ".join(parts)
+
+
+def _next_page(progress: ReadingProgress) -> str:
+    return count(min(progress.pages_done + 1, progress.pages_total))
+
+
+def _share(part: float, whole: float) -> float:
+    return round(min(1.0, part / whole), 4) if whole else 0.0
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else milliseconds(value)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}×"
+
+
+def _level(rate: float | None) -> View:
+    return {"share": 0.0, "text": ""} if rate is None else {"share": round(rate, 4), "text": percent(rate)}

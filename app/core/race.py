@@ -1,0 +1,379 @@
+"""The race: a question answered twice, plainly and hierarchically, and whether the words are the same.
+
+    race = Race(app_state, verified)
+    race.start(question)               returns at once
+    race.state, race.result            what can be shown
+
+The two runs follow one another on the same book, which is not read again, greedy, each from the book and the question
+alone; what is shown later is a replay of both on one clock. A short answer shows little: then further questions about
+the same book follow, until there is enough to look at. While a race runs it holds the right to ask, so that nothing
+else is decoded in between; whoever stops the answer stops the race.
+
+A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
+data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
+run (a race, a self-test), and is dropped by a check that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.core import format
+from app.core.chats import Trouble
+from app.core.state import AppState, Stage
+from engine import Request
+from engine.config import Mode, SamplingParams
+from engine.errors import InputError, TrifoldError
+from engine.events import AnswerDone, Failed, Figures, PagesScored, StopReason, TextDelta
+
+logger = logging.getLogger(__name__)
+
+MOST_TOKENS = 192
+ENOUGH_TOKENS = 96
+"""Tokens of all answers together after which no further question is added."""
+
+MOST_QUESTIONS = 4
+MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
+_LONGEST_QUESTION = 4000
+_POLL = 0.1  # seconds
+_HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
+FEWEST_TOKENS = 16
+"""Fewer equal tokens than these prove little and are not remembered."""
+
+
+@dataclass(frozen=True)
+class RaceState:
+    """How far a race has come. ``question_at``: which question; ``run_at``: which run of it; ``tokens``: of that run.
+
+    ``trouble``: why there is no result.
+    """
+
+    running: bool = False
+    question_at: int = 0
+    run_at: int = 0
+    tokens: int = 0
+    question: str = ""
+    trouble: Trouble | None = None
+
+
+class Race:
+    """Args:
+    app_state: the open book and the engine.
+    verified: remembers what the race has shown.
+    further: questions about the open book that a race may go on with.
+    most_tokens: of each answer.
+    """
+
+    def __init__(
+        self,
+        app_state: AppState,
+        verified: Verified,
+        further: Callable[[], Sequence[str]] = tuple,
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self._app_state = app_state
+        self._verified = verified
+        self._further = further
+        self._most = most_tokens
+        self._number = 0
+        self.state = RaceState()
+        self.result: RaceResult | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether the model that answers is on this machine: elsewhere nothing can be said about its decoding."""
+        model = self._app_state.engine.status().model
+        return model is not None and model.parameters > 0
+
+    def start(self, question: str) -> None:
+        """Begin a race. Returns at once.
+
+        Args:
+            question: the last one of the chat if empty.
+
+        Raises:
+            InputError: there is no question, or no book that has been read.
+            Busy: something is being asked already.
+        """
+        chat = self._app_state.chat
+        if not question.strip() and chat is not None and chat.exchanges:
+            question = chat.exchanges[-1].question
+        question = question.strip()[:_LONGEST_QUESTION]
+        if not question:
+            raise InputError("There is no question to race with.", "Type one first.")
+        current = self._app_state.current
+        if current.stage is not Stage.READY or current.book is None:
+            raise InputError("The race needs a book that has been read.", "Open one, or wait until it has been read.")
+        if not self.possible:
+            raise InputError("The race needs a model on this machine.", "Choose one first.")
+        claim = self._app_state.claim()
+        self.state = RaceState(running=True, question=question)
+        questions = [question, *(other for other in self._further() if other != question)][:MOST_QUESTIONS]
+        work = threading.Thread(
+            target=self._run, args=(questions, current.book.sha256, claim), name="trifold-race", daemon=True
+        )
+        work.start()
+
+    def _run(self, questions: Sequence[str], book: str, claim: threading.Event) -> None:
+        question = questions[0]
+        try:
+            answered = self._answer_all(questions, claim)
+            self._number += 1
+            self.result = RaceResult(self._number, book, time.time(), answered)
+            self._verified.note(self._app_state.engine.status().model, "race", self.result.same, self.result.tokens)
+            self.state = RaceState(question=question)
+        except TrifoldError as error:
+            self.state = RaceState(question=question, trouble=Trouble(error.cause, error.remedy))
+        except Exception:  # the page must say something whatever broke; the log keeps the trace
+            logger.exception("a race failed")
+            self.state = RaceState(question=question, trouble=Trouble("Something broke in this race.", "Try it again."))
+        finally:
+            self._app_state.release(claim)
+
+    def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
+        """Question by question, so that a machine that grows slow slows both runs; the first difference ends it."""
+        answered: list[RaceQuestion] = []
+        for at, question in enumerate(questions):
+            plain, fast = (self._one_run(RaceState(True, at, run, 0, question), claim) for run in range(len(MODES)))
+            answered.append(RaceQuestion(question, plain, fast))
+            if answered[-1].same < answered[-1].tokens or sum(one.tokens for one in answered) >= ENOUGH_TOKENS:
+                break
+        return tuple(answered)
+
+    def _one_run(self, state: RaceState, claim: threading.Event) -> RaceRun:
+        self.state, question = state, state.question
+        run = RaceRun(MODES[state.run_at])
+        request = self._request(MODES[state.run_at], question, claim)
+        try:
+            while not run.done:
+                event = request.next_event(timeout=_POLL)
+                if claim.is_set():
+                    raise TrifoldError("The race was stopped.", "Start it again when you like.")
+                if isinstance(event, Failed):
+                    raise TrifoldError(event.cause, event.remedy)
+                if event is None and request.finished:
+                    raise TrifoldError("The engine ended this run without a result.", "Try it again.")
+                run = self._shown(state, run, event)
+        finally:
+            if not request.finished:
+                request.cancel()
+        if run.stop_reason is StopReason.CANCELLED:
+            raise TrifoldError("The race was stopped.", "Start it again when you like.")
+        return run
+
+    def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
+        """Take an event, and let the page's figures and its map move with it."""
+        if isinstance(event, PagesScored):
+            self._app_state.show(scores=event.scores)
+        if isinstance(event, TextDelta):
+            pace = format.longer_pace(self._app_state.current.pace if run.steps else (), event, run.figures)
+            self._app_state.show(figures=event.figures, pace=pace)
+        run = run.take(event)
+        self.state = replace(state, tokens=len(run.token_ids))
+        return run
+
+    def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request:
+        """Hand the question to the engine as soon as what was cancelled has let go of it."""
+        sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
+        return self._app_state.engine.ask(question, sampling=sampling, mode=mode, wait=_HANDOVER, cancel=claim)
+
+
+# What was answered ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RaceRun:
+    """One run of one question. ``steps`` are (milliseconds since decoding began, by the engine's clock; new text)."""
+
+    mode: str
+    steps: tuple[tuple[float, str], ...] = ()
+    token_ids: tuple[int, ...] = ()
+    figures: Figures | None = None
+    stop_reason: StopReason | None = None
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of decoding: from the question in the cache to the last token."""
+        return spent_ms(self.figures)
+
+    @property
+    def done(self) -> bool:
+        return self.stop_reason is not None
+
+    def take(self, event: object) -> RaceRun:
+        """The run with one more event of the engine."""
+        if isinstance(event, TextDelta):
+            at = round(spent_ms(event.figures), 2)
+            ids = self.token_ids + event.token_ids
+            return replace(self, steps=(*self.steps, (at, event.text)), token_ids=ids, figures=event.figures)
+        if isinstance(event, AnswerDone):
+            return replace(self, token_ids=event.token_ids, figures=event.figures, stop_reason=event.stop_reason)
+        return self
+
+
+@dataclass(frozen=True)
+class RaceQuestion:
+    """One question, answered by both."""
+
+    question: str
+    plain: RaceRun
+    fast: RaceRun
+
+    @property
+    def same(self) -> int:
+        """Tokens at the start of both answers that are equal."""
+        pairs = enumerate(zip(self.plain.token_ids, self.fast.token_ids, strict=False))
+        shorter = min(len(self.plain.token_ids), len(self.fast.token_ids))
+        return next((at for at, (a, b) in pairs if a != b), shorter)
+
+    @property
+    def tokens(self) -> int:
+        """Of the longer answer."""
+        return max(len(self.plain.token_ids), len(self.fast.token_ids))
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """A race that was run to its end.
+
+    Args:
+        number: of the race since the program began.
+        book: its hash.
+        when: seconds since the epoch.
+        questions: answered by both, in order; one whose answers differ is the last.
+    """
+
+    number: int
+    book: str
+    when: float
+    questions: tuple[RaceQuestion, ...]
+
+    @property
+    def question(self) -> str:
+        return self.questions[0].question
+
+    @property
+    def plain(self) -> tuple[RaceRun, ...]:
+        return tuple(one.plain for one in self.questions)
+
+    @property
+    def fast(self) -> tuple[RaceRun, ...]:
+        return tuple(one.fast for one in self.questions)
+
+    @property
+    def same(self) -> int:
+        return self._total(lambda one: one.same)
+
+    @property
+    def tokens(self) -> int:
+        """Of the longer texts."""
+        return self._total(lambda one: one.tokens)
+
+    @property
+    def identical(self) -> bool:
+        return self.same == self.tokens and self.tokens > 0
+
+    @property
+    def times(self) -> float | None:
+        """How many times as fast per token the second run was; None without a measurement."""
+        plain, fast = mean_ms(self.plain), mean_ms(self.fast)
+        return plain / fast if plain and fast else None
+
+    def _total(self, of: Callable[[RaceQuestion], int]) -> int:
+        return sum(of(one) for one in self.questions)
+
+
+def spent_ms(figures: Figures | None) -> float:
+    """Decoding time so far, as the engine measured it."""
+    return (figures.ms_per_token_mean or 0.0) * figures.answer_tokens if figures else 0.0
+
+
+def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
+    """Milliseconds per token over several answers; None without a measurement of each."""
+    tokens = sum(run.figures.answer_tokens for run in runs if run.figures)
+    measured = all(run.figures is not None and run.figures.ms_per_token_mean for run in runs)
+    return sum(run.ms for run in runs) / tokens if tokens and measured else None
+
+
+# What was verified on this machine -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A check that held: ``tokens`` were equal. ``how`` is "race" or "selftest"; ``when`` seconds since the epoch."""
+
+    how: str
+    tokens: int
+    when: float
+
+
+class Verified:
+    """Args:
+    file: where the records are kept; made on first use.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_at = -1  # when the file that was read had been written; another program may write it too
+        self._records: dict[str, Verification] = {}
+
+    def of(self, model: Any) -> Verification | None:
+        """The record of a loaded pair (``engine.ModelInfo``), if there is one. Cheap."""
+        with self._lock:
+            return None if model is None else self._all().get(_name(model))
+
+    def note(self, model: Any, how: str, same: int, tokens: int) -> None:
+        """A check has ended: ``same`` of ``tokens`` tokens were equal."""
+        with self._lock:
+            records = dict(self._all())
+            if same < tokens:
+                records.pop(_name(model), None)
+            elif tokens >= FEWEST_TOKENS:
+                records[_name(model)] = Verification(how, tokens, self._clock())
+            self._save(records)
+            self._records, self._read_at = records, self._written_at()
+
+    def _all(self) -> dict[str, Verification]:
+        written = self._written_at()
+        if written != self._read_at:
+            self._read_at = written
+            try:
+                kept = json.loads(self._file.read_text(encoding="utf-8"))
+                self._records = {name: Verification(**record) for name, record in kept.items()}
+            except (OSError, ValueError, TypeError, AttributeError):
+                self._records = {}  # nothing, or nothing that can be read: then nothing is verified
+        return self._records
+
+    def _written_at(self) -> int:
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _save(self, records: dict[str, Verification]) -> None:
+        written = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
+        text = json.dumps({name: asdict(record) for name, record in records.items()}, indent=1)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(text, encoding="utf-8")
+            os.replace(written, self._file)
+        except OSError:
+            logger.exception("what was verified could not be written down")
+
+
+def _name(model: Any) -> str:
+    """Everything of a loaded pair that the check depends on."""
+    parts = [model.path, model.parameters, model.draft_name, model.draft_parameters, model.dtype, model.device]
+    return " | ".join(map(str, [*parts, model.kv_note] if model.kv_note else parts))

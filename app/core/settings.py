@@ -1,0 +1,228 @@
+"""Where things live and what is used when nobody says otherwise: the data folder, the model pair, the port; and the
+model that was chosen in the page, kept for the next start in a file for this person's eyes (it can hold a key).
+
+Importing this costs milliseconds, needs no package and touches nothing on disk.
+
+Environment variables:
+    TRIFOLD_DATA: the data folder, instead of the platform's usual place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
+DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
+SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
+
+INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
+"""Whether pip has put the program here instead of git: then its packages are pip's affair, and there are no tests."""
+
+PROGRAM = "trifold" if INSTALLED else "python launch.py"
+"""What a person types to start it."""
+
+
+# Of an installed program: the folder that it was installed from, and no name, which may be another's on the index.
+REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{PROGRAM} --repair"
+"""What a person types when a package of the program is missing or broken."""
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 7860
+
+NO_DRAFT = "none"
+"""What a person types to decode without a draft model."""
+
+FILE = "model.json"
+LOG_NAME = "trifold.log"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server elsewhere that answers in a local model's place; ``model`` "" is the first that it offers."""
+
+    address: str
+    model: str = ""
+    key: str = ""
+    context: int | None = None
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """What answers: a pair by the names that a person gave, or a server."""
+
+    model: str
+    draft: str | None
+    remote: Remote | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one start of the program works with.
+
+    Args:
+        data: the folder of everything that the program keeps; made on first use.
+        model: folder or hub id of the target model.
+        draft: folder or hub id of the draft model, or None.
+        context: window in tokens; None takes the model's own.
+        port: where the page listens on this machine.
+        options: further settings of the engine, by their names in ``EngineConfig``.
+        remote: a server that answers in the model's place, if one was chosen.
+        password: of people on other machines; without one nobody there is answered.
+    """
+
+    data: Path
+    model: str
+    draft: str | None
+    context: int | None = None
+    port: int = DEFAULT_PORT
+    options: Mapping[str, Any] = field(default_factory=dict)
+    remote: Remote | None = None
+    password: str = field(default="", repr=False)
+
+    @property
+    def kv(self) -> str:
+        """How a model's cache is kept, for sizes that are told before the engine has checked its settings."""
+        return str(self.options.get("kv", "model"))
+
+    @property
+    def quantization(self) -> str:
+        """What a model's weights are rounded to, for the same."""
+        return str(self.options.get("weights", "stored"))
+
+    @property
+    def uploads(self) -> Path:
+        return self.data / "uploads"
+
+    @property
+    def books(self) -> Path:
+        return self.data / "books"
+
+    @property
+    def library(self) -> Path:
+        """What is known of books, and all chats."""
+        return self.data / "library.db"
+
+    @property
+    def snapshots(self) -> Path:
+        """Where the engine keeps read books, so that they open again at once."""
+        return self.data / "snapshots"
+
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
+    @property
+    def instance_file(self) -> Path:
+        """Names the process and the port of the running app, so that a second start finds it."""
+        return self.data / "instance.json"
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's settings.
+
+        Raises:
+            OptionError: an unknown name in ``options``, or a value out of range.
+        """
+        from engine.config import EngineConfig, from_mapping
+
+        named = {"model": self.model, "draft": self.draft, "context": self.context}
+        # Not in the system's folder for temporary files: that may be kept in memory.
+        named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
+        named |= {"speeds_file": str(self.data / "speeds.json")}
+        return from_mapping(EngineConfig, {**named, **self.options})
+
+
+def make_settings(
+    model: str | None = None,
+    draft: str | None = None,
+    context: int | None = None,
+    port: int = DEFAULT_PORT,
+    options: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Fill in what the person left out.
+
+    The bundled draft model goes with the bundled target only: another target has another vocabulary, so it gets
+    a draft model when one is named. Where nothing is named, what was chosen in the page the last time is used.
+    """
+    data, remote = data_folder(environ), None
+    if model is None and draft is None and (kept := load(data)) is not None:
+        model, draft, remote = kept.model, kept.draft or NO_DRAFT, kept.remote
+    chosen = model or str(DEMO_MODEL)
+    if draft is None and is_same_folder(chosen, DEMO_MODEL):
+        draft = str(DEMO_DRAFT)
+    if draft is not None and draft.lower() == NO_DRAFT:
+        draft = None
+    return Settings(data, chosen, draft, context, port, dict(options or {}), remote)
+
+
+def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """The folder for everything that the program keeps for this person, by the platform's convention."""
+    if environ.get("TRIFOLD_DATA"):
+        return Path(environ["TRIFOLD_DATA"]).expanduser().absolute()
+    home = Path.home()
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "Trifold"
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / "Trifold"
+    return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "trifold"
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a model is named by owner/name on the hub rather than by a folder of this machine."""
+    owner, slash, name = model.partition("/")
+    return bool(slash and owner and name) and not any(mark in name for mark in "/\\") and not _looks_local(model)
+
+
+def is_same_folder(model: str, folder: Path) -> bool:
+    return not is_hub_id(model) and Path(model).expanduser().absolute().resolve() == folder.resolve()
+
+
+def _looks_local(model: str) -> bool:
+    return model.startswith((".", "~", "/")) or Path(model).exists() or Path(model).is_absolute()
+
+
+# The model that was chosen in the page -------------------------------------------------------------------------------
+
+
+def load(data: Path) -> ModelChoice | None:
+    """The choice of the last time; None if there was none, or if its file makes no sense."""
+    try:
+        kept = json.loads((data / FILE).read_text(encoding="utf-8"))
+        remote = Remote(**kept["remote"]) if kept.get("remote") else None
+        choice = ModelChoice(kept["model"], kept["draft"], remote)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return choice if _makes_sense(choice) else None
+
+
+def save(data: Path, choice: ModelChoice) -> None:
+    """Raises:
+    OSError: it cannot be written.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    written = data / f"{FILE}.{secrets.token_hex(4)}"
+    written.touch(mode=0o600)
+    written.write_text(json.dumps(asdict(choice), indent=1), encoding="utf-8")
+    os.replace(written, data / FILE)
+
+
+def _makes_sense(choice: ModelChoice) -> bool:
+    def text(value: Any) -> bool:
+        return isinstance(value, str) and bool(value)
+
+    pair = text(choice.model) and (choice.draft is None or text(choice.draft))
+    remote = choice.remote
+    return pair and (
+        remote is None or (text(remote.address) and isinstance(remote.model, str) and isinstance(remote.key, str))
+    )

@@ -1,0 +1,536 @@
+"""The state of the program: which book is open, how far it has been read, which chat is shown, who is asking.
+
+``AppState`` owns it: one frozen record, ``OpenBook``, that is replaced under a lock and that every tab shows. The
+program has one engine and one person, so it has one open book; tabs are windows on it. ``Bookmark`` writes down what
+is open, so that it is open again after a restart.
+
+The way of a book from its file to being read is below the class: taken apart, measured, read by the model, each in a
+thread of its own (a ``Job``, which can be cancelled), every error a sentence in the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from app.citations import NoteTaker
+from app.core import books, db
+from app.core.books import Book, Books
+from app.core.chats import Chat, Chats, Exchange, Trouble
+from app.core.db import Database
+from engine import EngineLike
+from engine.document import Document
+from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
+from engine.events import BookRead, Failed, Figures, ReadingProgress
+
+logger = logging.getLogger(__name__)
+
+Reader = Callable[..., Document]
+"""Turns a file into a document; raises ``DocumentError``."""
+
+_PATIENCE = 0.05  # seconds between two looks at something that another thread changes
+_HANDOVER = 20.0  # seconds within which a cancelled request has surely let go of the engine
+_BOOKMARK = "open"  # the row of the bookmark in its table
+
+
+class Stage(str, Enum):
+    """How far the open book has come."""
+
+    EMPTY = "empty"  # there is none
+    OPENING = "opening"  # its file is being taken apart
+    LOCKED = "locked"  # it needs a password
+    CHOOSING = "choosing"  # it does not fit: the person chooses pages
+    WAITING = "waiting"  # it waits for the model to be loaded
+    READING = "reading"  # the model reads it
+    READY = "ready"  # questions are answered
+    FAILED = "failed"  # see ``trouble``
+
+
+class Action(str, Enum):
+    """The button that mends a trouble."""
+
+    OPEN_AGAIN = "open-again"
+    READ_AGAIN = "read-again"
+    OTHER_BOOK = "other-book"
+    PASSWORD = "password"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class OpenBook:
+    """The open book, the open chat and the answer being written, at one moment.
+
+    ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen.
+
+    ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
+    ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
+    for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
+    """
+
+    stage: Stage = Stage.EMPTY
+    book: Book | None = None
+    whole: Document | None = None
+    document: Document | None = None
+    fit: Any = None
+    progress: ReadingProgress | None = None
+    read: BookRead | None = None
+    paused: bool = False
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    chat: str = ""
+    asking: bool = False
+    asked_by: str = ""
+    waiting: str = ""
+    cited: Exchange | None = None
+    figures: Figures | None = None
+    scores: tuple[float, ...] = field(default=())
+    pace: tuple[tuple[float, float, float], ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Mark:
+    """``ready``: the book had been opened without harm; one that was not is not opened again by itself."""
+
+    book: str
+    chat: str
+    ready: bool
+
+
+class Bookmark:
+    """Args:
+    database: where it is kept.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept = self.find()
+
+    def keep(self, mark: Mark | None) -> None:
+        """Write down what is open; None: nothing is."""
+        if mark == self._kept:
+            return
+        self._kept = mark
+        value = db.to_json([mark.book, mark.chat, mark.ready]) if mark else None
+
+        def write(connection: sqlite3.Connection) -> None:
+            if value is None:
+                connection.execute("DELETE FROM desk WHERE name = ?", (_BOOKMARK,))
+            else:
+                connection.execute("INSERT OR REPLACE INTO desk (name, value) VALUES (?, ?)", (_BOOKMARK, value))
+
+        self._database.write(write)
+
+    def find(self) -> Mark | None:
+        rows = self._database.rows("SELECT value FROM desk WHERE name = ?", (_BOOKMARK,))
+        found = db.from_json(rows[0]["value"]) if rows else None
+        if not (isinstance(found, list) and len(found) == 3):
+            return None
+        return Mark(str(found[0]), str(found[1]), bool(found[2]))
+
+
+class Job:
+    """One book on its way to being read; cancelled once and for all, or paused for a question."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.paused = False
+        self.ended = threading.Event()
+        self.stop = threading.Event()  # of the reading that is under way
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.stop.set()
+
+    def pause(self) -> None:
+        self.paused = True
+        self.stop.set()
+
+    def go_on(self) -> None:
+        """Another reading begins, with an event of its own; who cancelled before has set ``cancelled``."""
+        self.paused = False
+        self.stop = threading.Event()
+
+
+class AppState:
+    """Every method may be called from any thread; all but ``delete`` return at once.
+
+    Args:
+        engine: this machine's, a server's, or the proxy of either.
+        books: where files are kept.
+        chats: where questions and answers are kept.
+        read_document: turns a file into a document.
+        readings: what the engine keeps of books on disk, by their hashes, as ``engine.kv.snapshots.SnapshotStore``.
+    """
+
+    def __init__(
+        self,
+        engine: EngineLike,
+        books: Books,
+        chats: Chats,
+        read_document: Reader,
+        readings: Any = None,
+    ) -> None:
+        self.engine = engine
+        self.books = books
+        self.chats = chats
+        self.read_document = read_document
+        self._readings = readings
+        self._bookmark = Bookmark(chats.database)
+        self._current = OpenBook()
+        self._lock = threading.RLock()
+        self._released = threading.Condition(self._lock)
+        self._job = Job()
+        self._asking: threading.Event | None = None
+        self.note_taker = NoteTaker()
+        self.passwords: dict[str, str] = {}  # of locked books, by hash: their pages are drawn from the file
+
+    @property
+    def current(self) -> OpenBook:
+        return self._current
+
+    @property
+    def chat(self) -> Chat | None:
+        return self.chats.get(self._current.chat)
+
+    # The book ------------------------------------------------------------------------------------------------
+
+    def open(self, book: Book, password: str | None = None, chat: str = "") -> None:
+        """Open another book and read it; with it a chat about it, or the last one."""
+        with self._lock:
+            if chat:
+                self._current = replace(self._current, chat=chat)
+            job = self._take_over(stage=Stage.OPENING, book=book)
+        start(self, job, lambda: open_book(self, job, book, password))
+
+    def choose(self, first: int, last: int) -> None:
+        """Read pages first..last (from 1, both included) of the book that did not fit."""
+        whole = self._current.whole
+        if whole is not None:
+            self._read(whole.select(first, last))
+
+    def read_again(self) -> None:
+        """Read the open document from its start."""
+        if self._current.document is not None:
+            self._read(self._current.document)
+
+    def stop_reading(self) -> None:
+        """What was read stays usable."""
+        self._job.cancel()
+
+    def pause_reading(self) -> None:
+        """Let a question in: the reading stops at the end of a page, and goes on when nobody asks any more."""
+        with self._lock:
+            if self._current.stage is Stage.READING and not self._current.paused:
+                self._job.pause()
+
+    def restore(self) -> None:
+        """Open what was open when the program was last at work, unless that did it harm."""
+        mark = self._bookmark.find()
+        if mark is None or not mark.ready or self._current.book is not None:
+            return
+        try:
+            book = self.books.get(mark.book)
+        except DocumentError:
+            return
+        self.open(book, chat=mark.chat)
+
+    def close_book(self) -> None:
+        """Close the open book."""
+        self._take_over()
+
+    def delete(self, sha256: str) -> None:
+        """Delete a book with its chats and all that was made from it.
+
+        Raises:
+            DocumentError: there is no such book.
+            ResourceError: its files cannot be deleted.
+        """
+        self.books.get(sha256)
+        job, here = self._job, self._current.book is not None and self._current.book.sha256 == sha256
+        if here:
+            self.close_book()
+            job.ended.wait(_HANDOVER)
+            self.stop_asking(wait=_HANDOVER)
+        self.books.forget(sha256)
+        self.chats.forget_book(sha256)
+        self.passwords.pop(sha256, None)
+        if self._readings is not None:
+            self._readings.forget(sha256)
+
+    def size_of(self, book: Book) -> int:
+        """Bytes on disk of a book and all that was made from it."""
+        kept = self._readings.size_of(book.sha256) if self._readings is not None else 0
+        return self.books.size(book) + int(kept)
+
+    def _read(self, document: Document) -> None:
+        current = self._current
+        job = self._take_over(stage=Stage.WAITING, book=current.book, whole=current.whole)
+        start(self, job, lambda: prepare(self, job, document))
+
+    # Its chats -----------------------------------------------------------------------------------------------
+
+    def begin_chat(self) -> None:
+        """A clean page about the same book.
+
+        Raises:
+            Busy: an answer is being written.
+        """
+        with self._lock:
+            if self._current.book is not None:
+                self._check_silence()
+                self.show_chat(self.chats.begin(self._current.book.sha256).id)
+
+    def show_chat(self, chat_id: str) -> None:
+        """Show another chat about this book.
+
+        Raises:
+            Busy: an answer is being written.
+        """
+        with self._lock:
+            self._check_silence()
+            self._show(chat_id)
+
+    def _show(self, chat_id: str) -> None:
+        """Figures, pace and what glows belong to an answer of the chat that lay here before."""
+        if chat_id != self._current.chat:
+            self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
+        self._mark()
+
+    def _check_silence(self) -> None:
+        if self._current.asking:
+            raise Busy("An answer is being written.", "Stop it, or wait for its end.")
+
+    def show_version(self, message: int) -> None:
+        """Show another version of a question or an answer of the open chat.
+
+        Raises:
+            Busy: an answer is being written into this chat.
+        """
+        with self._lock:
+            self._check_silence()
+            self.chats.show(self._current.chat, message)
+
+    def delete_chat(self, chat_id: str) -> None:
+        """Raises:
+        Busy: an answer is being written into it.
+        """
+        with self._lock:
+            if chat_id == self._current.chat and self._current.asking:
+                raise Busy("An answer is being written into this chat.", "Stop it first.")
+            self.chats.delete(chat_id)
+            if chat_id == self._current.chat:
+                self._show(self._chat_for(self._current.book))
+        if self._readings is not None:
+            self._readings.forget_chat(chat_id)
+
+    def claim(self, tab: str = "") -> threading.Event:
+        """Take the right to ask: one question at a time.
+
+        Args:
+            tab: whose question it is.
+
+        Returns:
+            an event that is set when somebody wants this question stopped.
+
+        Raises:
+            Busy: another question is waiting or being answered.
+        """
+        with self._lock:
+            if self._asking is not None:
+                raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
+            self._asking = threading.Event()
+            self._current = replace(self._current, asking=True, asked_by=tab, waiting="", cited=None)
+            return self._asking
+
+    def release(self, claim: threading.Event) -> None:
+        with self._lock:
+            if self._asking is claim:
+                self._asking = None
+                self._current = replace(self._current, asking=False)
+                self._released.notify_all()
+
+    def stop_asking(self, wait: float = 0.0) -> None:
+        """Stop the question that is being answered, and give it ``wait`` seconds to let go."""
+        with self._lock:
+            if self._asking is not None:
+                self._asking.set()
+            self._released.wait_for(lambda: self._asking is None, wait)
+
+    def leave(self, tab: str) -> None:
+        """A tab has been closed or reloaded: nobody waits for its answer any more."""
+        with self._lock:
+            if tab and tab == self._current.asked_by:
+                self.stop_asking()
+
+    def show(self, **changes: Any) -> None:
+        """Figures, scores and pace of the answer that is being written."""
+        with self._lock:
+            self._current = replace(self._current, **changes)
+
+    def close(self) -> None:
+        self._job.cancel()
+        self.stop_asking()
+        self.engine.close()
+        self.chats.save_now()
+
+    # For the jobs below --------------------------------------------------------------------------------------
+
+    def set(self, job: Job, **changes: Any) -> None:
+        """Change the record, unless another book has been opened."""
+        with self._lock:
+            if job is self._job:
+                self._current = replace(self._current, **changes)
+                self._mark()
+
+    def go_on_reading(self, job: Job) -> bool:
+        """Whether the reading that was paused for a question goes on now, in one step with saying so."""
+        with self._lock:
+            if self._current.asking and not job.cancelled:
+                return False
+            self.set(job, paused=False, read=None)
+            job.go_on()
+            return True
+
+    def _take_over(self, **changes: Any) -> Job:
+        """End what runs, and begin a new record."""
+        with self._lock:
+            self._job.cancel()
+            self.stop_asking()
+            self._job = Job()
+            self._current = replace(
+                OpenBook(asking=self._current.asking, **changes), chat=self._chat_for(changes.get("book"))
+            )
+            self._mark()
+            return self._job
+
+    def _chat_for(self, book: Book | None) -> str:
+        """The open chat if it is about this book, else the last one that was, else a new one."""
+        if book is None:
+            return ""
+        shown = self.chat
+        if shown is not None and shown.book == book.sha256:
+            return shown.id
+        lines = self.chats.of_book(book.sha256)
+        return lines[0].id if lines else self.chats.begin(book.sha256).id
+
+    def _mark(self) -> None:
+        current = self._current
+        ready = current.stage in (Stage.READY, Stage.CHOOSING, Stage.LOCKED)
+        self._bookmark.keep(Mark(current.book.sha256, current.chat, ready) if current.book else None)
+
+
+def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
+    """Do the work of a job in a thread; whatever goes wrong becomes a sentence in the record."""
+    threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
+
+
+def open_book(state: AppState, job: Job, book: Book, password: str | None) -> None:
+    """From the file to a book that can be asked about."""
+    path = state.books.path(book)
+    document = _taken_apart(state, book, password)
+    if job.cancelled:
+        return
+    if password:
+        state.passwords[book.sha256] = password
+    kept = state.books.remember(
+        book, title=document.title, author=document.author, pages=len(document.pages), unit=document.unit
+    )
+    books.draw_cover(path, document, password)
+    state.set(job, book=kept, whole=document, document=document)
+    prepare(state, job, document)
+
+
+def prepare(state: AppState, job: Job, document: Document) -> None:
+    """Wait for the model, measure, and read if it fits."""
+    state.set(job, stage=Stage.WAITING, document=document)
+    while state.engine.status().state == "loading":
+        if job.cancelled:
+            return
+        time.sleep(_PATIENCE)
+    state.engine.wait_ready(_HANDOVER)
+    fit = state.engine.measure(document)
+    state.set(job, fit=fit)
+    if fit.fits:
+        _read(state, job, document)
+    else:
+        state.set(job, stage=Stage.CHOOSING)
+
+
+def _read(state: AppState, job: Job, document: Document) -> None:
+    """Read; where a question wants to come in between, wait for its answer and go on."""
+    state.set(job, stage=Stage.READING)
+    partly = _read_on(state, job, document)
+    while partly is not None:
+        state.set(job, read=partly, paused=True)
+        while not state.go_on_reading(job):
+            time.sleep(_PATIENCE)
+        if job.cancelled:
+            _finish(state, job, partly)
+            return
+        partly = _read_on(state, job, document, resume=True)
+
+
+def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
+    """Follow one reading to its end; how far it came, if it was only paused."""
+    for event in state.engine.read(document, resume=resume, wait=_HANDOVER, cancel=job.stop):
+        if isinstance(event, ReadingProgress):
+            state.set(job, progress=event)
+        elif isinstance(event, BookRead):
+            if event.stopped and job.paused and not job.cancelled:
+                return event
+            _finish(state, job, event)
+        elif isinstance(event, Failed):
+            trouble = Trouble(event.cause, event.remedy)
+            state.set(job, stage=Stage.FAILED, trouble=trouble, action=Action.READ_AGAIN)
+    return None
+
+
+def _finish(state: AppState, job: Job, read: BookRead) -> None:
+    if read.pages_read or read.tokens:
+        state.set(job, stage=Stage.READY, read=read, paused=False)
+        book = state.current.book
+        if book is not None:
+            state.set(job, book=state.books.read(book, tokens=read.tokens_total, pages_read=read.pages_read))
+    else:
+        nothing = Trouble("The reading was stopped before anything was read.", "")
+        state.set(job, stage=Stage.FAILED, trouble=nothing, action=Action.READ_AGAIN)
+
+
+def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
+    """The edge at which errors become sentences in the record."""
+    try:
+        work()
+    except PasswordNeeded as error:
+        _fail(state, job, error, Stage.LOCKED, Action.PASSWORD)
+    except ContextTooSmall as error:
+        _fail(state, job, error, Stage.CHOOSING, Action.NONE)
+    except TrifoldError as error:
+        _fail(state, job, error, Stage.FAILED, Action.OTHER_BOOK)
+    except Exception:  # the page must say something whatever broke; the log keeps the trace
+        logger.exception("opening a book failed")
+        surprise = TrifoldError("Something in Trifold broke while opening this book.", "Try it again.")
+        _fail(state, job, surprise, Stage.FAILED, Action.OPEN_AGAIN)
+    finally:
+        job.ended.set()
+
+
+def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: Action) -> None:
+    state.set(job, stage=stage, trouble=Trouble(error.cause, error.remedy), action=action)
+
+
+def _taken_apart(state: AppState, book: Book, password: str | None) -> Document:
+    """The file as a document. It is called by the name it came with, not by the one it is kept under: in what is wrong
+    with it, and as its title where it has none of its own."""
+    try:
+        document = state.read_document(state.books.path(book), password=password)
+    except TrifoldError as error:
+        raise type(error)(error.cause.replace(f"“{book.file}”", f"“{book.name}”"), error.remedy) from error
+    untitled = document.title == PurePath(book.file).stem
+    return replace(document, title=PurePath(book.name).stem) if untitled else document

@@ -1,0 +1,64 @@
+"""What the launcher says while it works: plain lines on stderr, so that stdout stays the command's own."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+
+_REDRAW_S = 0.2  # in a terminal, where a line is drawn over
+_REPEAT_S = 20  # where the output is kept
+
+
+class LaunchError(Exception):
+    """The environment cannot be made. Both parts are sentences for the person."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause} {remedy}")
+
+
+def say(sentence: str) -> None:
+    sys.stderr.write(sentence + "\n")
+    sys.stderr.flush()
+
+
+class ProgressLine:
+    """One piece of work: a line redrawn in place in a terminal, a few lines where the output is kept.
+
+    Use it in a ``with`` statement, so that whatever happens, the next sentence starts on a line of its own.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._begin = self._told = time.monotonic()
+        self._width = 0
+        self._live = sys.stderr.isatty()
+        self._show("...")
+
+    def update(self, detail: str) -> None:
+        if time.monotonic() - self._told >= (_REDRAW_S if self._live else _REPEAT_S):
+            self._show(f"{detail} ({self._seconds()} s)")
+
+    def done(self, result: str = "done") -> None:
+        self._show(f"{result} ({self._seconds()} s)")
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            sys.stderr.write("\n")
+
+    def _seconds(self) -> int:
+        return round(time.monotonic() - self._begin)
+
+    def _show(self, what: str) -> None:
+        self._told = time.monotonic()
+        line = f"{self._title}: {what}"
+        if self._live:
+            line = line[: shutil.get_terminal_size().columns - 1]
+            sys.stderr.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        else:
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()

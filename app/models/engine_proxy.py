@@ -1,0 +1,186 @@
+"""A proxy in front of the engine, so that another one can take its place while the program runs.
+
+The app, the page and /v1 hold the proxy and never an engine. While one is exchanged the status says "loading", and
+questions wait or are refused.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine import EngineConfig, EngineLike, Request, SamplingParams, Status, Turn
+from engine.config import Mode
+from engine.document import Document
+from engine.errors import Busy, Closed, TrifoldError
+
+if TYPE_CHECKING:
+    from engine.plan.memory_budget import BookFit
+
+Make = Callable[[], EngineLike]
+"""Begins to load an engine and returns at once, as ``engine.Engine(config)`` does."""
+
+_LOOK_S = 0.05  # between two looks whether a question that waits has been stopped
+
+
+class EngineProxy:
+    """Hands everything to the engine behind it (see ``engine.EngineLike``). None at first; ``put`` brings one."""
+
+    def __init__(self, detail: str = "The model is being loaded.") -> None:
+        self._engine: EngineLike | None = None
+        self._status: Status | None = Status("loading", detail)
+        self._settled = threading.Event()
+        self._failure: TrifoldError | None = None
+        self._closed = False
+
+    @classmethod
+    def around(cls, engine: EngineLike) -> EngineProxy:
+        """A proxy of an engine that is there already."""
+        proxy = cls()
+        proxy._engine, proxy._status = engine, None
+        proxy._settled.set()
+        return proxy
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no engine, or it has failed."""
+        return self._engine is None
+
+    @property
+    def config(self) -> EngineConfig | None:
+        engine = self._engine
+        return engine.config if engine is not None else None
+
+    def status(self) -> Status:
+        engine, own = self._engine, self._status
+        return own or (engine.status() if engine is not None else Status("loading", _changing().cause))
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        self._settled.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        if self._engine is not None and self._settled.is_set():
+            self._engine.wait_ready(timeout)
+        return self.status()
+
+    def measure(self, document: Document) -> BookFit:
+        self.wait_ready()
+        return self._loaded().measure(document)
+
+    def read(
+        self,
+        document: Document,
+        *,
+        fit: bool = False,
+        resume: bool = False,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        until = time.monotonic() + wait
+        engine = self._settled_until(until, cancel)
+        left = max(0.0, until - time.monotonic())
+        return engine.read(document, fit=fit, resume=resume, wait=left, cancel=cancel)
+
+    def ask(
+        self,
+        question: str,
+        history: Sequence[Turn] = (),
+        sampling: SamplingParams | None = None,
+        mode: Mode = "hierarchical",
+        begun: str = "",
+        chat: str = "",
+        *,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        until = time.monotonic() + wait
+        engine = self._settled_until(until, cancel)
+        left = max(0.0, until - time.monotonic())
+        return engine.ask(question, history, sampling, mode, begun, chat, wait=left, cancel=cancel)
+
+    def finish_saving(self) -> str:
+        return self._loaded().finish_saving()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._engine is not None:
+            self._engine.close()
+        self._failure = self._failure or Closed("The engine has been closed.")
+        self._settled.set()
+
+    def tell(self, detail: str) -> None:
+        """Say what is being waited for, as long as there is no engine."""
+        if not self._settled.is_set():
+            self._status = Status("loading", detail)
+
+    def fail(self, error: TrifoldError) -> None:
+        """No engine could be loaded, and this is why."""
+        self._failure = error
+        self._status = Status("failed", str(error))
+        self._settled.set()
+
+    def put(self, make: Make, detail: str) -> None:
+        """Close the engine that is there, put another in its place, and wait until it is loaded.
+
+        Raises:
+            TrifoldError: it cannot be loaded; it has been closed, and there is none until the next ``put``.
+        """
+        self._settled.clear()
+        self._status = Status("loading", detail)
+        self._failure = None
+        former, self._engine = self._engine, None
+        if former is not None:
+            former.close()
+        del former
+        give_back_memory()
+        engine = None
+        try:
+            engine = make()
+            self._engine = engine
+            engine.wait_ready()
+        except Exception:
+            self._engine = None
+            if engine is not None:
+                engine.close()
+            raise
+        if self._closed:  # the program has ended meanwhile
+            engine.close()
+        self._status = None
+        self._settled.set()
+
+    def _settled_until(self, until: float, cancel: threading.Event | None) -> EngineLike:
+        """The engine, once it has been loaded.
+
+        Raises:
+            Busy: another one is still being loaded then, or ``cancel`` has been set meanwhile.
+        """
+        while not self._settled.is_set() and (left := until - time.monotonic()) > 0:
+            if cancel is not None and cancel.is_set():
+                break
+            self._settled.wait(min(left, _LOOK_S))
+        if not self._settled.is_set():
+            raise _changing()
+        return self._loaded()
+
+    def _loaded(self) -> EngineLike:
+        if self._failure is not None:
+            raise self._failure
+        if self._engine is None:
+            raise _changing()
+        return self._engine
+
+
+def _changing() -> Busy:
+    return Busy("The model is being changed.", "Wait until the new one is loaded.")
+
+
+def give_back_memory() -> None:
+    """What an engine held is free for the next one. A GPU's memory stays with torch until it is told."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,514 @@
+"""Downloads a model from the Hugging Face hub: a program of its own, the only part of Trifold that uses the network
+for models, and the class ``Download`` with which the app starts, watches and stops it.
+
+    python -m app.models.hub about OWNER/NAME            what it is: settings, licence, size
+    python -m app.models.hub get OWNER/NAME FOLDER       all of it
+    python -m app.models.hub small OWNER/NAME FOLDER     all but the weights
+
+Only weights in safetensors, settings and tokenizer are taken. The program says what it does in lines of JSON on stdout
+and ends when its stdin does, so that it never outlives the app.
+
+``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` does not fit (version 2.4): it writes
+each file under a name of this process alone and deletes it when it is stopped, so that the first 15 of 16 GB would be
+fetched again, and it compares sizes, never checksums. Hence our own part: a file grows in the folder ``.parts``, goes
+on where it was cut, and gets its name once it has the SHA-256 (of small files: git's SHA-1) that the hub states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.core.format import size
+from app.core.settings import CHECKOUT
+from app.launcher.environment import child_variables
+from engine import errors
+from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
+
+MARKER = "trifold-model.json"
+"""Written last: a folder with it holds everything that the hub had, checked."""
+PARTS = ".parts"
+
+WANTED = (
+    *("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
+)
+UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and pieces of other models
+CONVERTER = "SFconvertbot"
+"""The hub's own account that converts pickled weights; nobody else's pull requests are looked at."""
+
+DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the disk
+FIRST_ANSWER_SECONDS = 6.0
+_REPORT_SECONDS = 0.2
+_BLOCK = 1 << 20  # bytes; as much is lost when the connection breaks
+_LAST_WORDS = 400  # characters of what a process that broke has said
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``done`` of ``total`` bytes of one model; ``checking``: a file is compared with its checksum."""
+
+    name: str
+    done: int
+    total: int
+    checking: bool = False
+
+
+class Cancelled(Exception):
+    """The person has stopped it. What had arrived is kept."""
+
+
+class Download:
+    """The app's side: runs the program, one command after the other; ``cancel`` from any thread ends it at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._cancelled = False
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Ask the hub what a model is: its ``config``, ``licence``, ``gated`` and bytes of ``weights`` and in all.
+
+        Raises:
+            TrifoldError: it is not to be had, with the reason.
+            Cancelled: the person has stopped it.
+        """
+        answer: dict[str, Any] = {}
+        for message in self._run("about", name):
+            answer.update(message)
+        return answer
+
+    def get(self, name: str, folder: Path, show: Callable[[Progress], None], weights: bool = True) -> None:
+        """Download a model into a folder. Raises as ``about``."""
+        for message in self._run("get" if weights else "small", name, str(folder)):
+            if message["kind"] in ("plan", "progress", "checking"):
+                show(Progress(name, message["done"], message["total"], message["kind"] == "checking"))
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def _run(self, *arguments: str) -> Iterator[dict[str, Any]]:
+        process = self._start(arguments)
+        try:
+            for line in process.stdout or ():
+                message = json.loads(line)
+                if message["kind"] == "failed":
+                    raise _error(message)
+                yield message
+            said = process.stderr.read() if process.stderr else ""
+            status = process.wait()
+        finally:
+            process.kill()
+            process.communicate()
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled
+        if status != 0:
+            raise EngineError(f"The download broke off: {said.strip()[-_LAST_WORDS:] or status}.", "Try it again.")
+
+    def _start(self, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._cancelled:
+                raise Cancelled
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app.models.hub", *arguments],
+                cwd=CHECKOUT,
+                env=child_variables(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+            return self._process
+
+
+def _error(message: dict[str, Any]) -> TrifoldError:
+    kind = getattr(errors, str(message.get("error")), None)
+    known = isinstance(kind, type) and issubclass(kind, TrifoldError)
+    error: TrifoldError = (kind if known else EngineError)(message["cause"], message["remedy"])  # type: ignore[misc]
+    return error
+
+
+# The program ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    configure_library()
+
+    def say(kind: str, **what: Any) -> None:
+        sys.stdout.write(json.dumps({"kind": kind, **what}) + "\n")
+        sys.stdout.flush()
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    command, name, *rest = arguments
+    try:
+        with error_words(name):
+            if command == "about":
+                about(name, say)
+            else:
+                get(name, Path(rest[0]), say, weights=command == "get")
+    except TrifoldError as error:
+        say("failed", error=type(error).__name__, cause=error.cause, remedy=error.remedy)
+        return 1
+    return 0
+
+
+def configure_library() -> None:
+    """The hub's library reads these when it is imported."""
+    os.environ.update(HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_VERBOSITY="error")
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):  # the person has asked for this download
+        os.environ.pop(name, None)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def about(name: str, say: Say) -> None:
+    """Say what a model is, without its weights."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    model = look_up(name)
+    answer = get_session().get(
+        hf_hub_url(name, "config.json", revision=model.revision),
+        headers=build_hf_headers(),
+        timeout=FIRST_ANSWER_SECONDS,
+    )
+    hf_raise_for_status(answer)
+    weights = sum(file.size for file in model.files if file.is_weights)
+    total = sum(file.size for file in model.files)
+    say("about", config=answer.json(), licence=model.licence, gated=model.gated, weights=weights, total=total)
+
+
+def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
+    """Download what is missing of a model, small files first.
+
+    Raises:
+        ModelError: it has no safetensors weights, or a file arrived damaged twice.
+        ResourceError: the disk is too small.
+        Exception: whatever the hub's library raises (``error_words`` has the words for it).
+    """
+    model = look_up(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [file for file in model.files if weights or not file.is_weights]
+    arrived = {file.name: _arrived(folder, file) for file in wanted}
+    missing = [file for file in wanted if not _is_here(folder, file)]
+    total, done = sum(file.size for file in wanted), sum(arrived.values())
+    _check_disk(folder, name, total - done)
+    say("plan", total=total, done=done, files=len(missing))
+    for file in missing:
+        others = sum(arrived.values()) - arrived[file.name]
+        _download(model, file, folder, partial(say, total=total, file=file.name), others)
+        arrived[file.name] = file.size
+    if weights:
+        _finish(model, folder)
+    say("done", revision=model.revision, licence=model.licence)
+
+
+# What the hub has -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file on the hub. ``digest`` is "sha256:..." or git's "blob:..."."""
+
+    name: str
+    size: int
+    digest: str
+
+    @property
+    def is_weights(self) -> bool:
+        return self.name.endswith(".safetensors")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """What the hub says about a model: its revision (a commit), the files that we want, its licence.
+
+    ``converted`` is the pull request of the hub's converter that the files come from, "" for what the maker published.
+    """
+
+    id: str
+    revision: str
+    files: tuple[HubFile, ...]
+    licence: str
+    gated: bool
+    converted: str = ""
+
+
+def look_up(name: str) -> HubModel:
+    """Ask the hub for a model's files.
+
+    Old models often hold pickled weights only, which are never taken. For many of them the hub's own converter has
+    proposed the same weights in safetensors, as a pull request that nobody merged: that is taken, as transformers
+    itself does, where it is the one commit on top of what the maker published.
+
+    Raises:
+        ModelError: there are no weights in safetensors, or no settings.
+        Exception: whatever the hub's library raises.
+    """
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    info = hub.model_info(name, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
+    files, converted = _files(info), ""
+    if not _has_weights(files) and (proposal := _conversion(hub, name, str(info.sha))):
+        info = hub.model_info(name, revision=proposal, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
+        files, converted = _files(info), proposal
+    if not _has_weights(files):
+        raise ModelError(
+            f"{name} offers no weights in safetensors.",
+            "Its other formats can run code when opened and are refused; choose another copy of this model.",
+        )
+    if not any(file.name == "config.json" for file in files):
+        raise ModelError(f"{name} has no config.json: it is not a model of transformers.", "Choose another.")
+    card: Any = info.card_data or {}
+    licence = card.get("license_name") or card.get("license") or ""
+    files.sort(key=lambda file: (file.is_weights, file.name))
+    return HubModel(name, str(info.sha), tuple(files), str(licence), bool(info.gated), converted)
+
+
+def _conversion(hub: Any, name: str, published: str) -> str | None:
+    """The pull request in which the converter added safetensors to exactly what is published."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        for proposal in hub.get_repo_discussions(
+            name, author=CONVERTER, discussion_type="pull_request", discussion_status="open"
+        ):
+            if proposal.author != CONVERTER or not proposal.is_pull_request or proposal.status != "open":
+                continue
+            reference = str(proposal.git_reference)
+            commits = hub.list_repo_commits(name, revision=reference)
+            if len(commits) > 1 and commits[1].commit_id == published:  # not of weights that were replaced since
+                return reference
+    except HfHubHTTPError:  # its maker has turned discussions off: then nothing was proposed
+        return None
+    return None
+
+
+def _files(info: Any) -> list[HubFile]:
+    return [_file(sibling) for sibling in info.siblings or () if _wanted(sibling.rfilename)]
+
+
+def _file(sibling: Any) -> HubFile:
+    digest = f"sha256:{sibling.lfs.sha256}" if sibling.lfs else f"blob:{sibling.blob_id}"
+    return HubFile(sibling.rfilename, int(sibling.size or 0), digest)
+
+
+def _has_weights(files: list[HubFile]) -> bool:
+    return any(file.is_weights for file in files)
+
+
+def _wanted(name: str) -> bool:
+    """Files of the first level only: folders hold the same model in other formats."""
+    plain = "/" not in name and "\\" not in name
+    refused = any(fnmatch.fnmatchcase(name, pattern) for pattern in UNWANTED)
+    return plain and not refused and any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
+
+
+# Files on this disk ---------------------------------------------------------------------------------------------
+
+
+def _is_here(folder: Path, file: HubFile) -> bool:
+    """Whether the file is there. It got its name when its checksum had been compared, so its size is enough here."""
+    path = folder / file.name
+    return path.is_file() and path.stat().st_size == file.size
+
+
+def _part(folder: Path, file: HubFile) -> Path:
+    """Where a file grows; named after its content, so that another revision never goes on with it."""
+    return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
+
+
+def _arrived(folder: Path, file: HubFile) -> int:
+    """Bytes of a file that are here, in its place or still growing."""
+    if _is_here(folder, file):
+        return file.size
+    part = _part(folder, file)
+    return min(part.stat().st_size, file.size) if part.is_file() else 0
+
+
+def _check_disk(folder: Path, name: str, need: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if need and free < need + DISK_RESERVE:
+        raise ResourceError(
+            f"{name} needs {size(need)} more on the disk, and {size(free)} are free at {folder}.",
+            "Free some space, or set TRIFOLD_DATA to a folder on another disk.",
+        )
+
+
+def _download(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
+    """Fetch one file, compare it, and give it its name. A damaged one is fetched once more from its start.
+
+    Args:
+        others: bytes of the other files that are here.
+    """
+    part = _part(folder, file)
+    part.parent.mkdir(exist_ok=True)
+    for _attempt in range(2):
+        if _arrived(folder, file) < file.size:
+            _transfer(model, file, part, lambda here: say("progress", done=others + here))
+        say("checking", done=others + file.size)
+        if digest_of(part, file.digest) == file.digest:
+            os.replace(part, folder / file.name)
+            return
+        part.unlink()
+    raise ModelError(
+        f"{file.name} of {model.id} arrived damaged twice: its checksum is not the one that the hub states.",
+        "Try again later, or from another network.",
+    )
+
+
+def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], None]) -> None:
+    """The bytes that are missing, at the end of those that are here. Broken connections are taken up again."""
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    constants.DOWNLOAD_CHUNK_SIZE = _BLOCK
+    with part.open("ab") as out:
+        http_get(
+            hf_hub_url(model.id, file.name, revision=model.revision),
+            out,
+            resume_size=out.tell(),
+            headers=build_hf_headers(),
+            expected_size=file.size,
+            tqdm_class=partial(_ProgressHook, tell),  # type: ignore[arg-type]
+        )
+
+
+class _ProgressHook:
+    """In the place of the library's progress bar: tells a few times a second how many bytes are written."""
+
+    def __init__(self, tell: Callable[[int], None], initial: int = 0, **_: Any) -> None:
+        self._tell = tell
+        self._written = self._initial = initial
+        self._told = 0.0
+
+    def __enter__(self) -> _ProgressHook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, count: int) -> None:
+        """Called before ``count`` more bytes are written."""
+        now = time.monotonic()
+        if self._written > self._initial and now - self._told > _REPORT_SECONDS:
+            self._told = now
+            self._tell(self._written)
+        self._written += count
+
+
+def digest_of(path: Path, like: str) -> str:
+    """The checksum of a file, of the kind that ``like`` is of."""
+    kind = like.partition(":")[0]
+    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def _finish(model: HubModel, folder: Path) -> None:
+    marker = {
+        "id": model.id,
+        "revision": model.revision,
+        "licence": model.licence,
+        "converted": model.converted,
+        "files": {file.name: {"size": file.size, "digest": file.digest} for file in model.files},
+    }
+    written = folder / f"{MARKER}.new"
+    written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
+    os.replace(written, folder / MARKER)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+
+
+# Errors in words ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def error_words(name: str) -> Iterator[None]:
+    """Turn what the hub's library and the disk raise into a cause and a remedy."""
+    try:
+        yield
+    except TrifoldError:
+        raise
+    except OSError as error:
+        raise _disk_error(error) or _hub_error(name, error) from error
+    except Exception as error:  # a library of many errors; none may reach a person as it is
+        raise _hub_error(name, error) from error
+
+
+def _disk_error(error: OSError) -> ResourceError | None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError("The disk is full.", "Free some space and go on: what has arrived is kept.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ResourceError(f"{error.filename} cannot be written ({error.strerror}).", "Set TRIFOLD_DATA elsewhere.")
+    return None
+
+
+def _hub_error(name: str, error: Exception) -> ModelNotFound:
+    from huggingface_hub import errors as hub
+
+    if isinstance(error, hub.GatedRepoError):
+        return _gated(name)
+    if isinstance(error, hub.RepositoryNotFoundError):
+        return ModelNotFound(
+            f"There is no model {name} on the hub, or it is private.",
+            "Check the name. For a private one run `hf auth login` in a terminal first.",
+        )
+    if isinstance(error, hub.HFValidationError):
+        return ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return ModelNotFound(f"The hub answered with error {status} for {name}.", "Try again in a while.")
+    if isinstance(error, OSError | hub.OfflineModeIsEnabled) or type(error).__module__.startswith("httpx"):
+        return ModelNotFound(
+            "The hub cannot be reached: this machine seems to be offline.",
+            "Connect it and try again; what has arrived is kept. Models that are here work without.",
+        )
+    return ModelNotFound(f"{name} could not be fetched: {type(error).__name__}.", "Try again in a while.")
+
+
+def _gated(name: str) -> ModelNotFound:
+    from huggingface_hub import constants, get_token
+
+    page = f"{constants.ENDPOINT}/{name}"
+    if get_token():
+        remedy = f"Open {page} with the account of your key, accept its licence, and try again once it is granted."
+    else:
+        remedy = (
+            f"Open {page}, sign in, and accept its licence. Then run `hf auth login` in a terminal, or set HF_TOKEN "
+            "to a key of your account, and try again."
+        )
+    return ModelNotFound(f"{name} is given out only to people who have accepted its licence.", remedy)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""Where models lie on this machine: folders that a person names, our own downloads, and the cache of the hub's tools.
+
+Owns the folder ``models`` inside the data folder, one folder per model as owner/name. Looks; fetches nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.core.settings import is_hub_id
+from app.models.hub import MARKER
+from engine.errors import ModelError, ModelNotFound
+from engine.model import weights
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+class LocalModels:
+    """Args:
+    folder: where downloads are kept.
+    environ: says where the hub's own tools keep theirs.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self._folder = folder
+        self._environ = environ
+
+    def own(self, name: str) -> Path:
+        """Where a download of this hub id belongs.
+
+        Raises:
+            ModelNotFound: it is no hub id.
+        """
+        if not _ID.fullmatch(name) or ".." in name:
+            raise ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
+        owner, _, title = name.partition("/")
+        return self._folder / owner / title
+
+    def find(self, name: str) -> str | None:
+        """What the engine is given to load this model from this machine, or None if it is not here whole.
+
+        Raises:
+            ModelNotFound: it is neither a folder of this machine nor a hub id.
+            ModelError: the folder's weights are damaged.
+        """
+        if not is_hub_id(name):
+            folder = Path(name).expanduser()
+            if not folder.is_dir():
+                raise ModelNotFound(f"There is no folder {name}.", "Check the path.")
+            weights.check_folder(folder)
+            return str(folder)
+        own = self.own(name)
+        if (own / MARKER).is_file():
+            weights.check_folder(own)
+            return str(own)
+        cached = self._cached(name)
+        return name if cached is not None and _is_whole(cached) else None
+
+    def folder(self, name: str) -> Path | None:
+        """The folder in which this model's settings can be read, if it is here."""
+        if not is_hub_id(name):
+            return Path(name).expanduser()
+        own = self.own(name)
+        return own if (own / MARKER).is_file() else self._cached(name)
+
+    def size(self, name: str) -> int:
+        """Bytes of what has arrived of a download."""
+        folder = self.own(name)
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
+
+    def _cached(self, name: str) -> Path | None:
+        """The newest revision in the cache of the hub's tools."""
+        cache = self._hub_cache() / f"models--{name.replace('/', '--')}"
+        try:
+            revision = (cache / "refs" / "main").read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        folder = cache / "snapshots" / revision
+        return folder if revision and Path(revision).name == revision and folder.is_dir() else None
+
+    def _hub_cache(self) -> Path:
+        if self._environ.get("HF_HUB_CACHE"):
+            return Path(self._environ["HF_HUB_CACHE"]).expanduser()
+        if self._environ.get("HF_HOME"):
+            return Path(self._environ["HF_HOME"]).expanduser() / "hub"
+        return Path(self._environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface" / "hub"
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return (folder / "config.json").is_file() and weights.check_folder(folder) > 0
+    except ModelError:  # other tools leave downloads half done: ours begins its own
+        return False

@@ -1,0 +1,243 @@
+"""A server that speaks OpenAI's protocol, asked with the official client: its address, its models, a chat as a stream.
+
+The key and the book go to the named host only: no redirect is followed, headers that tell of this machine are left out,
+and proxies are asked for other machines alone. What a server answers is bounded before it is kept, and its own words
+are shown to a person in one short line at most.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from engine.errors import Busy, ContextTooSmall, EngineError, ModelNotFound, OptionError, TrifoldError
+
+if TYPE_CHECKING:
+    import openai
+
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 600.0  # a server may read a whole book before its first word
+_LIST_SECONDS = 10.0
+_LONGEST_LINE = 1 << 20  # bytes
+_WORDS = 200  # characters of a server's own explanation that are shown
+_HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
+_TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)  # of JSON that is something else
+_EXAMPLE = "It looks like http://127.0.0.1:8000/v1 or https://gpu.example.org/v1."
+_MOST_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Address:
+    """``base`` ends before /chat/completions; ``host`` is what a person is shown."""
+
+    base: str
+    host: str
+    stays_here: bool
+    encrypted: bool
+
+
+def parse_address(text: str) -> Address:
+    """Read an address that a person typed.
+
+    Raises:
+        OptionError: it is none, or holds a password.
+    """
+    text = text.strip()
+    if "://" not in text:
+        text = f"http://{text}"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise OptionError("This is not an address of a server.", _EXAMPLE) from None
+    if parts.scheme not in ("http", "https") or not host or len(text) > _MOST_CHARACTERS or not text.isprintable():
+        raise OptionError("This is not an address of a server.", _EXAMPLE)
+    if parts.username or parts.password or parts.query or parts.fragment or " " in text:
+        raise OptionError("The address holds more than a server and a path.", "Put the key into its own field.")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+    shown = host if port is None else f"{host}:{port}"
+    return Address(f"{parts.scheme}://{parts.netloc}{path}", shown, _stays_here(host), parts.scheme == "https")
+
+
+def _stays_here(host: str) -> bool:
+    """By its spelling alone: a name could mean another machine by the time it is used."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Client:
+    """Args:
+    address: the server.
+    key: its key, or "".
+    """
+
+    def __init__(self, address: Address, key: str = "") -> None:
+        self._address = address
+        self._key = key
+
+    async def models(self) -> list[dict[str, Any]]:
+        """What the server offers: entries with an ``id``.
+
+        Raises:
+            TrifoldError: it cannot be reached, wants another key, or speaks something else.
+        """
+        async with self._open(_LIST_SECONDS) as client:
+            try:
+                listed: Any = (await client.models.list()).to_dict(warnings=False)
+                return [entry for entry in listed["data"] if isinstance(entry["id"], str)]
+            except _UNREADABLE as error:
+                raise EngineError(
+                    "The server does not speak OpenAI's protocol.", "Check the address; it often ends in /v1."
+                ) from error
+
+    async def chat(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The chunks of one streamed answer; the connection ends when the iteration does.
+
+        Args:
+            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` takes what is not OpenAI's.
+
+        Raises:
+            TrifoldError: as ``models``; or the server is busy, finds the book too long, or breaks off.
+        """
+        complete = False
+        async with self._open(SILENCE_SECONDS) as client, await client.chat.completions.create(**body) as stream:
+            chunks = aiter(stream)
+            while True:
+                try:
+                    chunk = (await anext(chunks)).to_dict(warnings=False)
+                except StopAsyncIteration:
+                    break
+                except _UNREADABLE as error:
+                    raise EngineError("The server's answer cannot be read.", "Choose another server.") from error
+                complete = complete or bool(finish_of(chunk))
+                yield chunk
+        if not complete:
+            raise EngineError("The server broke off before its answer was complete.", "Ask again.")
+
+    @asynccontextmanager
+    async def _open(self, silence: float) -> AsyncIterator[openai.AsyncOpenAI]:
+        """A connection whose errors have words for a person."""
+        import openai  # takes a second or two, which only those wait for who use a server elsewhere
+
+        http = openai.DefaultAsyncHttpxClient(
+            trust_env=not self._address.stays_here,  # a proxy must not see what stays on this machine
+            follow_redirects=False,
+            event_hooks={"request": [self._keep_headers], "response": [_bound]},
+        )
+        client = openai.AsyncOpenAI(
+            base_url=self._address.base,
+            api_key=self._key or "none",
+            timeout=openai.Timeout(silence, connect=CONNECT_SECONDS),
+            max_retries=0,
+            http_client=http,
+        )
+        try:
+            async with client:
+                yield client
+        except openai.APIStatusError as error:
+            raise self._refusal(error.status_code, error.response.content) from error
+        except openai.APIConnectionError as error:
+            raise self._broken(error) from error
+        except openai.APIError as error:
+            said = _said(json.dumps(error.body).encode())
+            raise EngineError(f"The server reports an error. {said}".strip(), "Ask again.") from error
+
+    async def _keep_headers(self, request: httpx2.Request) -> None:
+        """What the protocol needs. The client would add system, versions and keys of the environment."""
+        for name in request.headers.keys() - set(_HEADERS):
+            del request.headers[name]
+        request.headers["accept-encoding"] = "identity"  # a few bytes must not unpack to gigabytes
+        if self._key:
+            request.headers["authorization"] = f"Bearer {self._key}"
+
+    def _refusal(self, status: int, content: bytes) -> TrifoldError:
+        said = _said(content)
+        host = self._address.host
+        if status in (401, 403):
+            return OptionError(f"{host} does not accept this key.", "Enter the key of that server.")
+        if status == 404:
+            return ModelNotFound(f"{host} does not know this model or this address. {said}".strip(), "Check both.")
+        if status == 429:
+            return Busy(f"{host} is busy. {said}".strip(), "Try again in a moment.")
+        if status in (400, 413, 422) and any(word in said.lower() for word in _TOO_LONG):
+            return ContextTooSmall(
+                f"The book does not fit into the model at {host}. {said}".strip(), "Read fewer pages."
+            )
+        return EngineError(
+            f"{host} answered with error {status}. {said}".strip(), "Try again, or choose another server."
+        )
+
+    def _broken(self, error: Exception) -> EngineError:
+        host = self._address.host
+        if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return EngineError(f"Nobody answers at {host}.", "Start that server, or check its address.")
+        if isinstance(error.__cause__, httpx2.TimeoutException):
+            return EngineError(f"{host} has fallen silent.", "Try again, or choose another server.")
+        return EngineError(f"The connection to {host} broke.", "Try again.")
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Let no answer take memory without end, and unpack nothing: packed answers were not asked for."""
+    response.headers.pop("content-encoding", None)
+    response.stream = _BoundedLines(response.stream)
+
+
+class _BoundedLines(httpx2.AsyncByteStream):
+    """A body with a limit to its lines; JSON that is no stream of events is one line."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for block in self._body:
+            _, newline, after = block.rpartition(b"\n")
+            length = len(after) if newline else length + len(after)
+            if length > _LONGEST_LINE:
+                raise EngineError("The server's answer has a line without end.", "Choose another server.")
+            yield block
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _said(content: bytes) -> str:
+    """The server's own explanation, on one line."""
+    try:
+        said = json.loads(content)
+        for key in ("error", "message"):
+            said = said.get(key, said) if isinstance(said, dict) else said
+    except (ValueError, RecursionError):
+        return ""
+    line = " ".join(said.split()) if isinstance(said, str) else ""
+    line = "".join(character for character in line if character.isprintable())
+    return line if len(line) <= _WORDS else line[:_WORDS] + "…"
+
+
+def text_of(chunk: Mapping[str, Any]) -> str:
+    """The new words in a chunk."""
+    choice = _choice(chunk)
+    words = (choice.get("delta") or {}).get("content")
+    return words if isinstance(words, str) else ""
+
+
+def finish_of(chunk: Mapping[str, Any]) -> str:
+    """Why the answer ended, if this chunk says so."""
+    return str(_choice(chunk).get("finish_reason") or "")
+
+
+def _choice(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    choices: Sequence[Any] = chunk.get("choices") or ()
+    return choices[0] if choices and isinstance(choices[0], dict) else {}

@@ -1,0 +1,406 @@
+"""A server elsewhere behind the methods of ``engine.Engine``: the page, the chats and /v1 need not know which it is.
+
+It is asked in OpenAI's protocol (``openai_client``). Reading a book here means sending it once, so that the
+server has it in its prefix cache when the first question comes. A thread per request drives the connection; a
+cancelled request closes it within a moment. Retrieval scores, acceptance and tiers of KV are the server's own business
+and stay empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from app.core.settings import Remote
+from app.models.openai_client import Client, finish_of, parse_address, text_of
+from engine import BookInfo, EngineConfig, ModelInfo, Request, SamplingParams, Status, Turn
+from engine.config import Mode
+from engine.document import Document
+from engine.errors import (
+    Closed,
+    EngineError,
+    InputError,
+    ModelNotFound,
+    TrifoldError,
+)
+from engine.events import (
+    Acceptance,
+    AnswerDone,
+    AnswerStarted,
+    BookRead,
+    Event,
+    Failed,
+    Figures,
+    KvBytes,
+    Loading,
+    StopReason,
+    TextDelta,
+    TimeSplit,
+)
+from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit
+from engine.prompt import book_message
+from engine.worker import Admission
+
+logger = logging.getLogger(__name__)
+
+ARCHITECTURE = "remote"
+"""What ``ModelInfo.architecture`` says, so that a page can tell."""
+
+DEFAULT_CONTEXT = 131_072  # tokens, for servers that do not say
+_LOOK_SECONDS = 0.1
+_CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
+
+_CHARACTERS_PER_TOKEN = 3.5  # a careful guess; the server's own count takes its place once it has read the book
+
+
+class RemoteEngine:
+    """Args:
+    remote: the server, its key, its model ("": the first that it offers) and, where it does not say it, its context.
+    """
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._address = parse_address(remote.address)
+        self._client = Client(self._address, remote.key)
+        self._lock = threading.Lock()
+        self._admission = Admission(reading="a book is being sent")
+        self._document: Document | None = None
+        self._book_tokens = 0
+        self._model = remote.model
+        self._is_trifold = False
+        self._failure: TrifoldError | None = None
+        self._ready = threading.Event()
+        self._status = Status("loading", f"Asking {self._address.host} for its models.")
+        threading.Thread(target=self._connect, name="trifold-remote", daemon=True).start()
+
+    @property
+    def config(self) -> EngineConfig | None:
+        """How the server decodes is its own business."""
+        return None
+
+    def status(self) -> Status:
+        return self._status
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        """Raises:
+        TrifoldError: the server cannot be used.
+        """
+        self._ready.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return self._status
+
+    def measure(self, document: Document) -> BookFit:
+        """Guess a book's tokens from its characters and say whether it fits."""
+        self.wait_ready()
+        return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)
+
+    def read(
+        self,
+        document: Document,
+        *,
+        fit: bool = False,
+        resume: bool = False,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        """Send a book, so that the server has it when the first question comes.
+
+        Raises:
+            Busy: something else is under way.
+            Closed: this has been closed.
+        """
+        if fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
+            document = document.select(document.pages[0].number, document.pages[pages - 1].number)
+        return self._submit(Request("reading", cancel), lambda: self._read(document), wait)
+
+    def ask(
+        self,
+        question: str,
+        history: Sequence[Turn] = (),
+        sampling: SamplingParams | None = None,
+        mode: Mode = "hierarchical",
+        begun: str = "",
+        chat: str = "",
+        *,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Request:
+        """Ask about the book that was read. Raises as ``read``. Nothing of a ``chat`` is kept here."""
+        turns, how = tuple(history), sampling or SamplingParams()
+        return self._submit(Request("answering", cancel), lambda: self._ask(question, turns, how, begun), wait)
+
+    def finish_saving(self) -> str:
+        """Nothing of a book is kept here."""
+        return ""
+
+    def close(self) -> None:
+        self._admission.refuse(Closed("The connection has been closed.", "Start Trifold again."))
+        with self._lock:
+            self._status = replace(self._status, state="closed", detail="The connection has been closed.")
+
+    # Connecting ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        try:
+            offered = asyncio.run(self._client.models())
+            wanted = self._remote.model
+            entry = next((entry for entry in offered if wanted in ("", entry["id"])), None)
+            if entry is None:
+                names = ", ".join(found["id"] for found in offered[:5]) or "none"
+                raise ModelNotFound(
+                    f"{self._address.host} has no model {wanted}".rstrip() + ".", f"It offers: {names}."
+                )
+            self._model = entry["id"]
+            self._is_trifold = entry.get("owned_by") == "trifold"
+            self._settle(Status("idle", "Ready for a book.", model=self._info(entry)))
+        except TrifoldError as error:
+            self._failure = error
+            self._settle(Status("failed", str(error)))
+        except Exception:  # whatever it is, the person is told
+            logger.exception("connecting failed")
+            self._failure = EngineError(f"{self._address.host} could not be asked.", "Check its address.")
+            self._settle(Status("failed", str(self._failure)))
+        finally:
+            self._ready.set()
+
+    def _settle(self, status: Status) -> None:
+        with self._lock:
+            if self._status.state != "closed":
+                self._status = status
+
+    def _info(self, entry: dict[str, Any]) -> ModelInfo:
+        said = next((entry[key] for key in _CONTEXT_KEYS if type(entry.get(key)) is int and entry[key] > 0), None)
+        return ModelInfo(
+            name=self._model,
+            path=self._address.base,
+            parameters=0,
+            architecture=ARCHITECTURE,
+            context_limit=self._remote.context or said or DEFAULT_CONTEXT,
+            dtype="",
+            device=self._address.host,
+            vocabulary=0,
+            kv_bytes_per_token=0,
+            draft_name=None,
+            draft_parameters=None,
+        )
+
+    # Requests ------------------------------------------------------------------------------------------------
+
+    def _submit(self, request: Request, work: Callable[[], AsyncIterator[Event]], wait: float) -> Request:
+        if self._failure is not None:
+            raise self._failure
+        self._admission.admit(request, wait)
+        with self._lock:
+            if self._status.state != "closed":
+                self._status = replace(self._status, state=request.state, detail="")
+        threading.Thread(target=self._run, args=(request, work), name="trifold-remote", daemon=True).start()
+        return request
+
+    def _run(self, request: Request, work: Callable[[], AsyncIterator[Event]]) -> None:
+        try:
+            final = asyncio.run(_drive(request, work()))
+        except TrifoldError as error:
+            final = Failed(error.cause, error.remedy, type(error).__name__)
+        except Exception:  # the next question must be possible whatever this one met
+            logger.exception("a remote request failed")
+            final = Failed(f"Something went wrong with {self._address.host}.", "Try again.", "EngineError")
+        with self._lock:
+            if self._status.state != "closed":
+                self._status = replace(self._status, state="idle", book=self._book())
+        self._admission.end()
+        request.put(final)
+
+    async def _read(self, document: Document) -> AsyncIterator[Event]:
+        if not any(page.text.strip() for page in document.pages):
+            raise InputError("There is no text in this document.", "Choose another one.")
+        began = time.monotonic()
+        self._document = None
+        yield Loading(f"Sending the book to {self._address.host}.")
+        body = self._body(document, [{"role": "user", "content": "Which book is this?"}], SamplingParams(max_tokens=1))
+        metrics = RemoteMetrics(began, 0, 0)
+        async for chunk in self._client.chat(body):
+            metrics.usage(chunk.get("usage") or {})
+            yield Loading(f"{self._address.host} has read the book.")
+        tokens = metrics.prompt_tokens or sum(guess_tokens(page.text) for page in document.pages)
+        self._document, self._book_tokens = document, tokens
+        seconds, pages = max(time.monotonic() - began, 1e-9), len(document.pages)
+        yield BookRead(tokens, tokens, pages, pages, seconds, tokens / seconds, KvBytes(), stopped=False)
+
+    async def _ask(
+        self, question: str, history: tuple[Turn, ...], how: SamplingParams, begun: str
+    ) -> AsyncIterator[Event]:
+        document = self._document
+        if document is None:
+            raise InputError("No book is open.", "Open one first.")
+        if begun:
+            raise InputError("Another machine's answer cannot be continued where it was cut.", "Ask again.")
+        messages = [
+            message
+            for turn in (*history, Turn(question, ""))
+            for message in ({"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer})
+        ][:-1]
+        asked = time.monotonic()
+        limit = self._status.model.context_limit if self._status.model else 0
+        metrics = RemoteMetrics(asked, self._book_tokens, limit)
+        answer, reason = "", StopReason.CANCELLED
+        try:
+            async for chunk in self._client.chat(self._body(document, messages, how)):
+                metrics.usage(chunk.get("usage") or {})
+                if finish := finish_of(chunk):
+                    reason = _ENDS.get(finish, StopReason.END)
+                if words := text_of(chunk):
+                    if not answer:
+                        yield AnswerStarted(metrics.prompt_tokens, 0, time.monotonic() - asked)
+                    metrics.chunk(time.monotonic())
+                    answer += words
+                    yield TextDelta(words, (), (), metrics.figures())
+        except asyncio.CancelledError:
+            yield AnswerDone(answer, (), (), StopReason.CANCELLED, metrics.figures())
+            raise
+        yield AnswerDone(answer, (), (), reason, metrics.figures())
+
+    def _body(self, document: Document, messages: list[dict[str, str]], how: SamplingParams) -> dict[str, Any]:
+        """The request. Its first message is the same for every question about a book, byte for byte."""
+        text = "\n\n".join(page.text for page in document.pages)
+        book = {"role": "system", "content": book_message(document.title, text)}
+        seed = {} if how.seed is None else {"seed": how.seed}
+        extra: dict[str, Any] = {"top_k": how.top_k} if how.top_k else {}  # beyond OpenAI's own options
+        if self._is_trifold:
+            extra["trifold"] = {"book": "messages"}
+        return {
+            "model": self._model,
+            "messages": [book, *messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": how.temperature,
+            "top_p": how.top_p,
+            "max_tokens": how.max_tokens,
+            **seed,
+            "extra_body": extra,
+        }
+
+    def _book(self) -> BookInfo | None:
+        if self._document is None:
+            return None
+        pages = len(self._document.pages)
+        return BookInfo(self._document.title, self._book_tokens, self._book_tokens, pages, pages)
+
+
+async def _drive(request: Request, events: AsyncIterator[Event]) -> Event:
+    """Deliver events until the final one, which is returned; a cancelled request closes its connection."""
+    final: list[Event] = []
+
+    async def deliver() -> None:
+        async for event in events:
+            if isinstance(event, BookRead | AnswerDone):
+                final.append(event)
+            else:
+                request.put(event)
+
+    task = asyncio.ensure_future(deliver())
+    while not task.done() and not request.cancelled:
+        await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+    return final[-1] if final else _nothing(request)
+
+
+def _nothing(request: Request) -> Event:
+    if request.state == "reading":
+        return BookRead(0, 0, 0, 0, 0.0, 0.0, KvBytes(), stopped=True)
+    return Failed("The question was stopped before it was answered.", "", "EngineError")
+
+
+def fit_of(document: Document, limit: int) -> BookFit:
+    """Compare a book with a window of ``limit`` tokens."""
+    room, tokens, pages = limit - MIN_CHAT_TOKENS, 0, 0
+    for page in document.pages:
+        tokens += guess_tokens(page.text)
+        pages += tokens <= room
+    count = f"{len(document.pages):,} {document.unit}s, about {tokens:,} tokens"
+    if tokens <= room:
+        return BookFit(tokens, limit, True, pages, 0, f"{count} of {limit:,}: it fits.")
+    sentence = f"{count}: too long for the window of {limit:,}. The first {pages:,} {document.unit}s fit."
+    return BookFit(tokens, limit, False, pages, 0, sentence)
+
+
+def guess_tokens(text: str) -> int:
+    return int(len(text) / _CHARACTERS_PER_TOKEN) + 1
+
+
+class RemoteMetrics:
+    """Figures of an answer that another machine writes: what can be seen from here, by the engine's own names.
+
+    Times are seconds of one clock. A chunk counts as one token until the server says how many there were."""
+
+    def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:
+        self._asked = asked
+        self._limit = limit
+        self._prompt = prompt_tokens
+        self._cached = 0
+        self._tokens = 0
+        self._first: float | None = None
+        self._last = asked
+        self._gaps: list[float] = []
+
+    def chunk(self, now: float) -> None:
+        """New words have come."""
+        self._tokens += 1
+        if self._first is None:
+            self._first = now
+        else:
+            self._gaps.append((now - self._last) * 1000.0)
+        self._last = now
+
+    def usage(self, usage: Mapping[str, Any]) -> None:
+        """What the server has counted."""
+        details = usage.get("prompt_tokens_details") or {}
+        self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
+        self._tokens = _count(usage.get("completion_tokens"), self._tokens)
+        self._cached = min(self._prompt, _count(details.get("cached_tokens"), 0))
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._prompt
+
+    def figures(self) -> Figures:
+        seconds = self._last - self._first if self._first is not None else 0.0
+        mean = seconds * 1000.0 / (self._tokens - 1) if self._tokens > 1 else None
+        return Figures(
+            mode=ARCHITECTURE,
+            answer_tokens=self._tokens,
+            rounds=0,
+            ttft_s=self._first - self._asked if self._first is not None else None,
+            ms_per_token_mean=mean,
+            ms_per_token_p50=_part(self._gaps, 0.5),
+            ms_per_token_p95=_part(self._gaps, 0.95),
+            tokens_per_s=1000.0 / mean if mean else None,
+            middle=Acceptance(),
+            verify=Acceptance(),
+            mean_acceptance_length=None,
+            plain_ms=None,
+            speedup_vs_plain=None,
+            time_split=TimeSplit(),
+            kv_bytes=KvBytes(),
+            prompt_tokens=self._prompt,
+            prefilled_tokens=self._prompt - self._cached,
+            context_tokens=self._prompt + self._tokens,
+            context_limit=self._limit,
+        )
+
+
+def _count(value: Any, otherwise: int) -> int:
+    return value if type(value) is int and value >= 0 else otherwise
+
+
+def _part(values: list[float], share: float) -> float | None:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,0 +1,362 @@
+"""One change of model, from the click to the first question that the new one answers. Read this first.
+
+    chosen -> on this machine? else download -> close the old engine, load the new one -> kept as the choice
+           -> the open book is read again      (did not load: the former one comes back, with the reason)
+
+``ModelSwitch`` owns the one thread that does it, and what the page is told meanwhile; ``install`` sees that a pair
+is on this machine, small files first, so that what cannot work is known before gigabytes are fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.core import settings
+from app.core.settings import NO_DRAFT, ModelChoice, Remote, Settings
+from app.models import fit
+from app.models.catalogue import known
+from app.models.engine_proxy import EngineProxy
+from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, shape_of
+from app.models.hub import Cancelled, Download, Progress
+from app.models.local import LocalModels
+from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
+
+logger = logging.getLogger(__name__)
+
+MODELS_FOLDER = "models"
+SHARED = 0.95
+"""A draft must know this share of the tokens by the same ids (as in ``engine.model.decoder.check_vocabulary``)."""
+_TOKENIZER = "tokenizer.json"
+
+MakeEngine = Callable[[Any], Any]
+"""From the engine's configuration to an engine that is being loaded."""
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class SwitchState:
+    """What is under way. ``stage``: "" (nothing), "looking", "downloading", "loading"; ``wanted`` is its choice."""
+
+    stage: str = ""
+    wanted: ModelChoice | None = None
+    progress: Progress | None = None
+    cause: str = ""
+    remedy: str = ""
+    note: str = ""
+
+
+class ModelSwitch:
+    """Every method returns at once and may be called from any thread.
+
+    Args:
+        proxy: where the engine stands.
+        settings: of this start; its model is the first one.
+        make_engine: makes a local engine.
+        again: called when another model has been loaded: the open book has to be read by it.
+    """
+
+    def __init__(
+        self, proxy: EngineProxy, settings: Settings, make_engine: MakeEngine, again: Callable[[], None] = lambda: None
+    ) -> None:
+        self.proxy = proxy
+        self.again = again
+        self._settings = settings
+        self._make_engine = make_engine
+        self._local_models = LocalModels(settings.data / MODELS_FOLDER)
+        self._lock = threading.Lock()
+        self._state = SwitchState()
+        self._download: Download | None = None
+        self._present: ModelChoice | None = None
+
+    @property
+    def state(self) -> SwitchState:
+        return self._state
+
+    @property
+    def present(self) -> ModelChoice | None:
+        """What answers now; None until the first model has been loaded."""
+        return self._present or (None if self.proxy.empty else self._first)
+
+    @property
+    def _first(self) -> ModelChoice:
+        return ModelChoice(self._settings.model, self._settings.draft, self._settings.remote)
+
+    @property
+    def local_models(self) -> LocalModels:
+        return self._local_models
+
+    @property
+    def data(self) -> Path:
+        return self._settings.data
+
+    @property
+    def kv(self) -> str:
+        return self._settings.kv
+
+    @property
+    def quantization(self) -> str:
+        return self._settings.quantization
+
+    def begin(self) -> None:
+        """Load what this start's settings name."""
+        self._start(self._first, first=True)
+
+    def use(self, model: str, draft: str | None) -> None:
+        """Let another pair answer: hub ids or folders.
+
+        Raises:
+            Busy: another change is under way.
+            OptionError: no model is named.
+        """
+        if not model.strip():
+            raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+        named = (draft or "").strip()
+        self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named))
+
+    def use_remote(self, remote: Remote, confirmed: bool) -> None:
+        """Let a server answer; the local pair stays chosen for when it is left.
+
+        Raises:
+            Busy: another change is under way.
+            OptionError: the address is none, or leads off this machine and nobody has agreed to that.
+        """
+        from app.models.openai_client import parse_address
+
+        found = parse_address(remote.address)
+        if not found.stays_here and not confirmed:
+            unprotected = "" if found.encrypted else " The connection is not encrypted."
+            raise OptionError(
+                f"{found.host} is another machine: the book and the chat will be sent there.{unprotected}",
+                "Confirm it if you want that.",
+            )
+        present = self._present or self._first
+        self._start(replace(present, remote=replace(remote, address=found.base)))
+
+    def leave_remote(self) -> None:
+        """Back to the local pair. Raises ``Busy``."""
+        present = self._present or self._first
+        self._start(replace(present, remote=None))
+
+    def cancel(self) -> None:
+        """Stop a download; what has arrived is kept."""
+        with self._lock:
+            if self._download is not None:
+                self._download.cancel()
+
+    # The thread ----------------------------------------------------------------------------------------------
+
+    def _start(self, wanted: ModelChoice, first: bool = False) -> None:
+        with self._lock:
+            if self._state.stage:
+                raise Busy("Another model is being brought in.", "Wait for it, or stop its download.")
+            self._state = SwitchState("looking", wanted)
+            self._download = Download()
+        threading.Thread(target=self._run, args=(wanted, first), name="trifold-setup", daemon=True).start()
+
+    def _run(self, wanted: ModelChoice, first: bool) -> None:
+        try:
+            note = self._change(wanted)
+            self._present = wanted
+            self._finish(note=note)
+        except Cancelled:
+            self._finish(note="The download was stopped. What has arrived is kept.")
+            if first:
+                self.proxy.fail(ResourceError("The download of the model was stopped.", "Choose a model."))
+            return
+        except TrifoldError as error:
+            self._finish(cause=error.cause, remedy=error.remedy)
+            if first:
+                self.proxy.fail(error)
+            return
+        except Exception:  # the page must say something whatever broke; the log keeps the trace
+            logger.exception("changing the model failed")
+            surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try it again.")
+            self._finish(cause=surprise.cause, remedy=surprise.remedy)
+            if first:
+                self.proxy.fail(surprise)
+            return
+        if not first:
+            self._keep(wanted)
+            self.again()
+
+    def _change(self, wanted: ModelChoice) -> str:
+        """Bring the models and exchange the engine. Returns a note for the person."""
+        former = self.present
+        make, note = self._maker(wanted)
+        self._show(stage="loading", progress=None)
+        try:
+            self.proxy.put(make, "The model is being loaded.")
+        except Exception as error:
+            if former is not None:
+                self._go_back(former)
+            elif isinstance(error, TrifoldError):
+                self.proxy.fail(error)
+            raise
+        return note
+
+    def _maker(self, wanted: ModelChoice) -> tuple[Callable[[], Any], str]:
+        if (remote := wanted.remote) is not None:
+            from app.models.remote import RemoteEngine
+
+            return lambda: RemoteEngine(remote), ""
+        download = self._download or Download()
+        space = fit.measure(self.data, self.proxy.status(), kv=self.kv, quantization=self.quantization)
+        installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)
+        config = self._config(wanted, installed.model, installed.draft)
+        return lambda: self._make_engine(config), installed.note
+
+    def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> Any:
+        """The engine's settings; a window that was asked for belongs to the model that it was asked with."""
+        same = wanted.model == self._settings.model
+        context = self._settings.context if same else None
+        return replace(self._settings, model=model, draft=draft, context=context).engine_config()
+
+    def _go_back(self, former: ModelChoice) -> None:
+        """The former model, which is on this machine; if even that fails, the page says so."""
+        self._show(stage="loading", progress=None)
+        try:
+            make, _ = self._maker(former)
+            self.proxy.put(make, "The former model is being loaded again.")
+        except TrifoldError as error:
+            self.proxy.fail(error)
+        else:
+            self.again()
+
+    def _progress(self, progress: Progress) -> None:
+        self._show(stage="downloading", progress=progress)
+        part = progress.done / progress.total if progress.total else 0.0
+        self.proxy.tell(f"{progress.name} is being downloaded: {part:.0%}.")
+
+    def _show(self, **changes: Any) -> None:
+        with self._lock:
+            self._state = replace(self._state, **changes)
+
+    def _finish(self, cause: str = "", remedy: str = "", note: str = "") -> None:
+        with self._lock:
+            self._state = SwitchState(wanted=self._state.wanted, cause=cause, remedy=remedy, note=note)
+            self._download = None
+
+    def _keep(self, chosen: ModelChoice) -> None:
+        try:
+            settings.save(self.data, chosen)
+        except OSError as error:  # the model answers all the same; only the next start forgets it
+            logger.warning("the choice of the model could not be kept: %s", error.strerror)
+
+
+# A pair on this machine ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the engine is given to load; ``note`` says why there is no draft where one was wanted."""
+
+    model: str
+    draft: str | None
+    note: str = ""
+
+
+def install(
+    local_models: LocalModels,
+    download: Download,
+    target: str,
+    draft: str | None,
+    show: Show,
+    free: FreeMemory | None = None,
+) -> Installed:
+    """Make sure that a pair is on this machine.
+
+    Args:
+        room: what the machine has; None leaves the question to the engine.
+
+    Raises:
+        TrifoldError: a model is not to be had, damaged, not supported or too large for this machine.
+        Cancelled: the person has stopped the download.
+    """
+    here = local_models.find(target)
+    draft_here = local_models.find(draft) if draft else None
+    if here and (draft_here or not draft):
+        return Installed(here, draft_here)
+    at = _settings(local_models, download, target, here)
+    draft, note = _usable_draft(local_models, download, at, draft, draft_here)
+    if free is not None:
+        _check_memory(at, _shape(local_models, draft) if draft else None, target, free)
+    here = here or _download(local_models, download, target, show)
+    return Installed(here, (draft_here or _download(local_models, download, draft, show)) if draft else None, note)
+
+
+def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:
+    """The folder with a model's settings and tokenizer, fetched if need be; checked for a kind that is supported."""
+    folder = (local_models.folder(name) if here else None) or local_models.own(name)
+    if here is None:
+        download.get(name, folder, lambda _: None, weights=False)  # small files: the progress of weights is what counts
+    shape_of(read_config(folder), name)
+    return folder
+
+
+def _usable_draft(
+    local_models: LocalModels, download: Download, target: Path, draft: str | None, here: str | None
+) -> tuple[str | None, str]:
+    """A draft that cannot be used is left out: the answers are the same without it."""
+    if draft is None:
+        return None, ""
+    try:
+        folder = _settings(local_models, download, draft, here)
+    except ModelNotFound:
+        raise
+    except ModelError as error:
+        return None, f"Without a draft model: {error.cause}"
+    if shares_vocabulary(target, folder) is False:
+        return None, f"Without a draft model: {draft} speaks another vocabulary."
+    return draft, ""
+
+
+def _shape(local_models: LocalModels, name: str) -> ModelShape | None:
+    folder = local_models.folder(name) or local_models.own(name)
+    model = known(name)
+    return shape_of(read_config(folder), name) if folder.is_dir() else model.shape if model else None
+
+
+def _check_memory(target: Path, draft: ModelShape | None, name: str, free: FreeMemory) -> None:
+    found = fit_pair(shape_of(read_config(target), name), draft, free)
+    if found.verdict == "none":
+        raise ResourceError(f"{name}: {found.sentence}", "Choose a smaller model, or close other programs.")
+
+
+def _download(local_models: LocalModels, download: Download, name: str, show: Show) -> str:
+    download.get(name, local_models.own(name), show)
+    found = local_models.find(name)
+    if found is None:
+        raise ModelError(f"{name} is not whole although its download has ended.", "Try it again.")
+    return found
+
+
+def shares_vocabulary(target: Path, draft: Path) -> bool | None:
+    """Whether two model folders share a vocabulary; None where it cannot be told from their files.
+
+    The engine compares the tokenizers themselves when it loads them; this keeps people from downloading a draft that
+    would be refused then.
+    """
+    theirs, ours = _tokens(target), _tokens(draft)
+    if not theirs or not ours:
+        return None
+    both = theirs.keys() & ours.keys()
+    alike = all(theirs[token] == ours[token] for token in both)
+    return alike and len(both) >= SHARED * max(len(theirs), len(ours))
+
+
+def _tokens(folder: Path) -> dict[str, int]:
+    try:
+        content = json.loads((folder / _TOKENIZER).read_bytes())
+        vocabulary = content["model"]["vocab"]
+        added = {entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    if isinstance(vocabulary, list):  # unigram models: (token, score) in the order of ids
+        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
+    return {**vocabulary, **added}

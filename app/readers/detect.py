@@ -1,0 +1,243 @@
+"""What a file is, by its content, and the parser that reads it. Child only.
+
+A file's name only tells Markdown from plain text. What is no book is refused by its name. Owns what every book gets
+whatever its format, too: a title, an author, bounds.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from app.readers import archive, cleaning, docx, encoding
+from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
+
+_HEAD = 64 << 10
+_DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file."
+_SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
+_EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
+
+_MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"MZ", "is a Windows program", _DOCUMENTS),
+    (0, b"\x7fELF", "is a Linux program", _DOCUMENTS),
+    (0, b"\xcf\xfa\xed\xfe", "is a macOS program", _DOCUMENTS),
+    (0, b"\xce\xfa\xed\xfe", "is a macOS program", _DOCUMENTS),
+    (0, b"\xca\xfe\xba\xbe", "is a program", _DOCUMENTS),
+    (0, b"\x89PNG\r\n", "is an image (PNG)", _DOCUMENTS),
+    (0, b"\xff\xd8\xff", "is an image (JPEG)", _DOCUMENTS),
+    (0, b"GIF8", "is an image (GIF)", _DOCUMENTS),
+    (8, b"WEBP", "is an image (WebP)", _DOCUMENTS),
+    (0, b"II*\x00", "is an image (TIFF)", _DOCUMENTS),
+    (0, b"MM\x00*", "is an image (TIFF)", _DOCUMENTS),
+    (4, b"ftyp", "is a video or an image", _DOCUMENTS),
+    (0, b"RIFF", "is a sound or video file", _DOCUMENTS),
+    (0, b"ID3", "is a sound file (MP3)", _DOCUMENTS),
+    (0, b"OggS", "is a sound or video file (Ogg)", _DOCUMENTS),
+    (0, b"fLaC", "is a sound file (FLAC)", _DOCUMENTS),
+    (0, b"Rar!", "is a RAR archive", "Unpack it and open the document inside."),
+    (0, b"7z\xbc\xaf", "is a 7z archive", "Unpack it and open the document inside."),
+    (0, b"\x1f\x8b", "is a gzip archive", "Unpack it and open the document inside."),
+    (0, b"BZh", "is a bzip2 archive", "Unpack it and open the document inside."),
+    (0, b"\xfd7zXZ", "is an xz archive", "Unpack it and open the document inside."),
+    (0, b"\x28\xb5\x2f\xfd", "is a Zstandard archive", "Unpack it and open the document inside."),
+    (257, b"ustar", "is a tar archive", "Unpack it and open the document inside."),
+    (0, b"SQLite format 3", "is a database", _DOCUMENTS),
+    (0, b"{\\rtf", "is a rich text file (RTF)", _SAVE_DOCX),
+    (0, b"%!PS", "is a PostScript file", "Convert it to PDF."),
+    (0, b"AT&TFORM", "is a DjVu file", "Convert it to PDF."),
+    (60, b"BOOKMOBI", "is a Kindle book (MOBI or AZW3)", _EBOOK),
+    (60, b"TEXtREAd", "is a Palm book (PDB)", _EBOOK),
+    (60, b"TPZ3", "is a Kindle book (Topaz)", _EBOOK),
+    (0, b"TPZ0", "is a Kindle book (Topaz)", _EBOOK),
+    (0, b"\xeaDRMION", "is a Kindle book locked by copy protection (KFX)", "Only the shop's own program can open it."),
+    (0, b"CONT\x02\x00", "is a Kindle book (KFX)", _EBOOK),
+    (0, b"ITOLITLS", "is a Microsoft Reader book (LIT)", _EBOOK),
+    (0, b"L\x00R\x00F\x00", "is a Sony Reader book (LRF)", _EBOOK),
+    (0, b"\xffWPC", "is a WordPerfect file", _SAVE_DOCX),
+    (0, b"bplist00", "is a file of Apple's own (a web archive or a list of settings)", "Save it as PDF or text."),
+    (0, b"GGUF", "is a language model (GGUF)", _DOCUMENTS),
+    (0, b"wOFF", "is a font", _DOCUMENTS),
+    (0, b"wOF2", "is a font", _DOCUMENTS),
+    (0, b"OTTO\x00", "is a font", _DOCUMENTS),
+    (0, b"\x00\x01\x00\x00\x00", "is a font", _DOCUMENTS),
+    (0, b"L\x00\x00\x00\x01\x14\x02\x00", "is a shortcut (Windows)", _DOCUMENTS),
+    (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
+)
+_PLAIN_MAGIC = (b"{\\rtf", b"%!PS")  # formats that are text themselves; a tale may well begin with "RIFF"
+_OLE_KINDS = (  # what a stream inside is called tells the program
+    ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
+    ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
+    ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
+    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
+    ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
+)
+_ZIP_KINDS = (  # a name inside, or its end
+    (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
+    (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
+    (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
+    (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
+    ((), (".fb2",), "holds a FictionBook (FB2).", _EBOOK),
+)
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_XML_KINDS = (
+    ("FictionBook", "is a FictionBook (FB2).", _EBOOK),
+    ("svg", "is a drawing (SVG).", _DOCUMENTS),
+    ("opml", "is an outline (OPML).", "Export it as text or HTML."),
+    ("plist", "is a list of settings of Apple's.", _DOCUMENTS),
+)
+_FRAGMENT = re.compile(r"<(?:p|div|h[1-6]|table|ul|ol|section|article|span|title|meta|center)[\s>]", re.I)
+_HTML_NAMES = {".html", ".htm", ".xhtml"}
+_ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
+_MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
+_PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
+_HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
+_PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
+_HEADING = re.compile(r"^#{1,6} +\S", re.M)
+_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+
+
+_WARNINGS = 30  # that are said one by one
+_PARSERS = {
+    "pdf": "app.readers.pdf",
+    "epub": "app.readers.epub",
+    "docx": "app.readers.docx",
+    "html": "app.readers.markup",
+    "markdown": "app.readers.text",
+    "text": "app.readers.text",
+}
+_NOT_A_TITLE = re.compile(
+    r"^(untitled|title|document\d*|microsoft word.*|unknown|no title|none|noname"
+    r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
+    re.I,
+)
+_NOT_AN_AUTHOR = re.compile(
+    r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
+)
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a file of any known format.
+
+    Raises:
+        Refused: it cannot be read as a book.
+    """
+    kind = kind_of(path, limits)
+    parsed: Parsed = import_module(_PARSERS[kind]).parse(path, {**request, "kind": kind}, limits, step)
+    if len(parsed.sections) > limits.pages:
+        raise Refused(f"has more than {limits.pages:,} {parsed.unit}s.", "Split it into smaller files.")
+    characters = sum(len(section.text) for section in parsed.sections)
+    if characters > limits.characters:
+        raise Refused(
+            f"has {characters:,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
+        )
+    if not characters:
+        raise Refused("has no text in it.", "Choose a document with text.")
+    if len(parsed.warnings) > _WARNINGS:
+        more = len(parsed.warnings) - _WARNINGS
+        parsed.warnings[_WARNINGS:] = [f"There are {more:,} more warnings of this kind."]
+    parsed.title = _book_title(parsed, path)
+    parsed.author = _book_author(parsed.author)
+    count = len(parsed.sections)
+    parsed.outline = [
+        Heading(entry.title, min(max(entry.page, 1), count), max(entry.level, 0)) for entry in parsed.outline
+    ]
+    step(count, count, None)
+    return parsed
+
+
+def _book_title(parsed: Parsed, path: Path) -> str:
+    title = cleaning.one_line(parsed.title)
+    if sum(sign.isalnum() for sign in title) > 1 and not _NOT_A_TITLE.match(title):
+        return title
+    return cleaning.one_line(path.stem.replace("_", " ")) or "Untitled"
+
+
+def _book_author(author: str) -> str:
+    author = cleaning.one_line(author)
+    return "" if _NOT_AN_AUTHOR.match(author) else author
+
+
+def kind_of(path: Path, limits: Limits) -> str:
+    """ "pdf", "epub", "docx", "html", "markdown" or "text".
+
+    Raises:
+        Refused: the file is something else; says what.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if not head:
+        raise Refused("is empty (0 bytes).", "Get the file again.")
+    binary = _CONTROL.search(head[:1024]) is not None
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:1024]):
+        return "pdf"
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _zipped(path, limits)
+    if head.startswith(_OLE):
+        raise _old_office(path)
+    for place, magic, what, remedy in _MAGIC:
+        if head.startswith(magic, place) and (binary or magic in _PLAIN_MAGIC):
+            raise Refused(f"{what}, not a document.", remedy)
+    return _textual(head, path, limits)
+
+
+def _zipped(path: Path, limits: Limits) -> str:
+    try:
+        with archive.open_bounded(path, limits) as files:
+            names = set(files.namelist())
+            mimetype = files.read("mimetype")[:100].strip() if "mimetype" in names else b""
+            is_word = bool(docx.body(files))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        raise damaged("is damaged: its zip container cannot be opened.") from None
+    if mimetype == b"application/epub+zip" or "META-INF/container.xml" in names:
+        return "epub"
+    if is_word:
+        return "docx"
+    if any(name.endswith(".opf") for name in names):
+        return "epub"
+    if mimetype.startswith(b"application/vnd.oasis.opendocument"):
+        raise Refused("is an OpenDocument file.", _SAVE_DOCX)
+    for starts, ends, what, remedy in _ZIP_KINDS:
+        if any(name.startswith(starts) or name.endswith(ends) for name in names):
+            raise Refused(what, remedy)
+    if names and all(name.lower().endswith((*_PICTURES, "/", ".xml")) for name in names):
+        raise Refused("is a book of pictures (CBZ) without text.", _DOCUMENTS)
+    raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
+
+
+def _old_office(path: Path) -> Refused:
+    with path.open("rb") as file:
+        content = file.read(4 << 20)
+    for stream, what, remedy in _OLE_KINDS:
+        if stream.encode("utf-16-le") in content:
+            return Refused(f"{what}.", remedy)
+    return Refused("is an old Office file (.doc, .xls or .ppt).", _SAVE_DOCX)
+
+
+def _textual(head: bytes, path: Path, limits: Limits) -> str:
+    if not encoding.is_text(head):
+        if zipfile.is_zipfile(path):  # with something in front of it
+            return _zipped(path, limits)
+        raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
+    text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")
+    start = text.lstrip("\ufeff \t\r\n")[:2000]
+    if start.startswith("<"):
+        root = _ROOT.search(_PROLOGUE.sub("", start))
+        for name, what, remedy in _XML_KINDS:
+            if root and root[2] == name:
+                raise Refused(what, remedy)
+        if _HTML.search(start) or (path.suffix.casefold() in _HTML_NAMES and _FRAGMENT.match(start)):
+            return "html"
+    if start.startswith("<?xml"):
+        raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
+    if _MAIL.search(start) and _PARTS.search(start):
+        raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
+    if path.suffix.casefold() in _MARKDOWN_NAMES:
+        return "markdown"
+    if not path.suffix and len(_HEADING.findall(text)) > 2:
+        return "markdown"
+    return "text"

@@ -1,0 +1,131 @@
+"""Images of PDF pages for the page viewer, and where on them a passage stands.
+
+Owns the bounds (a few widths, two pages drawn at a time) and the cache in memory. The drawing itself happens in the
+bounded child process (``app.readers.pdf_render``).
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from app.readers.parsed import Limits
+from app.readers.sandbox import ChildFailed, run_in_child
+from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
+
+Rectangle = tuple[float, float, float, float]
+"""(x0, y0, x1, y1) as fractions of the page from its top left."""
+
+NARROWEST, WIDEST = 50, 4000
+_SECONDS_PER_IMAGE = 30.0
+_LONGEST_PASSAGE = 4_000  # characters
+WIDTHS = (600, 900, 1200, 1800, 2400)
+MOST_BYTES = 48 << 20  # of images in memory
+_AT_ONCE = 2  # images drawn
+
+Draw = Callable[[Path, int, str | None, int], bytes]
+Find = Callable[[Path, int, str, str | None], list[Rectangle]]
+
+
+def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
+    """A page as PNG.
+
+    Args:
+        path: a PDF file.
+        number: of the page, from 1.
+        password: where the file needs one.
+        width: of the picture in pixels.
+
+    Raises:
+        OptionError: the width or the page number is out of range.
+        PasswordNeeded: the password is missing or wrong.
+        DocumentError: the page cannot be drawn.
+        InputError: there is no such file.
+    """
+    if not NARROWEST <= width <= WIDEST:
+        raise OptionError(f"A page {width} pixels wide cannot be drawn.", f"Choose {NARROWEST} to {WIDEST}.")
+    answer = _ask({"work": "render", "width": width}, Path(path), number, password)
+    return base64.b64decode(answer)
+
+
+def find_on_page(path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
+    """Where a passage stands on a page: (x0, y0, x1, y1) of each line, as fractions of the page from its top left.
+
+    Case, spaces, hyphens and punctuation do not matter. Empty when the passage is not on the page. Raises as
+    ``render_page``.
+    """
+    answer = _ask({"work": "find", "passage": passage[:_LONGEST_PASSAGE]}, Path(path), number, password)
+    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in answer]
+
+
+def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) -> Any:
+    if number < 1:
+        raise OptionError(f"There is no page {number}.", "Pages count from 1.")
+    if not path.is_file():
+        raise InputError(f"There is no file “{path}”.", "Check the name and the folder.")
+    request = {**work, "path": str(path.resolve()), "number": number, "password": password}
+    limits = Limits(seconds=_SECONDS_PER_IMAGE)
+    try:
+        with closing(run_in_child(request, limits, time.monotonic() + limits.seconds)) as heard:
+            for message in heard:
+                if message["type"] == "answer":
+                    return message["value"]
+                if message["type"] == "refused":
+                    error = PasswordNeeded if message["kind"] == "password" else DocumentError
+                    raise error(f"“{path.name}” {message['cause']}", message["remedy"])
+    except ChildFailed:
+        pass
+    raise DocumentError(
+        f"Page {number} of “{path.name}” cannot be shown: it breaks the program that draws it.",
+        "The text that was read from the book is not affected.",
+    )
+
+
+class PageImages:
+    """Images of pages, drawn when they are looked at and kept in memory.
+
+    Args:
+        draw, find: how a page is drawn and a passage found on it.
+        room: bytes of images that are kept.
+    """
+
+    def __init__(self, draw: Draw = render_page, find: Find = find_on_page, room: int = MOST_BYTES) -> None:
+        self._draw = draw
+        self._find = find
+        self._room = room
+        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self._working = threading.Semaphore(_AT_ONCE)
+
+    def page(self, book: str, path: Path, number: int, width: int, password: str | None = None) -> bytes:
+        """A page as PNG, at least ``width`` pixels wide where that is allowed.
+
+        Args:
+            book: hash of the file.
+
+        Raises:
+            DocumentError, PasswordNeeded, InputError: it cannot be drawn.
+        """
+        key = (book, number, next((wide for wide in WIDTHS if wide >= width), WIDTHS[-1]))
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        with self._working:
+            picture = self._draw(path, number, password, key[2])
+        with self._lock:
+            self._kept[key] = picture
+            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > self._room:
+                self._kept.popitem(last=False)
+        return picture
+
+    def find(self, path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
+        """Where a passage stands on the picture of a page, as fractions of it."""
+        with self._working:
+            return self._find(path, number, passage, password)

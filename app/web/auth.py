@@ -1,0 +1,469 @@
+"""Who may come in, and what a page may do: everything that is checked before any route.
+
+Owns the guard: this machine only, our own host name, our own origin, a route that exists, a body within its limit, the
+cookie of the person who started the program; and the headers of every answer, the content security policy among them.
+
+How a browser gets in: the program opens an address with a login token that works once and is made from a secret in the
+data folder; the token is turned into a cookie that other sites cannot send and scripts cannot read. Whoever can read
+the data folder can make a token, so a second start of the program can open the page of the first. The cookie outlives
+the program, so that an open page still works when the program has been started again.
+
+``--listen``: people on other machines come in with a password, and who guesses is slowed down (``LanAuth``).
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from engine.errors import OptionError, ResourceError
+
+SECRET_FILE = "page.key"
+TOKEN_SECONDS = 24 * 3600
+
+_SECRET_LENGTH = 32
+
+
+def opening_address(data: Path, port: int) -> str:
+    """The address that opens the page of the program that runs on ``port`` with this data folder; it works once."""
+    return f"http://127.0.0.1:{port}/?token={LoginTokens(load_secret(data)).issue()}"
+
+
+def load_secret(data: Path) -> str:
+    """The secret of this data folder, made on first use and readable by this person alone.
+
+    Raises:
+        ResourceError: the data folder cannot be read or written.
+    """
+    path = data / SECRET_FILE
+    try:
+        return _read_secret(path) or _make_secret(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ResourceError(f"Trifold cannot use {path} ({reason}).", "Set TRIFOLD_DATA to another folder.") from error
+
+
+def _read_secret(path: Path) -> str | None:
+    try:
+        secret = path.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return secret if len(secret) >= _SECRET_LENGTH else None
+
+
+def _make_secret(path: Path) -> str:
+    secret = secrets.token_urlsafe(_SECRET_LENGTH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(secret, encoding="ascii")
+    return secret
+
+
+class LoginTokens:
+    """Args:
+    secret: what ``load_secret`` gave.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(self, secret: str, clock: Callable[[], float] = time.time) -> None:
+        self._secret = secret.encode()
+        self._clock = clock
+        self._used: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def cookie(self) -> str:
+        """The value of the cookie that stands for a token that was redeemed."""
+        return self._sign("cookie")
+
+    def issue(self) -> str:
+        content = f"{int(self._clock())}.{secrets.token_urlsafe(12)}"
+        return f"{content}.{self._sign(content)}"
+
+    def redeem(self, token: str) -> bool:
+        """Whether the token is ours, fresh and unused; it is used now."""
+        content, _, signature = token.rpartition(".")
+        if not hmac.compare_digest(self._sign(content).encode(), signature.encode()):
+            return False
+        now = self._clock()
+        made = int(content.partition(".")[0])
+        with self._lock:
+            self._used = {used: when for used, when in self._used.items() if now - when <= TOKEN_SECONDS}
+            if content in self._used or not 0 <= now - made + 1 <= TOKEN_SECONDS:
+                return False
+            self._used[content] = made
+        return True
+
+    def _sign(self, content: str) -> str:
+        return hmac.new(self._secret, content.encode(), hashlib.sha256).hexdigest()
+
+
+VARIABLE = "TRIFOLD_PASSWORD"
+EVERYWHERE = "0.0.0.0"
+ENTRANCE = "/enter"
+SHORTEST = 12
+MEANING = (
+    "Anybody on your network who knows the password can do here what you can: read and delete books and chats, ask. "
+    "The connection is not encrypted: do this only in a network that you trust, never on the open internet."
+)
+
+_MOST_WRONG, _WITHIN_S = 10, 60.0
+
+FORM = (
+    "Trifold is open to this network. Its password lets you in.</p>"
+    f"<form method=post action={ENTRANCE}><p><label>Password <input type=password name=password autofocus required"
+    " autocomplete=current-password></label> <button>Enter</button></form><p>"
+)
+WRONG = "This is not the password. Go back and try again."
+TOO_OFTEN = "The password was wrong too often. Wait a minute, then try again."
+
+
+def demand_password(environ: Mapping[str, str] = os.environ) -> str:
+    """The password of this run: from the environment, else typed twice at the terminal.
+
+    Raises:
+        OptionError: there is none, or it is too short.
+    """
+    password = environ.get(VARIABLE, "")
+    if not password and sys.stdin.isatty():
+        password = getpass.getpass("Password for people on other machines: ")
+        if getpass.getpass("Once more: ") != password:
+            raise OptionError("The two passwords differ.", "Start again.")
+    if not password:
+        raise OptionError(
+            "Listening to other machines needs a password.", f"Set {VARIABLE} to one of {SHORTEST} characters or more."
+        )
+    if len(password) < SHORTEST:
+        raise OptionError(
+            f"This password has {len(password)} characters and can be guessed.", f"Use {SHORTEST} or more."
+        )
+    return password
+
+
+class LanAuth:
+    """Args:
+    password: what lets people in.
+    clock: seconds that only grow.
+    """
+
+    def __init__(self, password: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._password = password.encode()
+        self._clock = clock
+        self._wrong: deque[float] = deque()
+        self._lock = threading.Lock()
+        self._name = socket.gethostname().lower()
+
+    def is_called(self, host: str, port: int) -> bool:
+        """Whether a Host header can be this machine: an address in digits or its own name, never a name that
+        somebody else may have pointed here."""
+        name, _, found = host.lower().rpartition(":")
+        if found != str(port):
+            return False
+        try:
+            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return name in (self._name, f"{self._name}.local")
+        return True
+
+    def refuses(self, form: bytes) -> str:
+        """Why the password in a form does not let its sender in, as a sentence; "" if it does."""
+        shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
+        with self._lock:
+            now = self._clock()
+            while self._wrong and now - self._wrong[0] > _WITHIN_S:
+                self._wrong.popleft()
+            if len(self._wrong) >= _MOST_WRONG:
+                return TOO_OFTEN
+            if hmac.compare_digest(shown, self._password):
+                return ""
+            self._wrong.append(now)
+            return WRONG
+
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+COOKIE_SECONDS = 30 * 24 * 3600
+MEBIBYTE = 1 << 20
+_MOST_FORM = 4 << 10  # bytes of what the entrance sends
+
+POLICY = (
+    "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "font-src 'self' data:; connect-src 'self'; manifest-src 'self'; worker-src 'self'; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
+)
+_SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
+_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
+_INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+_ANSWER = (
+    "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    "<title>Trifold</title>{head}<body style='font:18px/1.6 Georgia,serif;max-width:34em;margin:18vh auto;"
+    "padding:0 1.5em'><h1 style='font-size:1.3em'>Trifold</h1><p>{sentence}</p>"
+)
+
+
+@dataclass(frozen=True)
+class AllowedRoute:
+    """A route that exists. ``path`` ending in "*" stands for everything below it; ``limit`` is bytes of body."""
+
+    method: str
+    path: str
+    limit: int = 0
+    open: bool = False
+
+    def matches(self, method: str, path: str) -> bool:
+        if method != self.method and (method, self.method) != ("HEAD", "GET"):
+            return False
+        return path.startswith(self.path[:-1]) if self.path.endswith("*") else path == self.path
+
+
+class Guard:
+    """ASGI middleware around the whole app.
+
+    Args:
+        app: what is guarded.
+        port: where the server listens; other ports of this machine are foreign.
+        tokens: what may be exchanged for the cookie.
+        allowed: every route that exists; anything else is 404 before the app sees it.
+        lan: how people on other machines come in; not at all when left out.
+    """
+
+    def __init__(
+        self, app: App, port: int, tokens: LoginTokens, allowed: Sequence[AllowedRoute], lan: LanAuth | None = None
+    ) -> None:
+        self._app = app
+        self._hosts = frozenset(f"{name}:{port}" for name in LOOPBACK)
+        self._origins = frozenset(f"http://{host}" for host in self._hosts)
+        self._cookie = f"trifold_{port}"
+        self._key = tokens.cookie
+        self._tokens = tokens
+        self._allowed = tuple(allowed)
+        self._port = port
+        self._lan = lan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, _with_headers(send))
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = _contradicts_itself(scope) or self._stranger(scope, headers)
+        if refusal:
+            return await _answer(send, *refusal)
+        if self._lan is not None and (scope["method"], scope["path"]) == ("POST", ENTRANCE):
+            return await self._enter(self._lan, receive, send)
+        route = self._route(scope["method"], scope["path"])
+        if route is None:
+            return await _answer(send, 404, "There is nothing at this address.")
+        if not route.open and not self._known(headers):
+            return await self._admit(scope, headers, send)
+        if int(headers.get("content-length", "0") or "0") > route.limit:
+            return await _answer(send, 413, _too_large(route))
+        await _limited(self._app, route, scope, receive, send)
+
+    def _stranger(self, scope: Scope, headers: MutableMapping[str, str]) -> tuple[int, str] | None:
+        client, host = scope.get("client"), headers.get("host", "").lower()
+        if self._lan is None and client is not None and client[0] not in _LOOPBACK_CLIENTS:
+            return 403, "Trifold answers this machine only."
+        known = self._lan is not None and self._lan.is_called(host, self._port)
+        if host not in self._hosts and not known:
+            return 400, "This is not an address of Trifold. Use the one that it opened."
+        if not headers.get("content-length", "0").isdecimal():
+            return 400, "The request states no length that makes sense."
+        if _is_navigation(scope["method"], headers):
+            return None
+        if headers.get("origin", f"http://{host}") not in {*self._origins, f"http://{host}"}:
+            return 403, "Another site may not talk to Trifold."
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return 403, "Another site may not talk to Trifold."
+        return None
+
+    def _route(self, method: str, path: str) -> AllowedRoute | None:
+        if ".." in path.split("/") or any(sign in path for sign in _NEVER_IN_A_PATH):
+            return None
+        return next((route for route in self._allowed if route.matches(method, path)), None)
+
+    def _known(self, headers: MutableMapping[str, str]) -> bool:
+        for part in headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self._cookie and hmac.compare_digest(value.encode(), self._key.encode()):
+                return True
+        return False
+
+    async def _admit(self, scope: Scope, headers: MutableMapping[str, str], send: Send) -> None:
+        token = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        fetched_ahead = "prefetch" in headers.get("sec-purpose", headers.get("purpose", ""))
+        first_page = scope["method"] == "GET" and scope["path"] == "/"
+        if not (first_page and token and not fetched_ahead and self._tokens.redeem(token)):
+            entrance = self._lan is not None and first_page
+            return await _answer(send, 401, FORM if entrance else LOCKED)
+        await self._let_in(send)
+
+    async def _enter(self, lan: LanAuth, receive: Receive, send: Send) -> None:
+        """A password was sent from the entrance."""
+        form, more = b"", True
+        while more and len(form) <= _MOST_FORM:
+            message = await receive()
+            form += message.get("body", b"")
+            more = bool(message.get("more_body"))
+        refusal = lan.refuses(form[:_MOST_FORM])
+        if refusal:
+            return await _answer(send, 429 if refusal == TOO_OFTEN else 401, refusal)
+        await self._let_in(send)
+
+    async def _let_in(self, send: Send) -> None:
+        cookie = (f"{self._cookie}={self._key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode(
+            "ascii"
+        )
+        # A redirect would belong to the page that linked here, and the strict cookie would not travel with it.
+        await _answer(
+            send,
+            200,
+            "One moment.",
+            head="<meta http-equiv=refresh content='0;url=/'>",
+            extra=[(b"set-cookie", cookie)],
+        )
+
+
+LOCKED = (
+    "This page is for the person who started Trifold on this machine, and this address has been used already or is "
+    "incomplete. Open the address that Trifold shows when it starts, or start it again."
+)
+
+
+def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
+    """A request that says twice who it is: whoever reads the other one of the two is deceived. No browser does it."""
+    names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
+    return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
+
+
+def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
+    """A person following a link or typing the address: it reads a page and can carry no cookie of ours."""
+    return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
+
+
+async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the app on a body that is cut off, and answered for, once it has grown past the route's limit."""
+    received = 0
+    started = refused = False
+
+    async def counted() -> Message:
+        nonlocal received, refused
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received <= route.limit:
+            return message
+        if not started and not refused:
+            refused = True
+            await _answer(send, 413, _too_large(route))
+        return {"type": "http.disconnect"}
+
+    async def watched(message: Message) -> None:
+        nonlocal started
+        if not refused:
+            started = True
+            await send(message)
+
+    try:
+        await app(scope, counted, watched)
+    except Exception:
+        if not refused:  # what an app says about a client that seems gone is of no interest
+            raise
+
+
+def _too_large(route: AllowedRoute) -> str:
+    if route.limit < MEBIBYTE:
+        return "This is too large to be taken in."
+    return f"This is too large: {route.limit // MEBIBYTE} MB is the most that can be taken in."
+
+
+def _with_headers(send: Send) -> Send:
+    """Add our headers to every answer. A page is held back until its end, for the hashes of its inline scripts."""
+    held: list[Message] = []
+
+    async def sender(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = _outgoing(message["headers"])
+            message["headers"] = headers
+            if _is_page(headers):
+                held.append(message)
+                return
+            headers.append((b"content-security-policy", _policy(b"")))
+        elif held:
+            held.append(message)
+            if message.get("more_body"):
+                return
+            body = b"".join(part.get("body", b"") for part in held[1:])
+            held[0]["headers"].append((b"content-security-policy", _policy(body)))
+            await send(held[0])
+            message = {"type": "http.response.body", "body": body}
+        await send(message)
+
+    return sender
+
+
+def _outgoing(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    ours = {name for name, _ in _HEADERS}
+    kept = [
+        (name, value)
+        for name, value in headers
+        if not name.lower().startswith(b"access-control-") and name.lower() not in ours
+    ]
+    return [*kept, *_HEADERS]
+
+
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+
+
+def _policy(page: bytes) -> bytes:
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page)]
+    return POLICY.format(hashes="".join(f" 'sha256-{digest}'" for digest in digests)).encode("ascii")
+
+
+async def _answer(
+    send: Send, status: int, sentence: str, head: str = "", extra: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    body = _ANSWER.format(head=head, sentence=sentence).encode()
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

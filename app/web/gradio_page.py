@@ -1,0 +1,121 @@
+"""Gradio's part of the page: the chat as it was written down, drawn by its chatbot.
+
+Owns how Gradio is asked to show the chat, and everything that is done because Gradio is as it is. Text of a model is
+shown with sanitizing on, without images and without formulas. An answer that is being written is an empty place here,
+which the live stream fills; so Gradio is asked for the chat when a page opens, when a question comes and when its
+answer has ended, and its queue holds nothing.
+
+What is done around Gradio, and what breaks without it (each has a test):
+
+* ``server.quiet_gradio``: it would report to its makers and fetch fonts, and note every event in a table.
+* ``_let_sleep``: its queue looks for work 1,100 times a second, which takes the interpreter from the engine.
+* ``_TABS``: it keeps what it knows of 10,000 tabs, 85 KB each.
+* The button ``#refresh``, which nobody sees and the page's scripts press (``page/chat.js``): nothing else outside can
+  have an event of Gradio's happen, and without it no answer would ever be shown formatted to its end.
+* In ``page/chat.js``: its loading sign would have the browser draw sixty times a second for good; it asks for a
+  description of its routes, which is shut; and a screen reader would read HTML tags aloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+
+from app.core.settings import HOST
+from app.core.state import AppState
+from app.web import messages
+from app.web.auth import App
+from app.web.live import record_of
+from engine.errors import EngineError
+
+SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "DejaVu Sans", "sans-serif")
+MONO = ("ui-monospace", "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", "monospace")
+
+_TABS = 64
+_LOOK_SECONDS = 1.0
+
+Shown = tuple[list[messages.Message], str]
+"""The chat, and the name of what is shown (``live.record_of``), by which the page knows that it has arrived."""
+
+
+class Record:
+    """The open chat for Gradio's chatbot. What has ended is made once."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._made: messages.Made = {}
+
+    def show(self) -> Shown:
+        chat = self._state.chat
+        shown = messages.messages(chat.exchanges, self._made) if chat else []
+        return shown, record_of(chat)
+
+
+def build(show: Callable[[], Shown]) -> gr.Blocks:
+    """The components and the one event that they have."""
+    with gr.Blocks(title="Trifold", analytics_enabled=False) as page:
+        record = gr.Chatbot(
+            elem_id="record",
+            show_label=False,
+            container=False,
+            layout="panel",
+            height="100%",
+            buttons=[],
+            feedback_options=None,
+            latex_delimiters=[],
+            sanitize_html=True,
+            allow_tags=False,
+            group_consecutive_messages=False,
+            allow_file_downloads=False,
+            placeholder="",
+        )
+        refresh = gr.Button("", elem_id="refresh", visible="hidden")
+        gr.on(
+            [page.load, refresh.click],
+            show,
+            None,
+            [record, refresh],
+            queue=False,
+            show_progress="hidden",
+            trigger_mode="always_last",
+            api_visibility="private",
+            api_name="show",
+        )
+    page.queue(api_open=False)
+    _let_sleep(page)
+    page.state_session_capacity = _TABS
+    return page
+
+
+def mount(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
+    """Gradio's routes behind those of ``app``."""
+    mounted: App = gr.mount_gradio_app(
+        app,
+        blocks,
+        path="/",
+        server_name=HOST,
+        server_port=port,
+        footer_links=[],
+        run_history=False,
+        allowed_paths=[],
+        show_error=False,
+        max_file_size=1,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        theme=gr.themes.Base(font=SANS, font_mono=MONO, spacing_size="md", radius_size="md", text_size="md"),
+    )
+    return mounted
+
+
+def _let_sleep(page: gr.Blocks) -> None:
+    """Raises:
+    EngineError: the queue is not the one of the Gradio that is pinned.
+    """
+    queue: Any = page._queue
+    if not (hasattr(queue, "sleep_when_free") and hasattr(queue, "progress_update_sleep_when_free")):
+        raise EngineError("This version of Gradio has another queue.", "Install the one in requirements.txt.")
+    queue.sleep_when_free = queue.progress_update_sleep_when_free = _LOOK_SECONDS

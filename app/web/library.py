@@ -1,0 +1,214 @@
+"""The library as a part of the page: books with their covers, chats, search, export, and what is deleted.
+
+Owns the routes and the keys of the live stream for these. What is listed is put together again only when something
+was written or a while has passed: the stream asks ten times a second.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from app.core import export, format, message_tree
+from app.core.books import Book
+from app.core.chats import Chat
+from app.core.format import View
+from app.core.search import Found
+from app.core.state import AppState
+from app.core.suggestions import Sample, suggestions
+from app.web.auth import AllowedRoute
+from app.web.live import pages_read
+from app.web.routes import SMALL_BODY, Handler, body, number, said, text
+from engine.errors import OptionError
+
+LOOK_SECONDS = 5.0  # sizes on disk and days are looked at this often
+_HUES = 360
+_MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")  # of Markdown: a list of findings shows words alone
+_KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
+
+
+class Library:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+        sample: the bundled book, for the questions it comes with.
+    """
+
+    def __init__(self, state: AppState, sample: Sample) -> None:
+        self._state = state
+        self._sample = sample
+        self._listed: tuple[object, View] = (None, {})
+        self._suggested: tuple[object, list[str]] = (None, [])
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return (
+            *(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts()),
+            AllowedRoute("GET", "/covers/*"),
+            AllowedRoute("GET", "/chats/export"),
+        )
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            *(Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()),
+            Route("/covers/{sha256}", self.cover, methods=["GET"]),
+            Route("/chats/export", said(self.export_chat), methods=["GET"]),
+        )
+
+    def _posts(self) -> dict[str, Handler]:
+        return {
+            "/books/delete": self.delete_book,
+            "/books/close": self.close_book,
+            "/chats/open": self.open_chat,
+            "/chats/rename": self.rename_chat,
+            "/chats/delete": self.delete_chat,
+            "/chats/version": self.show_version,
+            "/chats/text": self.text_of,
+            "/chats/search": self.search,
+        }
+
+    # What the page shows -------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        self._state.chats.database.mend()
+        return {**self._lists(), "suggestions": self.suggestions(), "storage": self._state.chats.database.trouble}
+
+    def _lists(self) -> View:
+        state, now = self._state, time.time()
+        book = state.current.book.sha256 if state.current.book else ""
+        seen = (book, state.chats.database.changes, state.books.database.changes, now // LOOK_SECONDS)
+        if self._listed[0] != seen:
+            lines = state.chats.of_book(book) if book else ()
+            chats = [{"id": line.id, "title": line.title, "line": format.moment(line.changed, now)} for line in lines]
+            self._listed = seen, {"books": [self._book(book, now) for book in state.books.all()], "chats": chats}
+        return self._listed[1]
+
+    def _book(self, book: Book, now: float) -> View:
+        counts = [format.counted(book.pages, book.unit)] if book.pages else []
+        counts += [format.counted(book.tokens, "token")] if book.tokens else []
+        return {
+            "id": book.sha256,
+            "title": book.shown,
+            "author": book.author,
+            "line": " · ".join(counts) or "not read yet",
+            "short": " · ".join([*counts[:1], format.day(book.opened, now)]),
+            "foot": f"{format.day(book.opened, now)} · {format.size(self._state.size_of(book))}",
+            "partly": f"read to {book.unit} {format.count(book.pages_read)}" if _is_partly_read(book) else "",
+            "cover": self._state.books.cover(book.sha256) is not None,
+            "hue": int(book.sha256[:6], 16) % _HUES,
+        }
+
+    def suggestions(self) -> list[str]:
+        """Questions that are worth asking the open book, as far as it has been read."""
+        current = self._state.current
+        document, read = current.document, pages_read(current)
+        if document is None or current.book is None or not read:
+            return []
+        seen = (id(document), read)
+        if self._suggested[0] != seen:
+            own = self._sample.questions if current.book.sha256 == self._sample.sha256 else ()
+            self._suggested = seen, list(own or suggestions(document, read))
+        return self._suggested[1]
+
+    # Books ---------------------------------------------------------------------------------------------------
+
+    async def cover(self, request: Request) -> Response:
+        file = self._state.books.cover(request.path_params["sha256"])
+        if file is None:
+            return Response(status_code=404)
+        return FileResponse(file, media_type="image/png", headers={"cache-control": "private, max-age=86400"})
+
+    async def delete_book(self, request: Request) -> None:
+        await run_in_threadpool(self._state.delete, text(await body(request), "id"))
+
+    async def close_book(self, request: Request) -> None:
+        self._state.close_book()
+
+    # Chats ---------------------------------------------------------------------------------------------------
+
+    async def open_chat(self, request: Request) -> Response:
+        """Open a chat, with its book if that is another one; ``message``: what is to be seen of it."""
+        asked = await body(request)
+        chat, message = self._chat(asked), asked.get("message")
+        state, current = self._state, self._state.current
+        if current.book is None or current.book.sha256 != chat.book:
+            state.open(state.books.get(chat.book), chat=chat.id)
+        else:
+            state.show_chat(chat.id)
+        if isinstance(message, int):
+            state.chats.show(chat.id, message)
+        shown = state.chats.get(chat.id)
+        at = shown.position_of(message) if shown and isinstance(message, int) else None
+        return JSONResponse({"position": at})
+
+    async def rename_chat(self, request: Request) -> None:
+        asked = await body(request)
+        self._state.chats.rename(self._chat(asked).id, text(asked, "name"))
+
+    async def delete_chat(self, request: Request) -> None:
+        self._state.delete_chat(self._chat(await body(request)).id)
+
+    async def show_version(self, request: Request) -> None:
+        self._state.show_version(number(await body(request), "message"))
+
+    async def text_of(self, request: Request) -> Response:
+        """The words of a message as they were written, for the clipboard and for editing."""
+        message, chat = number(await body(request), "message"), self._state.chat
+        at = chat.position_of(message) if chat else None
+        if chat is None or at is None:
+            raise OptionError("This message is no longer on the page.", "Load the page again.")
+        turn = chat.exchanges[at]
+        return JSONResponse({"text": turn.question if message == turn.question_id else turn.answer})
+
+    async def search(self, request: Request) -> Response:
+        words = text(await body(request), "words")
+        found = await run_in_threadpool(self._state.chats.search, words)
+        titles = {book.sha256: book.shown for book in self._state.books.all()}
+        names = {line.id: line.title for line in self._state.chats.all()}
+        kept = [hit for hit in found if hit.book in titles]
+        return JSONResponse({"found": [_found(hit, titles[hit.book], names.get(hit.chat, "")) for hit in kept]})
+
+    async def export_chat(self, request: Request) -> Response:
+        chat, form = self._chat(dict(request.query_params)), request.query_params.get("form", "md")
+        if form not in _KINDS:
+            raise OptionError("A chat can be saved as Markdown (md) or as JSON (json).")
+        book = self._state.books.get(chat.book)
+        if form == "md":
+            content = export.as_markdown(chat, book.shown)
+        else:
+            rows = self._state.chats.database.read(lambda connection: message_tree.all_of(connection, chat.id))
+            about = {"sha256": book.sha256, "title": book.shown, "author": book.author, "file": book.name}
+            content = export.as_json(chat, about, rows)
+        name = quote(export.file_name(chat.title, form))
+        headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "cache-control": "no-store"}
+        return Response(content, media_type=_KINDS[form], headers=headers)
+
+    def _chat(self, asked: dict[str, Any]) -> Chat:
+        chat = self._state.chats.get(text(asked, "id"))
+        if chat is None:
+            raise OptionError("This chat is no longer there.", "Choose another one.")
+        return chat
+
+
+def _is_partly_read(book: Book) -> bool:
+    return 0 < book.pages_read < book.pages
+
+
+def _found(hit: Found, book: str, chat: str) -> View:
+    return {
+        "chat": hit.chat,
+        "message": hit.message,
+        "role": hit.role,
+        "title": chat,
+        "book": book,
+        "parts": [[_MARKS.sub("", piece), marked] for piece, marked in hit.parts],
+    }

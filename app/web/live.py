@@ -1,0 +1,364 @@
+"""The live stream: everything that moves on the page, an answer's words too, by one route of server-sent events.
+
+Owns the page as plain data, by the names that its scripts look for (``page_view``), and what of it is sent when: a
+key when its value has changed, ten times a second at most (``Throttle``), figures more seldom, and nothing when nobody
+is looking any more. What changes often is therefore kept apart from what is large. An answer that is being written
+comes here and nowhere else (``RunningAnswer``); Gradio shows the chat again when it has ended.
+
+To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
+``server.make_panels``, put its markup into ``page/frame.html``, its style into a file of its own under
+``assets/style`` (every one there is loaded), and its script under ``page/`` with one line in ``page/main.js``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from app.core import format
+from app.core.chat_run import OWN, Throttle, throttle_of
+from app.core.chats import Chat, Exchange
+from app.core.format import View, glow
+from app.core.settings import DEMO_MODEL, is_same_folder
+from app.core.state import AppState, OpenBook, Stage
+from app.web import messages
+from app.web.auth import AllowedRoute
+from engine.document import Document
+
+
+class Panel(Protocol):
+    """A part of the page that stands by itself: its routes, and its keys of the live stream."""
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        """Every route, as the guard must know it."""
+        ...
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """What answers there."""
+        ...
+
+    def view(self) -> View:
+        """Keys of the live stream. Called ten times a second: it must cost next to nothing."""
+        ...
+
+
+DEMO_NAME = "Demo model"
+
+_LOADING = "The model is being loaded. You can open a book already."
+
+
+@dataclass(frozen=True)
+class RunningAnswer:
+    """The answer that is being written. Only what is new of it is sent to a tab that knows its beginning.
+
+    ``answer`` names it and ``text`` is what there is of it; ``html`` is its first ``at`` UTF-16 units, formatted;
+    before the first word, ``waiting`` says what it waits for.
+    """
+
+    answer: int
+    text: str
+    html: str = ""
+    at: int = 0
+    waiting: str = ""
+
+    def since(self, before: object) -> View:
+        """What a tab that was sent ``before`` does not know. ``whole``: it is all of the text."""
+        known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
+        whole = known is None or not self.text.startswith(known.text)
+        news: View = {"answer": self.answer, "whole": whole}
+        news["text"] = self.text if known is None or whole else self.text[len(known.text) :]
+        if known is None or known.html != self.html:
+            news.update(html=self.html, at=self.at)
+        if known is None or known.waiting != self.waiting:
+            news["waiting"] = self.waiting
+        return news
+
+
+def page_view(current: OpenBook, status: Any, chat: Chat | None = None) -> View:
+    """What the page shows of the state, but for the map (``map_view`` and ``format.glow``), which is large.
+
+    Args:
+        status: the engine's own snapshot, ``engine.Status``.
+        chat: the open one.
+    """
+    return {
+        "model": model_view(status),
+        "book": book_view(current),
+        "pages_read": pages_read(current),
+        "reading": _reading(current),
+        "read": format.read_line(current.read, _unit(current)) if current.read and not current.paused else "",
+        "asking": current.asking,
+        "asked_by": current.asked_by if current.asking else "",
+        "chat": _chat(current, chat),
+        "figures": _figures(current, chat),
+        "memory": format.kv_view(current.read.kv_bytes) if current.read else [],
+        "pace": list(current.pace),
+    }
+
+
+def model_view(status: Any) -> View:
+    """Which model answers, or why none does."""
+    if status.state == "failed":
+        return {"state": "failed", "line": "No model", "detail": status.detail, "parts": []}
+    if status.state == "closed":
+        return {"state": "closed", "line": "Closed", "detail": "Trifold has been closed.", "parts": []}
+    if status.model is None:
+        return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
+    model = status.model
+    name = DEMO_NAME if _is_demo(str(model.path)) else model.name  # its folder's name says nothing to a person
+    here = model.parameters > 0  # of another machine's model only the pace is known
+    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here}
+
+
+@lru_cache(maxsize=8)
+def _is_demo(path: str) -> bool:
+    """Asked ten times a second, and every answer looks at the disk."""
+    return is_same_folder(path, DEMO_MODEL)
+
+
+def book_view(current: OpenBook) -> View:
+    """The open book and what it needs from the person."""
+    view: View = {
+        "stage": current.stage.value,
+        "title": "",
+        "line": "",
+        "trouble": None,
+        "choose": None,
+        "warnings": [],
+    }
+    if current.book is not None:
+        view["id"] = current.book.sha256
+        view["title"] = current.document.title if current.document else current.book.shown
+    if current.document is not None:
+        view["author"] = current.document.author
+        view["warnings"] = list(current.document.warnings)
+        view["line"] = _book_line(current)
+    if current.trouble is not None:
+        view["trouble"] = {
+            "cause": current.trouble.cause,
+            "remedy": current.trouble.remedy,
+            "action": current.action.value,
+        }
+    if current.stage is Stage.CHOOSING:
+        view["choose"] = _choice(current)
+    return view
+
+
+def map_view(current: OpenBook) -> View:
+    """The strip of pages: how many there are and what they are called, where that is not simply their number."""
+    pages = current.document.pages if current.document else ()
+    labels = [page.label for page in pages]
+    plain = labels == [str(number) for number in range(1, len(labels) + 1)]
+    return {"pages": len(pages), "unit": _unit(current), "labels": [] if plain else labels}
+
+
+def pages_read(current: OpenBook) -> int:
+    """Pages at the start of the strip that can be asked about."""
+    if current.read is not None:
+        return current.read.pages_read
+    return current.progress.pages_done if current.progress is not None else 0
+
+
+def _reading(current: OpenBook) -> View | None:
+    if current.stage is not Stage.READING:
+        return None
+    if current.paused and current.read is not None:
+        return format.paused_view(current.read, _unit(current))
+    if current.progress is None:
+        return {
+            "fraction": 0.0,
+            "pages": 0,
+            "where": "Starting to read",
+            "pace": current.fit.estimate if current.fit else "",
+        }
+    return format.reading_view(current.progress, _unit(current))
+
+
+def _book_line(current: OpenBook) -> str:
+    if current.document is None:
+        return ""
+    tokens, limit = (current.fit.tokens, current.fit.limit) if current.fit else (0, 0)
+    return format.book_line(current.read, len(current.document.pages), _unit(current), tokens, limit)
+
+
+def _choice(current: OpenBook) -> View:
+    """The numbers, and a range that fits as a first proposal."""
+    whole, document, fit = current.whole, current.document, current.fit
+    pages = len(whole.pages) if whole else 0
+    first = document.pages[0].number if document and document.pages else 1
+    fitting = max(1, fit.pages_that_fit) if fit else pages
+    sentence = fit.sentence if fit else ""
+    return {"sentence": sentence, "pages": pages, "first": first, "last": min(pages, first + fitting - 1)}
+
+
+def _model_parts(model: Any) -> list[str]:
+    """What the tooltip of the model's name lists."""
+    if not model.parameters:  # another machine's
+        return [f"Answers come from {model.device}", f"Window of {format.counted(model.context_limit, 'token')}"]
+    draft = "No draft model"
+    if model.draft_parameters:
+        draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
+    return [
+        f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
+        *([model.kv_note] if model.kv_note else []),
+        draft,
+        f"Window of {format.counted(model.context_limit, 'token')}",
+    ]
+
+
+def _millions(parameters: int) -> str:
+    if parameters >= 1_000_000_000:
+        return f"{parameters / 1e9:.1f} billion"
+    return f"{parameters / 1e6:.1f} million"
+
+
+def _figures(current: OpenBook, chat: Chat | None) -> View | None:
+    """Of the answer that is being written, else of the last one in the chat that is shown: an empty one has none."""
+    turns = chat.exchanges if chat else ()
+    figures = current.figures if current.asking else turns[-1].figures if turns else None
+    return format.figures_view(figures) if figures else None
+
+
+def record_of(chat: Chat | None) -> str:
+    """Names what Gradio has to show of a chat; it changes when a question or another version comes, and at an
+    answer's end."""
+    turns = chat.exchanges if chat else ()
+    if chat is None or not turns:
+        return chat.id if chat else "none"
+    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{'open' if turns[-1].stopped is None else 'ended'}"
+
+
+def _chat(current: OpenBook, chat: Chat | None) -> View:
+    """``last``: the last answer, which names the whole path of versions that leads to it."""
+    turns = chat.exchanges if chat else ()
+    last = turns[-1].answer_id if turns else 0
+    return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}
+
+
+def _unit(current: OpenBook) -> str:
+    return current.document.unit if current.document else "page"
+
+
+HEARTBEAT_SECONDS = 5.0
+# What need not move with every word.
+FIGURES = frozenset({"figures", "pace", "scores"})
+
+
+class Live:
+    """Args:
+    state: the state of the program.
+    panels: parts of the page that bring keys of their own.
+    """
+
+    def __init__(self, state: AppState, panels: Sequence[Panel] = ()) -> None:
+        self._state = state
+        self._panels = tuple(panels)
+        self._mapped: tuple[Document | None, View] | None = None
+        self._glowing: tuple[tuple[float, ...], list[int]] | None = None
+        self._formatted: tuple[Exchange | None, str, int] = None, "", 0
+        self._open: Counter[str] = Counter()  # streams of a tab: one that comes back has a new one before its old ends
+
+    def view(self) -> View:
+        current = self._state.current
+        chat = self._state.chat
+        page = page_view(current, self._state.engine.status(), chat)
+        page["writing"] = self._running(current, chat)
+        # The map comes first: what glows on it needs to know how many pages there are.
+        view = {"map": self._map(current), **page, "scores": self._glow(current)}
+        for panel in self._panels:
+            view.update(panel.view())
+        return view
+
+    def route(self) -> Route:
+        async def live(request: Request) -> StreamingResponse:
+            card, tab = request.query_params.get("card") == "yes", request.query_params.get("tab", "")
+
+            async def stream() -> AsyncIterator[str]:
+                self._open[tab] += 1
+                try:
+                    async for event in changes(self.view, request.is_disconnected, lambda: self._throttle(card)):
+                        yield event
+                finally:
+                    self._open[tab] -= 1
+                    if not self._open[tab]:
+                        del self._open[tab]
+                        self._state.leave(tab)
+
+            return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+        return Route("/live", live)
+
+    def _throttle(self, card: bool) -> Throttle:
+        status = self._state.engine.status()
+        return OWN if status.state == "idle" else throttle_of(status, card)  # nothing is taken from an idle engine
+
+    def _running(self, current: OpenBook, chat: Chat | None) -> RunningAnswer | None:
+        """Formatted when its citations have been looked up, once for all tabs; in between its words are just words."""
+        turns = chat.exchanges if chat and current.asking else ()
+        turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
+        if turn is None:
+            return None
+        answer, cited = turns[turn], current.cited
+        if cited is not self._formatted[0]:
+            html = messages.written(cited, turn) if cited and cited.answer else ""
+            self._formatted = cited, html, messages.utf16_length(cited.answer) if cited else 0
+        known, html, at = self._formatted
+        if known is None or known.answer_id != answer.answer_id or not answer.answer.startswith(known.answer):
+            html, at = "", 0
+        return RunningAnswer(answer.answer_id, answer.answer, html, at, "" if answer.answer else current.waiting)
+
+    def _map(self, current: OpenBook) -> View:
+        """A book of two thousand pages is not looked through ten times a second."""
+        if self._mapped is None or self._mapped[0] is not current.document:
+            self._mapped = current.document, map_view(current)
+        return self._mapped[1]
+
+    def _glow(self, current: OpenBook) -> list[int]:
+        """Nor are its scores, unless there are new ones."""
+        if self._glowing is None or self._glowing[0] is not current.scores:
+            self._glowing = current.scores, glow(current.scores)
+        return self._glowing[1]
+
+
+async def changes(
+    view: Callable[[], View], gone: Callable[[], Awaitable[bool]], throttle: Callable[[], Throttle]
+) -> AsyncIterator[str]:
+    """Events for one tab: first everything, then what has changed, until the tab is gone.
+
+    Args:
+        throttle: how often it is looked for changes, and how often figures may move.
+    """
+    sent: View = {}
+    due: dict[str, float] = {}
+    spoke = 0.0
+    while not await gone():
+        now, pace = time.monotonic(), throttle()
+        changed = {
+            key: value
+            for key, value in view().items()
+            if (key not in sent or sent[key] != value) and due.get(key, now) <= now
+        }
+        if changed:
+            news = {
+                key: value.since(sent.get(key)) if isinstance(value, RunningAnswer) else value
+                for key, value in changed.items()
+            }
+            yield f"data: {json.dumps(news, ensure_ascii=False, separators=(',', ':'))}\n\n"
+            sent.update(changed)
+            due.update((key, now + pace.figures) for key in changed if key in FIGURES)
+            spoke = now
+        elif now - spoke > HEARTBEAT_SECONDS:
+            yield ": still here\n\n"
+            spoke = now
+        await asyncio.sleep(pace.words)

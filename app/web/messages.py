@@ -1,0 +1,394 @@
+"""The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
+
+Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows where it
+leads. The page's sanitizer and its content security policy stand behind this rule; neither is relied on here.
+
+Owns the two kinds of buttons among the words. Message actions stand under a question and an answer (versions, copy,
+edit, ask again, go on); their values name what they do ("edit:12" is question 12 in other words) and the page's
+``ask.js`` does it. Citations stand behind sentences, in words that claim no more than is known: "verified" and "not
+found" are facts about the text of the book; "drew on" is attention, which is a hint. Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.core import format
+from app.core.chats import Exchange, Trouble
+from app.core.format import View
+
+AGAIN, GO_ON, EDIT, COPY, SHOW = "again", "continue", "edit", "copy", "show"
+"""Message actions; ``SHOW`` is another version."""
+
+
+def under_question(exchange: Exchange) -> str:
+    """HTML of the row under a question."""
+    if not exchange.question_id:
+        return ""
+    return _row(
+        _versions(exchange.questions, exchange.question_id, "question"),
+        _button(EDIT, exchange.question_id, "Edit"),
+        _button(COPY, exchange.question_id, "Copy"),
+    )
+
+
+def under_answer(exchange: Exchange) -> str:
+    """HTML of the row under an answer that is not being written."""
+    if not exchange.answer_id:
+        return ""
+    return _row(
+        _versions(exchange.answers, exchange.answer_id, "answer"),
+        _button(GO_ON, exchange.answer_id, "Continue", "act main") if exchange.can_be_continued else "",
+        _button(COPY, exchange.answer_id, "Copy") if exchange.answer else "",
+        _button(AGAIN, exchange.answer_id, "Ask again"),
+    )
+
+
+def _versions(versions: tuple[int, ...], shown: int, of_what: str) -> str:
+    """Arrows between versions, with the number of the one that is shown."""
+    if len(versions) < 2 or shown not in versions:
+        return ""
+    at = versions.index(shown)
+    back = _arrow(versions[at - 1] if at else None, "‹", f"Earlier {of_what}")
+    on = _arrow(versions[at + 1] if at + 1 < len(versions) else None, "›", f"Later {of_what}")
+    return f'<span class="versions">{back}<span>{at + 1} / {len(versions)}</span>{on}</span>'
+
+
+def _arrow(message: int | None, sign: str, name: str) -> str:
+    if message is None:
+        return f'<button type="button" class="act arrow" disabled aria-label="{name}">{sign}</button>'
+    return f'<button type="button" class="act arrow" value="{SHOW}:{message}" aria-label="{name}">{sign}</button>'
+
+
+def _button(act: str, message: int, words: str, classes: str = "act") -> str:
+    return f'<button type="button" class="{classes}" value="{act}:{message}">{words}</button>'
+
+
+def _row(*parts: str) -> str:
+    return f'\n\n<div class="acts">{"".join(parts)}</div>'
+
+
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that stand for a button until the text has been made harmless
+_MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_END = "\ue002"  # likewise, for the caret at the end of an answer that is being written
+_PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
+_SAFE = " .,–-"
+_LONGEST_LABEL = 28
+_NEARLY = 0.5  # of the words of a quotation, neighbouring, that stand in the book: then its button says how many
+
+_WORDS = {
+    "quoted": "verified, {}",
+    "verbatim": "word for word, {}",
+    "missing": "not found",
+    "nearly": "not exact, {} of {} words, {}",
+    "drew": "drew on {}",
+}
+_SAID = {
+    "quoted": "These words stand in the book, on {}.",
+    "verbatim": "This sentence stands in the book word for word, on {}.",
+    "missing": "These words stand nowhere in the book.",
+    "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
+    "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
+    "That is a hint, not a proof.",
+}
+
+
+def marked(answer: str, notes: Mapping[str, Any] | None, turn: int, harmless: Callable[[str], str]) -> str:
+    """An answer as Markdown with its citations.
+
+    Args:
+        turn: position of the exchange in the chat; with a citation's number it names the button.
+        harmless: makes text of a model harmless.
+    """
+    return _with_buttons(harmless(_with_marks(answer, notes)), notes, turn)
+
+
+def _with_marks(answer: str, notes: Mapping[str, Any] | None) -> str:
+    """The answer with a mark where the button of each citation is to stand."""
+    text = _PRIVATE.sub("\ufffd", answer)
+    parts, start = [], 0
+    for number, chip in enumerate(_chips(notes)):  # in the order of the text
+        end = min(max(start, int(chip["at"])), len(text))
+        parts.append(f"{text[start:end]}{_OPEN}{number}{_CLOSE}")
+        start = end
+    return "".join([*parts, text[start:]])
+
+
+def _with_buttons(text: str, notes: Mapping[str, Any] | None, turn: int) -> str:
+    chips, unit = _chips(notes), _unit(notes)
+
+    def button(mark: re.Match[str]) -> str:
+        number = int(mark[1])
+        follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
+        return _citation_button(chips[number], unit, f"{turn}.{number}", follows)
+
+    return _MARK.sub(button, text)
+
+
+def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
+    """What the card beside a button says; None if there is no such citation."""
+    chips = _chips(notes)
+    if not 0 <= number < len(chips):
+        return None
+    chip = chips[number]
+    around = chip.get("extract") or {}
+    return {
+        "kind": chip["kind"],
+        "said": _said(chip, places_named(chip["pages"], _unit(notes))),
+        "extract": {part: around.get(part, "") for part in ("before", "hit", "after")},
+        "page": chip["pages"][0]["number"] if chip["pages"] else None,
+    }
+
+
+def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, int]]:
+    """(page number, start, end) of the characters that a citation marks."""
+    chips = _chips(notes)
+    found = chips[number].get("marks", []) if 0 <= number < len(chips) else []
+    return [(int(page), int(start), int(end)) for page, start, end in found]
+
+
+def page_name(label: str, unit: str, long: bool = False) -> str:
+    """ "12" -> "p. 12" or "page 12"; a section is called by its title."""
+    label = " ".join(label.split())
+    if len(label) > _LONGEST_LABEL:
+        label = label[: _LONGEST_LABEL - 1].rstrip() + "…"
+    if unit == "page":
+        return f"page {label}" if long else f"p. {label}"
+    return f"{unit} {label}" if label.isdecimal() else label
+
+
+def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:
+    """Pages in a sentence: "page 12", "pages 12 to 13"."""
+    if not pages:
+        return ""
+    first, last = str(pages[0]["label"]), str(pages[-1]["label"])
+    if first == last:
+        return page_name(first, unit, long)
+    if unit == "page":
+        return f"pages {first} to {last}" if long else f"p. {first}–{last}"
+    return f"{page_name(first, unit)} to {page_name(last, unit)}"
+
+
+def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    return list((notes or {}).get("chips", ()))
+
+
+def _unit(notes: Mapping[str, Any] | None) -> str:
+    return str((notes or {}).get("unit", "page"))
+
+
+def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one["kind"] == other["kind"] == "drew" and one["at"] == other["at"]
+
+
+def _said(chip: Mapping[str, Any], places: str) -> str:
+    kind = str(chip["kind"])
+    if kind == "missing" and chip["pages"]:
+        return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
+    if kind == "drew":
+        return _SAID[kind].format(places, f"{chip['times']:.0f}")
+    return _SAID[kind].format(places)
+
+
+def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: bool) -> str:
+    kind = str(chip["kind"])
+    places = places_named(chip["pages"], unit, long=False)
+    words = places if follows else _WORDS[kind].format(places)
+    if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
+        kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)
+    return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}</button>'
+
+
+def _only_words(text: str) -> str:
+    """A book's own label, of which nothing is left that HTML or Markdown could take for a mark."""
+    return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
+
+
+Message = dict[str, Any]
+"""As ``gradio.Chatbot`` takes it: role and content, which is Markdown with HTML of ours in it."""
+
+Made = dict[int, tuple[Exchange, list[Message]]]
+"""By position in the chat: an exchange and the messages that it became."""
+
+LONGEST_QUESTION = 20_000
+"""Characters of a question that are shown; the model gets all of them."""
+
+# Every repetition has a bound: a text of nothing but brackets must not take longer than one of words.
+# Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
+_CODE = re.compile(
+    r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
+    r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
+    re.S | re.M,
+)
+_IMAGE = re.compile(r"!\[([^\]\n]{0,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]\n]{1,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]{1,300})\]:", re.M)
+_SCHEMES = ("http", "https")
+
+CARET = '<span class="caret at-{}"></span>'
+"""Where an answer goes on; the number is how many UTF-16 units of it stand before."""
+
+WRITING = '<div class="writing"><span class="waiting">Thinking…</span></div>'
+"""The place of an answer that is being written. What it waits for, and its words, come through the live stream alone;
+so this never changes, and Gradio makes it once however often it is asked."""
+
+
+def harmless(text: str) -> str:
+    """Markdown of a model or a book without HTML, without images, with every link's host in sight."""
+    parts: list[str] = []
+    end = 0
+    for code in _CODE.finditer(text):
+        parts += [_plain(text[end : code.start()]), code.group(0)]
+        end = code.end()
+    return "".join([*parts, _plain(text[end:])])
+
+
+def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[Message]:
+    """The whole chat; an answer that is being written is an empty place.
+
+    Args:
+        made: what was made of exchanges before; those that have ended are not made again, new ones are added.
+    """
+    made = {} if made is None else made
+    shown: list[Message] = []
+    for turn, exchange in enumerate(exchanges):
+        known = made.get(turn)
+        if known is None or known[0] is not exchange or exchange.stopped is None:
+            asked = _asked(exchange.question) + under_question(exchange)
+            answer = _answer(exchange, turn)
+            known = made[turn] = exchange, [{"role": "user", "content": asked}, answer]
+        shown += [dict(message) for message in known[1]]
+    return shown
+
+
+def _asked(question: str) -> str:
+    """A question as it was typed: its asterisks and signs are no Markdown, and its lines stay lines."""
+    shown = question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
+    lines = html.escape(shown, quote=False).splitlines()
+    return f'<div class="asked">{"<br>".join(lines)}</div>'
+
+
+def _answer(exchange: Exchange, turn: int) -> Message:
+    if exchange.stopped is None:
+        return {"role": "assistant", "content": WRITING}
+    content = marked(exchange.answer, exchange.notes, turn, harmless)
+    if exchange.trouble is not None:
+        content += f"\n\n{_trouble(exchange.trouble)}"
+    if line := _line(exchange):
+        content += f'\n\n<div class="under">{html.escape(line)}</div>'
+    return {"role": "assistant", "content": content.lstrip() + under_answer(exchange)}
+
+
+def _line(exchange: Exchange) -> str:
+    """The quiet line under an answer: its figures, how it ended, and from how much of the book it is."""
+    if exchange.trouble is not None:
+        return ""
+    stopped = None if exchange.interrupted else exchange.stopped
+    parts = [format.answer_line(exchange.figures, stopped, len(exchange.stages))]
+    if exchange.interrupted:
+        parts.append("cut off when Trifold ended")
+    if exchange.pages_read:
+        unit = str((exchange.notes or {}).get("unit", "page"))
+        parts.append(f"from the first {format.counted(exchange.pages_read, unit)}, read so far")
+    return " · ".join(part for part in parts if part)
+
+
+def written(exchange: Exchange, turn: int) -> str:
+    """HTML of an answer that is being written: formatted, with its citations, and with a caret at its end.
+
+    Nothing in it is a model's HTML: the Markdown library is told to take none, and what is ours (citations, the caret)
+    is put in where it writes text, never into an attribute.
+    """
+    words = _unfinished(harmless(_with_marks(exchange.answer, exchange.notes)))
+    end = CARET.format(utf16_length(exchange.answer))
+
+    def ours(text: str) -> str:
+        return _with_buttons(text, exchange.notes, turn).replace(_END, end)
+
+    return str(_markdown().render(words, {_OURS: ours}))
+
+
+def utf16_length(text: str) -> int:
+    """As a browser counts."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+_OURS = "ours"
+
+
+@lru_cache(maxsize=1)
+def _markdown() -> Any:
+    """What Gradio's own Markdown knows, but for images; imported late, since only a page needs it."""
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    markdown.disable(["image", "html_block", "html_inline"])
+    markdown.validateLink = lambda url: bool(_host(url))  # type: ignore[method-assign]
+
+    def words(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return str(env[_OURS](html.escape(tokens[index].content)))
+
+    def code(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return f"<code>{words(self, tokens, index, options, env)}</code>"
+
+    def block(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"  # without its language, an attribute
+
+    def link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        address = html.escape(str(tokens[index].attrs.get("href", "")))
+        return f'<a href="{address}" target="_blank" rel="noopener noreferrer">'
+
+    rules = {"text": words, "code_inline": code, "fence": block, "code_block": block, "link_open": link}
+    for name, rule in rules.items():
+        markdown.add_render_rule(name, rule)
+    return markdown
+
+
+def _unfinished(content: str) -> str:
+    """Bold words that are still open are shown bold, not as asterisks; an open code fence begins a line."""
+    words = content.rstrip("* ") if content.endswith("*") else content
+    paragraph = words.rpartition("\n\n")[2]
+    if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
+        words += "**"
+    if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
+        words += "\n"  # what follows the fence in its line is not shown
+    return words + _END
+
+
+def _trouble(trouble: Trouble) -> str:
+    said = html.escape(f"{trouble.cause} {trouble.remedy}".strip())
+    return f'<div class="trouble">{said}</div>'
+
+
+def _plain(text: str) -> str:
+    text = _IMAGE.sub(lambda found: f"{found[1] or 'image'} (an image{_at(found[2])}, not loaded)", text)
+    text = _LINK.sub(_link, text)
+    text = _DEFINITION.sub(r"\1\\[\2]:", text)
+    text = text.replace("![", "!\\[")
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+
+
+def _link(found: re.Match[str]) -> str:
+    words, address = found[1], found[2]
+    host = _host(address)
+    if not host:
+        return words
+    return f"[{words}]({address}) ({host})"
+
+
+def _at(address: str) -> str:
+    host = _host(address)
+    return f" at {host}" if host else ""
+
+
+def _host(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        return (parts.hostname or "") if parts.scheme.lower() in _SCHEMES else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,426 @@
+"""OpenAI's protocol for other programs: /v1/models and /v1/chat/completions, about the book that is open.
+
+The guard has seen to host and origin before; the key is checked here, since a program cannot have the page's cookie.
+Questions share the open book with the page: one at a time for both, shown there while it is answered, and stopped there
+as well. Every answer but a stream is one JSON object, errors in OpenAI's shape (``openai_schema``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from app.core.format import View
+from app.core.state import AppState, Stage
+from app.web.auth import MEBIBYTE, AllowedRoute
+from app.web.openai_schema import MESSAGES, ChatRequest, Completion, ModelEntry, Refused, error_of, parse, refused_of
+from engine import Request as EngineRequest
+from engine import Turn
+from engine.document import Document, Page
+from engine.errors import Busy, ResourceError, TrifoldError
+from engine.events import AnswerDone, BookRead, Event, Failed, PagesScored, StopReason, TextDelta
+
+logger = logging.getLogger(__name__)
+
+OWNER = "trifold"
+FILE = "api.key"
+BODY_LIMIT = 16 * MEBIBYTE
+RETRY_SECONDS = 2
+_GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's shape
+_CHAT = "/v1/chat/completions"
+_LEFT = 499  # the status of a client that has gone, in the log alone
+_LOOK_SECONDS = 0.1
+_HANDOVER_SECONDS = 10.0  # within which a cancelled request has surely let go of the engine
+_ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
+_BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
+_SENT_TITLE = "Text sent by another program"
+_PREFIX = "sk-trifold-"
+_RANDOM_BYTES = 32
+_SHORTEST = len(_PREFIX) + 32
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Api:
+    """A part of the page in the sense of ``app.web.live``, although it shows nothing there.
+
+    Args:
+        state: the state of the program, with the open book.
+        data: the folder with the key.
+    """
+
+    def __init__(self, state: AppState, data: Path) -> None:
+        self._state = state
+        self._data = data
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return (AllowedRoute("GET", "/v1/*", open=True), AllowedRoute("POST", "/v1/*", limit=_GUARDS_LIMIT, open=True))
+
+    def routes(self) -> Sequence[BaseRoute]:
+        return (
+            Route("/v1/models", self._guarded(self._models), methods=["GET"]),
+            Route("/v1/models/{id:path}", self._guarded(self._model), methods=["GET"]),
+            Route(_CHAT, self._guarded(self._chat), methods=["POST"]),
+            Route("/v1/{rest:path}", self._guarded(self._unknown), methods=["GET", "POST"]),
+        )
+
+    def view(self) -> View:
+        return {}
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """Check the key, run the handler, and give every error OpenAI's shape."""
+
+        async def answered(request: Request) -> Response:
+            try:
+                if not opens(request.headers.get("authorization", ""), load(self._data)):
+                    raise Refused(
+                        401, "This key does not open Trifold. Copy it from Trifold's settings.", "invalid_api_key"
+                    )
+                return await handler(request)
+            except Refused as refused:
+                return _refusal(refused)
+            except TrifoldError as error:
+                return _refusal(refused_of(error))
+            except ClientDisconnect:
+                return Response(status_code=_LEFT)
+            except Exception:  # a program at the other end gets JSON whatever broke
+                logger.exception("a request of another program failed")
+                return _refusal(Refused(500, "Something in Trifold broke; its log has the details.", "internal_error"))
+
+        return answered
+
+    # Models --------------------------------------------------------------------------------------------------
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._entry().model_dump()]})
+
+    async def _model(self, request: Request) -> Response:
+        entry = self._entry()
+        self._check_model(request.path_params["id"], entry.id)
+        return JSONResponse(entry.model_dump())
+
+    async def _unknown(self, request: Request) -> Response:
+        raise Refused(404, f"Trifold has /v1/models and {_CHAT}, not {request.url.path}.", "unknown_url")
+
+    def _entry(self) -> ModelEntry:
+        status = self._state.engine.status()
+        if status.model is None:
+            raise Refused(503, status.detail or "The model is being loaded.", "model_not_ready")
+        model = status.model
+        return ModelEntry(id=model.name, object="model", created=0, owned_by=OWNER, context_length=model.context_limit)
+
+    @staticmethod
+    def _check_model(asked: str | None, loaded: str) -> None:
+        if asked not in (None, "", loaded, OWNER):
+            raise Refused(404, f"The model {asked!r} is not loaded; {loaded!r} is.", "model_not_found", "model")
+
+    # Chat ----------------------------------------------------------------------------------------------------
+
+    async def _chat(self, request: Request) -> Response:
+        asked = parse(await _body(request))
+        loaded = self._entry().id
+        self._check_model(asked.model, loaded)
+        head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
+        events = answer_events(self._state, asked)
+        first = await _first(events)
+        if asked.stream:
+            stream = self._stream(asked, head, first, events)
+            return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return await self._whole(request, asked, head, first, events)
+
+    async def _whole(
+        self, request: Request, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
+    ) -> Response:
+        stops, text = Stops(asked.stop), ""
+        async with aclosing(_from(first, events)) as all_events:
+            async for event in all_events:
+                if isinstance(event, TextDelta):
+                    text += stops.feed(event.text)
+                if isinstance(event, Failed):
+                    raise refused_of(error_of(event))
+                if isinstance(event, TextDelta) and stops.found:
+                    return _json(head.whole(text, _ended(event), {}))
+                if isinstance(event, AnswerDone):
+                    more = about_book(self._state, event)
+                    return _json(head.whole(text + stops.rest(), event, more))
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+        raise Refused(500, "The answer ended without a result.", "internal_error")
+
+    async def _stream(
+        self, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
+    ) -> AsyncIterator[str]:
+        stops = Stops(asked.stop)
+        yield _event(head.piece({"role": "assistant", "content": ""}).json_text)
+        async with aclosing(_from(first, events)) as all_events:
+            async for event in all_events:
+                if isinstance(event, TextDelta) and (words := stops.feed(event.text)):
+                    yield _event(head.piece({"content": words}).json_text)
+                done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
+                if isinstance(done, AnswerDone):
+                    if words := stops.rest():
+                        yield _event(head.piece({"content": words}).json_text)
+                    yield _event(head.last_piece(done, about_book(self._state, done)).json_text)
+                    if asked.include_usage:
+                        yield _event(head.usage_piece(done).json_text)
+                    break
+                if isinstance(done, Failed):
+                    yield _event(json.dumps(refused_of(error_of(done)).body))
+                    break
+        yield "data: [DONE]\n\n"
+
+
+async def _first(events: AsyncGenerator[Event, None]) -> Event:
+    """The first event, or the error that comes in its place while there can still be a status for it."""
+    first = await anext(events)
+    if isinstance(first, Failed):
+        raise refused_of(error_of(first))
+    return first
+
+
+async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event]:
+    async with aclosing(events) as rest:
+        yield first
+        async for event in rest:
+            yield event
+
+
+def _ended(event: TextDelta) -> AnswerDone:
+    """An answer that a stop word has ended."""
+    return AnswerDone("", event.token_ids, event.sources, StopReason.END, event.figures)
+
+
+async def _body(request: Request) -> bytes:
+    """The body, as long as it stays within the limit; a claimed length is not believed."""
+    too_large = Refused(413, f"The body is larger than {BODY_LIMIT // MEBIBYTE} MB.", "request_too_large")
+    if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
+        raise too_large
+    blocks, size = [], 0
+    async for block in request.stream():
+        blocks.append(block)
+        size += len(block)
+        if size > BODY_LIMIT:
+            raise too_large
+    return b"".join(blocks)
+
+
+def _refusal(refused: Refused) -> JSONResponse:
+    headers = {"retry-after": str(RETRY_SECONDS)} if refused.status == 429 else {}
+    if refused.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(refused.body, status_code=refused.status, headers=headers)
+
+
+def _json(answer: Completion) -> Response:
+    return Response(answer.json_text, media_type="application/json")
+
+
+def _event(data: str) -> str:
+    return f"data: {data}\n\n"
+
+
+# From the question to the events of its answer -----------------------------------------------------------------------
+
+
+async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
+    """Ask, and yield the engine's events. Ending the iteration early stops the answer.
+
+    Raises:
+        Refused: the book that is asked about is not there.
+        TrifoldError: the engine does not take the question; ``Busy`` when another one is being answered.
+    """
+    system, history, question = asked.conversation
+    wanted = asked.options.book or None
+    sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
+    if not sent:
+        await _book(state, wanted)
+        question, history = asked.instructed
+    claim = state.claim()
+    try:
+        if sent:
+            await _send(state, claim, system)
+        turns = tuple(Turn(*turn) for turn in history)
+        request = await asyncio.to_thread(
+            state.engine.ask, question, turns, asked.sampling, asked.mode, wait=_HANDOVER_SECONDS, cancel=claim
+        )
+        async for event in _follow(request):
+            if isinstance(event, TextDelta | AnswerDone):
+                state.show(figures=event.figures)
+            elif isinstance(event, PagesScored):
+                state.show(scores=event.scores)
+            yield event
+    finally:
+        claim.set()  # a client that left while its question waited for the engine has no request to cancel
+        state.release(claim)
+
+
+def about_book(state: AppState, done: AnswerDone, most: int = 3) -> dict[str, Any]:
+    """Which book the answer is about, and the pages that were read most for it."""
+    current = state.current
+    if current.document is None or current.book is None:
+        return {}
+    pages = current.document.pages
+    ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:most]
+    read = [{"page": pages[at].number, "share": round(done.page_scores[at], 4)} for at in ranked]
+    return {"book": {"id": current.book.sha256, "title": current.document.title}, "pages_read_most": read}
+
+
+async def _book(state: AppState, wanted: str | None) -> None:
+    """See that the book is open and read."""
+    current = state.current
+    if wanted is not None and not (
+        current.book and current.book.sha256 == wanted and current.stage is not Stage.FAILED
+    ):
+        if current.asking:
+            raise Busy("One question at a time: another one is being answered.", "Try again in a moment.")
+        state.open(state.books.get(wanted))
+    while wanted is not None and state.current.stage in _ON_THE_WAY:
+        await asyncio.sleep(_LOOK_SECONDS)
+    current = state.current
+    if current.stage is Stage.READY:
+        return
+    if current.stage in _ON_THE_WAY:
+        raise Busy(f"The book is still being read{_so_far(state)}.", "Try again when it has been read.")
+    if current.trouble is not None:
+        raise Refused(
+            409, f"{current.trouble.cause} {current.trouble.remedy}".strip(), "book_not_ready", "trifold.book"
+        )
+    raise Refused(
+        409,
+        "No book is open. Open one in Trifold, name one in trifold.book, or send its text as the system message.",
+        "no_book",
+        "trifold.book",
+    )
+
+
+def _so_far(state: AppState) -> str:
+    progress = state.current.progress
+    return f" (page {progress.pages_done:,} of {progress.pages_total:,})" if progress else ""
+
+
+async def _send(state: AppState, claim: threading.Event, text: str) -> None:
+    """Have the engine read a text that came with the request, unless it is the one that it has read already."""
+    if not text.strip():
+        raise Refused(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
+    if state.current.stage is not Stage.EMPTY:
+        raise Refused(409, _BOOK_OPEN, "book_open")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    title = f"{_SENT_TITLE} {digest[:12]}"
+    await asyncio.to_thread(state.engine.wait_ready)
+    known = state.engine.status().book
+    if known is not None and known.title == title and known.complete:
+        return
+    document = Document(title, "", (Page(1, "1", text),), "text", "")  # without a file's hash: not kept on disk
+    request = await asyncio.to_thread(state.engine.read, document, wait=_HANDOVER_SECONDS, cancel=claim)
+    async for event in _follow(request):
+        if isinstance(event, Failed):
+            raise error_of(event)
+        if isinstance(event, BookRead) and event.stopped:
+            raise Busy("The text was not read to its end: somebody opened a book in Trifold's page.", "Try again.")
+
+
+async def _follow(request: EngineRequest) -> AsyncGenerator[Event, None]:
+    """Events up to the final one."""
+    try:
+        while not request.finished:
+            event = await asyncio.to_thread(request.next_event, _LOOK_SECONDS)
+            if event is not None:
+                yield event
+    finally:
+        if not request.finished:
+            request.cancel()
+
+
+class Stops:
+    """Give it the pieces of a text; it holds back what could be the beginning of a stop word."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+        self._held = ""
+        self.found = False
+
+    def feed(self, piece: str) -> str:
+        """What may be shown now; nothing any more once a stop word has been found."""
+        if self.found or not self._words:
+            return "" if self.found else piece
+        self._held += piece
+        places = [at for at in (self._held.find(word) for word in self._words) if at >= 0]
+        if places:
+            self.found = True
+            shown, self._held = self._held[: min(places)], ""
+            return shown
+        keep = max(_overlap(self._held, word) for word in self._words)
+        shown = self._held[: len(self._held) - keep]
+        self._held = self._held[len(self._held) - keep :]
+        return shown
+
+    def rest(self) -> str:
+        """What was held back when the text has ended."""
+        shown, self._held = self._held, ""
+        return shown
+
+
+def _overlap(text: str, word: str) -> int:
+    """Characters at the end of ``text`` that begin ``word``."""
+    longest = min(len(text), len(word) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(word[:size])), 0)
+
+
+# The key that other programs show: a file that this person alone can read --------------------------------------------
+
+
+def load(data: Path) -> str:
+    """The key of this data folder, made on first use.
+
+    Raises:
+        ResourceError: the data folder cannot be read or written.
+    """
+    try:
+        key = (data / FILE).read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        key = ""
+    except OSError as error:
+        raise _unusable(data, error) from error
+    return key if key.startswith(_PREFIX) and len(key) >= _SHORTEST else renew(data)
+
+
+def renew(data: Path) -> str:
+    """A new key; the old one opens nothing any more. Raises as ``load``."""
+    key = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    written = data / f"{FILE}.{secrets.token_hex(4)}"
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        written.touch(mode=0o600)
+        written.write_text(key, encoding="ascii")
+        os.replace(written, data / FILE)
+    except OSError as error:
+        raise _unusable(data, error) from error
+    return key
+
+
+def opens(header: str, key: str) -> bool:
+    """Whether an Authorization header shows the key."""
+    scheme, _, shown = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), key.encode())
+
+
+def _unusable(data: Path, error: OSError) -> ResourceError:
+    reason = error.strerror or type(error).__name__
+    return ResourceError(f"Trifold cannot use {data} ({reason}).", "Set TRIFOLD_DATA to another folder.")

@@ -1,0 +1,325 @@
+"""OpenAI's protocol as data: what a request asks for, what an answer looks like, and how a refusal is worded. Pure.
+
+Source: the API reference of chat completions (https://platform.openai.com/docs/api-reference/chat). What is not
+supported is refused by name; nothing that would change an answer is silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from engine import errors
+from engine.config import MODES, Mode, SamplingParams
+from engine.errors import Busy, ContextTooSmall, InputError, ModelError, TrifoldError
+from engine.events import AnswerDone, Failed, Figures, StopReason
+
+MESSAGES = "messages"
+"""As ``trifold.book``: the system message is the book."""
+
+MOST_STOPS = 4
+_FINISH = {
+    StopReason.END: "stop",
+    StopReason.LENGTH: "length",
+    StopReason.CONTEXT: "length",
+    StopReason.CANCELLED: "stop",
+}
+
+
+class Refused(Exception):
+    """A request that cannot be done, in OpenAI's terms."""
+
+    def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+        kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def refused_of(error: TrifoldError) -> Refused:
+    """An error of the program in OpenAI's terms."""
+    message = f"{error.cause} {error.remedy}".strip()
+    if isinstance(error, Busy):
+        return Refused(429, message, "busy")
+    if isinstance(error, ContextTooSmall):
+        return Refused(400, message, "context_length_exceeded", "messages")
+    if isinstance(error, InputError):
+        return Refused(400, message, "invalid_value")
+    return Refused(503 if isinstance(error, ModelError) else 500, message, type(error).__name__)
+
+
+def error_of(event: Failed) -> TrifoldError:
+    kind: type[TrifoldError] = getattr(errors, event.kind, TrifoldError)
+    return kind(event.cause, event.remedy)
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+class _Wire(BaseModel):
+    """Types are taken as they are: true is no number, and "1" is none either."""
+
+    model_config = ConfigDict(strict=True)
+
+
+def _some_messages(messages: Any) -> Any:
+    if not isinstance(messages, list) or not messages:
+        raise Refused(400, "messages must be a list with at least one message.", "invalid_value", "messages")
+    return messages
+
+
+def _known_mode(mode: Any) -> Any:
+    if mode not in MODES:
+        raise Refused(400, f"trifold.mode must be one of {', '.join(MODES)}.", "invalid_value", "trifold.mode")
+    return mode
+
+
+def _few_stops(stop: Any) -> tuple[str, ...]:
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or len(stops) > MOST_STOPS or not all(isinstance(s, str) and s for s in stops):
+        raise Refused(400, f"stop must be a text or a list of up to {MOST_STOPS}.", "invalid_value", "stop")
+    return tuple(stops)
+
+
+class Message(_Wire):
+    role: Any = ""
+    content: Any = None
+
+    def words(self, where: str) -> str:
+        """The text, which can come in parts."""
+        parts = self.content if isinstance(self.content, list) else [{"type": "text", "text": self.content}]
+        words = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
+        if not all(isinstance(word, str) for word in words):
+            raise Refused(400, "Only text can be asked.", "invalid_value", f"{where}.content")
+        return "\n".join(map(str, words))
+
+
+class StreamOptions(_Wire):
+    include_usage: bool | None = None
+
+
+class TrifoldOptions(_Wire):
+    """``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library."""
+
+    mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
+    book: str | None = None
+
+
+# Fields that would change the answer, with the values that ask for nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "tools": ([],),
+    "functions": ([],),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "audio": (),
+    "response_format": ({"type": "text"},),
+}
+
+
+class ChatRequest(_Wire):
+    """One request. Of several errors the first one is told, in the order of the fields."""
+
+    messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
+    trifold: TrifoldOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Annotated[tuple[str, ...], BeforeValidator(_few_stops)] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_for_nothing_else(cls, asked: Any) -> Any:
+        for name, nothing in _UNSUPPORTED.items():
+            if isinstance(asked, dict) and asked.get(name) is not None and asked[name] not in nothing:
+                raise Refused(400, f"{name} is not supported by Trifold.", "unsupported_parameter", name)
+        return asked
+
+    @property
+    def options(self) -> TrifoldOptions:
+        return self.trifold or TrifoldOptions()
+
+    @property
+    def mode(self) -> Mode:
+        mode: Mode = self.options.mode
+        return mode
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        named = self.model_dump(include={"temperature", "top_p", "top_k", "seed"}, exclude_none=True)
+        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        try:
+            return SamplingParams(**named, **({} if most is None else {"max_tokens": most}))
+        except InputError as error:
+            raise Refused(400, f"{error.cause} {error.remedy}", "invalid_value") from error
+
+    @cached_property
+    def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
+        """The system message, the (question, answer) pairs before, and the question."""
+        system: list[str] = []
+        turns: list[list[str]] = []  # question, answer
+        role = ""
+        for number, message in enumerate(self.messages):
+            where = f"messages[{number}]"
+            role, words = message.role, message.words(where)
+            if role in ("system", "developer") and not turns:
+                system.append(words)
+            elif role == "user" and turns and not turns[-1][1]:
+                turns[-1][0] += f"\n\n{words}"
+            elif role == "user":
+                turns.append([words, ""])
+            elif role == "assistant" and turns:
+                turns[-1][1] += words
+            else:
+                sentence = f"A message of the role {role!r} cannot stand here."
+                raise Refused(400, sentence, "invalid_value", f"{where}.role")
+        if role != "user":
+            raise Refused(400, "The last message must be the user's.", "invalid_value", "messages")
+        question = turns.pop()[0]
+        return "\n\n".join(system), tuple((asked, answer) for asked, answer in turns), question
+
+    @property
+    def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Question and history with the system message at the head of the first question: the book has its place."""
+        system, history, question = self.conversation
+        if not system:
+            return question, history
+        if not history:
+            return f"{system}\n\n{question}", ()
+        (first, answer), *rest = history
+        return question, ((f"{system}\n\n{first}", answer), *rest)
+
+
+def parse(body: bytes) -> ChatRequest:
+    """Read a request's body.
+
+    Raises:
+        Refused: what is wrong with it.
+    """
+    try:
+        asked = ChatRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise _refusal_of(error.errors(include_url=False, include_input=False)[0]) from None
+    _ = asked.conversation, asked.sampling  # so that they are refused here
+    return asked
+
+
+_KINDS = {
+    "float_type": "a number",
+    "int_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "model_type": "an object",
+}
+
+
+def _refusal_of(wrong: Mapping[str, Any]) -> Refused:
+    """The first thing that is wrong, by the name of its field as OpenAI writes it."""
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"]).lstrip(".")
+    if wrong["type"] == "json_invalid":
+        return Refused(400, "The body is not JSON.", "invalid_json")
+    if not param:
+        return Refused(400, "The body is not a JSON object.", "invalid_json")
+    return Refused(400, f"{param} must be {_KINDS.get(wrong['type'], 'valid')}.", "invalid_type", param)
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+class ModelEntry(BaseModel):
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    context_length: int
+
+
+class Usage(BaseModel):
+    """Tokens; those of the book and earlier turns that came out of the cache count as cached."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+    @classmethod
+    def of(cls, counted: Figures) -> Usage:
+        cached = max(0, counted.prompt_tokens - counted.prefilled_tokens)
+        return cls(
+            prompt_tokens=counted.prompt_tokens,
+            completion_tokens=counted.answer_tokens,
+            total_tokens=counted.prompt_tokens + counted.answer_tokens,
+            prompt_tokens_details={"cached_tokens": cached},
+        )
+
+
+class Choice(BaseModel):
+    """``message`` of a whole answer, ``delta`` of a piece of one."""
+
+    index: int
+    message: dict[str, str | None] | None = None
+    delta: dict[str, str] | None = None
+    logprobs: None
+    finish_reason: str | None
+
+
+class Completion(BaseModel):
+    """A whole answer or a piece of one; fields that were not set are left out."""
+
+    id: str
+    created: int
+    model: str
+    object: str = "chat.completion.chunk"
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    trifold: dict[str, Any] | None = None
+
+    def _with(self, **fields: Any) -> Completion:
+        return self.model_copy(update={"object": self.object, "choices": [], **fields})
+
+    def whole(self, text: str, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
+        """``more`` goes into the field ``trifold``."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = Choice(index=0, message=message, logprobs=None, finish_reason=_FINISH[done.stop_reason])
+        usage, ours = Usage.of(done.figures), figures(done, more)
+        return self._with(object="chat.completion", choices=[choice], usage=usage, trifold=ours)
+
+    def piece(self, delta: dict[str, str], finish: str | None = None) -> Completion:
+        return self._with(choices=[Choice(index=0, delta=delta, logprobs=None, finish_reason=finish)])
+
+    def last_piece(self, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
+        """The piece that ends the choice, with our figures."""
+        return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
+
+    def usage_piece(self, done: AnswerDone) -> Completion:
+        """What follows it when the request asked for usage."""
+        return self._with(usage=Usage.of(done.figures))
+
+    @property
+    def json_text(self) -> str:
+        return self.model_dump_json(exclude_unset=True)
+
+
+def figures(done: AnswerDone, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's own figures under its own names, how the answer ended, and which token came from where."""
+    stages = [stage.value for stage in done.sources]
+    produced = {stage: stages.count(stage) for stage in sorted(set(stages))}
+    return {**asdict(done.figures), "stop_reason": done.stop_reason.value, "tokens_by_stage": produced, **more}

@@ -1,0 +1,234 @@
+// Asking: the question box, how answers are made, and the actions under questions and answers.
+import { call, post } from "./frame.js";
+import { tell } from "./library.js";
+
+const byId = (id) => document.getElementById(id);
+
+const COPIED_MS = 1600;
+const MOST_LINES = 8;
+
+// Names this tab: when its live stream ends, so does the answer that it waits for.
+export const TAB = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
+
+let asking = false; // whether anybody is
+let mine = false; // whether this tab is
+let sending = false;
+let beginning = null; // a new chat on its way: a question that is sent meanwhile belongs to it
+let edited = 0; // the question that is put in other words
+
+const box = () => document.querySelector("#ask-box textarea");
+
+// What the stream tells -----------------------------------------------------------------------------------------------
+
+export function showAsking(now) {
+  asking = now;
+  byId("trifold").dataset.asking = now ? "yes" : "no";
+  if (now) endEditing();
+}
+
+export function showAskedBy(tab) {
+  mine = tab === TAB;
+  byId("trifold").dataset.mine = mine ? "yes" : "no";
+}
+
+// Whether this tab has an answer to come, be its question still on the way.
+export const isWaiting = () => mine || sending;
+
+// Questions that are worth asking, while the chat is empty.
+export function showSuggestions(questions) {
+  byId("suggestions").replaceChildren(
+    ...questions.map((question) => {
+      const entry = document.createElement("li");
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = question;
+      button.addEventListener("click", () => ask({ question }));
+      entry.append(button);
+      return entry;
+    }),
+  );
+}
+
+// Asking --------------------------------------------------------------------------------------------------------------
+
+async function send(more) {
+  const question = box().value;
+  if (!question.trim() || sending) return;
+  if (!(await ask({ question, message: edited, ...more }))) return;
+  endEditing();
+  if (box().value === question) write("");
+}
+
+const ask = (asked) => begin("/asking", asked, asked);
+
+// Whether it has begun; if another answer is being written, the way to have this one instead.
+async function begin(path, asked, instead) {
+  if (sending) return false;
+  sending = true;
+  byId("refusal")?.remove();
+  await beginning;
+  const told = await call(path, { ...asked, ...how(), tab: TAB });
+  sending = false;
+  if (told.cause) refuse(told, instead);
+  return !told.cause;
+}
+
+function refuse(trouble, asked) {
+  const refusal = document.createElement("div");
+  refusal.id = "refusal";
+  refusal.className = "trouble";
+  refusal.setAttribute("role", "alert");
+  const words = document.createElement("p");
+  words.textContent = `${trouble.cause} ${trouble.remedy}`.trim();
+  refusal.append(words);
+  if (trouble.busy && asked) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "tf-small";
+    button.textContent = "Stop that answer and ask mine";
+    button.addEventListener("click", () => (box().value.trim() ? send({ instead: true }) : ask({ ...asked, instead: true })));
+    refusal.append(button);
+  }
+  byId("chat").append(refusal);
+}
+
+const stop = () => post("/asking/stop");
+
+function write(words) {
+  box().value = words;
+  fit();
+}
+
+// As high as its lines, up to a bound; below that it scrolls.
+function fit() {
+  const field = box();
+  field.style.height = "auto";
+  const line = parseFloat(getComputedStyle(field).lineHeight);
+  field.style.height = `${Math.min(field.scrollHeight, MOST_LINES * line + 16)}px`;
+}
+
+async function beginChat() {
+  if (asking) return tell({ cause: "An answer is being written.", remedy: "Stop it, or wait for its end." });
+  beginning = call("/chats/new");
+  const told = await beginning;
+  if (told.cause) tell(told);
+}
+
+// How answers are made ------------------------------------------------------------------------------------------------
+
+function how() {
+  const values = { mode: document.querySelector("#mode input:checked").value };
+  for (const setting of document.querySelectorAll("#sampling .setting")) {
+    values[setting.dataset.setting] = settle(setting.querySelector('[type="number"]'));
+  }
+  return values;
+}
+
+// What a field says, within its bounds.
+function settle(field) {
+  const said = Number.isNaN(field.valueAsNumber) ? Number(field.defaultValue) : field.valueAsNumber;
+  const value = Math.min(Math.max(said, Number(field.min)), Number(field.max));
+  return field.step === "32" ? Math.round(value) : value;
+}
+
+function bindHow() {
+  const fold = document.querySelector("#how > button");
+  fold.addEventListener("click", () => {
+    const parts = byId("how-parts");
+    parts.hidden = !parts.hidden;
+    fold.setAttribute("aria-expanded", String(!parts.hidden));
+  });
+  for (const setting of document.querySelectorAll("#sampling .setting")) {
+    const [field, slider] = setting.querySelectorAll("input");
+    slider.addEventListener("input", () => (field.value = slider.value));
+    field.addEventListener("input", () => (slider.value = settle(field)));
+    field.addEventListener("change", () => (field.value = slider.value = settle(field)));
+  }
+}
+
+// Message actions: their buttons' values name what they do ------------------------------------------------------------
+
+async function copy(button, message) {
+  const told = await call("/chats/text", { message });
+  if (told.cause) return tell(told);
+  try {
+    await navigator.clipboard.writeText(told.text);
+  } catch {
+    return tell({ cause: "The browser does not let Trifold copy.", remedy: "Select the text instead." });
+  }
+  const words = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = words), COPIED_MS);
+}
+
+async function edit(message) {
+  const told = await call("/chats/text", { message });
+  if (told.cause) return tell(told);
+  edited = message;
+  write(told.text);
+  byId("editing").hidden = false;
+  box().focus();
+}
+
+// The answer has begun, or another chat is open: nothing is edited any more.
+function endEditing() {
+  edited = 0;
+  byId("editing").hidden = true;
+}
+
+function cancelEditing() {
+  endEditing();
+  write("");
+}
+
+function act(button) {
+  const [name, number] = button.value.split(":");
+  const message = Number(number);
+  if (name === "copy") copy(button, message);
+  else if (name === "edit") edit(message);
+  else if (name === "show") post("/chats/version", { message }).then(tell);
+  else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
+}
+
+// Keys ----------------------------------------------------------------------------------------------------------------
+
+function onKey(event) {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (mine) stop();
+    else if (edited) {
+      event.stopPropagation();
+      cancelEditing();
+    }
+  }
+  if (event.target !== box()) return;
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    if (!mine) send();
+  }
+  if (event.key === "ArrowUp" && !box().value && !edited) {
+    const last = [...document.querySelectorAll('#chat button.act[value^="edit:"]')].at(-1);
+    if (last) {
+      event.preventDefault();
+      last.click();
+    }
+  }
+}
+
+export function bindAsking() {
+  bindHow();
+  byId("ask-row").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  box().addEventListener("input", fit);
+  byId("stop").addEventListener("click", stop);
+  byId("editing-cancel").addEventListener("click", cancelEditing);
+  byId("begin-chat").addEventListener("click", beginChat);
+  byId("stop-reading").addEventListener("click", () => post("/reading/stop"));
+  byId("read-rest").addEventListener("click", () => post("/reading/again"));
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("#chat button.act");
+    if (button && !button.disabled) act(button);
+  });
+}

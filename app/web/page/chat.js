@@ -1,0 +1,136 @@
+// The conversation: Gradio's chatbot shows what was written down, the live stream brings the answer that is being written.
+//
+// Gradio is asked to show the chat when the stream names a record that it does not show yet: a question has come, another
+// version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
+
+const byId = (id) => document.getElementById(id);
+
+const RETRY_MS = 1500;
+const BOTTOM = 60; // pixels from its end within which somebody follows the chat
+// A sign of life goes with the words where they come, and costs frames of its own only where none do. An animation of the
+// style sheet would have the browser draw in all sixty a second, even one in steps, and without a graphics card that is
+// the engine's time.
+const SIGNS = '#chat .caret, :is(#chat, #card) .waiting, [data-model="loading"] .dot';
+const BEAT_MS = 550;
+const ALONE_MS = 900;
+const MARKS = /[*`]+/g; // of Markdown: what is formatted next knows what they mean
+
+let wanted = ""; // the record that the stream tells of
+let retry = 0;
+let open = null; // the answer that is being written, as far as it has been told: its name, its text, what is formatted of it
+let beaten = 0;
+
+// Gradio's record -----------------------------------------------------------------------------------------------------
+
+export function showChat(chat) {
+  byId("trifold").dataset.turns = chat.turns ? "some" : "none";
+  wanted = chat.record;
+  follow();
+}
+
+// The name of the shown record comes with it, as the words of the button that asks for it.
+function follow() {
+  clearTimeout(retry);
+  const refresh = byId("refresh");
+  if (refresh?.textContent.trim() === wanted) return;
+  refresh?.click();
+  retry = setTimeout(follow, RETRY_MS);
+}
+
+function bringGradio() {
+  // What it describes its routes with; ours are private, and the route that would tell so is shut.
+  window.gradio_api_info = { named_endpoints: {}, unnamed_endpoints: {} };
+  // Its loading sign asks for a frame in every frame, for good: nobody tells it when it is taken away. It takes the
+  // function for that as it finds it, so until Gradio is there this is a slow clock, which draws nothing.
+  const frame = window.requestAnimationFrame;
+  window.requestAnimationFrame = (then) => setTimeout(() => then(performance.now()), BEAT_MS);
+  const app = document.createElement("gradio-app");
+  app.setAttribute("embed", "false");
+  app.setAttribute("eager", "true");
+  app.setAttribute("theme_mode", document.documentElement.dataset.theme);
+  app.addEventListener(
+    "render",
+    () => {
+      window.requestAnimationFrame = frame;
+      window.trifoldTheme.apply();
+      follow();
+    },
+    { once: true },
+  );
+  byId("chat").prepend(app);
+  import("/gradio.js");
+}
+
+// The open answer -----------------------------------------------------------------------------------------------------
+
+export function showWriting(news) {
+  if (!news) {
+    open = null;
+    return;
+  }
+  if (open?.answer !== news.answer) open = { answer: news.answer, text: "", html: "", at: 0, waiting: "" };
+  open.text = news.whole ? news.text : open.text + news.text;
+  for (const part of ["html", "at", "waiting"]) open[part] = news[part] ?? open[part];
+  draw();
+}
+
+function draw() {
+  const place = [...document.querySelectorAll("#chat .bot .writing")].at(-1);
+  if (!place || !open) return;
+  const tail = open.text.slice(open.at).replace(MARKS, "");
+  if (place.formatted === open.html && place.tail === tail && place.waits === open.waiting) return;
+  const room = scroller(place);
+  const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
+  if (!open.text) place.replaceChildren(element("span", "waiting", open.waiting || "Thinking…"));
+  else if (place.formatted !== open.html || !place.querySelector(".caret")) place.innerHTML = open.html;
+  if (open.text) caretOf(place).textContent = tail;
+  Object.assign(place, { formatted: open.html, tail, waits: open.waiting });
+  // With the frame, when all of the news stands: the whole page is laid out once, not once for the words alone.
+  if (follows) requestAnimationFrame(() => (room.scrollTop = room.scrollHeight));
+  beat(BEAT_MS);
+}
+
+function caretOf(place) {
+  const found = place.querySelector(".caret");
+  if (found) return found;
+  const paragraph = element("p", "", "");
+  paragraph.append(element("span", "caret at-0", ""));
+  place.append(paragraph);
+  return paragraph.firstChild;
+}
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function scroller(inside) {
+  let room = inside.parentElement;
+  while (room && room.scrollHeight <= room.clientHeight) room = room.parentElement;
+  return room;
+}
+
+function beat(pause) {
+  if (performance.now() - beaten < pause) return;
+  beaten = performance.now();
+  for (const sign of document.querySelectorAll(SIGNS)) sign.toggleAttribute("data-dim");
+}
+
+// Gradio reads a message aloud with all its HTML.
+function tidy() {
+  for (const message of document.querySelectorAll('#chat [data-testid][aria-label*="<"]')) {
+    message.setAttribute("aria-label", message.getAttribute("aria-label").replace(/<[^>]*>/g, " ").replace(/\s+/g, " "));
+  }
+}
+
+export function bindChat() {
+  setInterval(() => beat(ALONE_MS), BEAT_MS);
+  // Gradio draws in its own time; a place that it has just made is filled before it is painted.
+  new MutationObserver(() => {
+    draw();
+    tidy();
+  }).observe(byId("chat"), { subtree: true, childList: true });
+  bringGradio();
+}

@@ -1,0 +1,280 @@
+// The library: books with their covers, the chats of the open book, and what can be done with either.
+import { post } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+
+let open = ""; // id of the open book
+let chat = ""; // id of the open chat
+let menuOf = null; // the button that opened the menu
+
+export function showOpenBook(book) {
+  open = book.id ?? "";
+  mark(byId("books"), open);
+  mark(byId("library"), open);
+}
+
+export function showOpenChat(shown) {
+  chat = shown.id;
+  mark(byId("chats"), chat);
+}
+
+export function showBooks(books) {
+  byId("trifold").dataset.library = books.length ? "some" : "none";
+  fill(byId("books"), books, bookEntry, open);
+  fill(byId("library"), books, bookEntry, open);
+}
+
+export function showChats(chats) {
+  byId("trifold").dataset.chats = chats.length ? "some" : "none";
+  if (!byId("chats").querySelector("input")) fill(byId("chats"), chats, chatEntry, chat); // not while a name is typed
+}
+
+export function showStorage(trouble) {
+  byId("storage").hidden = !trouble;
+  byId("storage").textContent = trouble;
+}
+
+// Lists ---------------------------------------------------------------------------------------------------------------
+
+function fill(list, items, entry, current) {
+  const focused = list.contains(document.activeElement) ? document.activeElement.dataset : null;
+  list.replaceChildren(...items.map(entry));
+  mark(list, current);
+  if (focused) list.querySelector(`[data-id="${focused.id}"]${focused.more ? "[data-more]" : ""}`)?.focus();
+}
+
+function mark(list, current) {
+  for (const button of list.querySelectorAll("button.open")) {
+    if (button.dataset.id === current) button.setAttribute("aria-current", "true");
+    else button.removeAttribute("aria-current");
+  }
+}
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text) made.textContent = text;
+  return made;
+}
+
+function entryOf(id, title, more, ...parts) {
+  const entry = element("li");
+  const button = element("button", "open");
+  button.type = "button";
+  button.dataset.id = id;
+  button.append(...parts);
+  const dots = element("button", "more", "⋯");
+  dots.type = "button";
+  dots.dataset.id = id;
+  dots.dataset.more = more;
+  dots.dataset.title = title;
+  dots.setAttribute("aria-label", `More about ${title}`);
+  dots.setAttribute("aria-haspopup", "menu");
+  entry.append(button, dots);
+  return entry;
+}
+
+function chatEntry(item) {
+  return entryOf(item.id, item.title, "chat", element("span", "", item.title), element("small", "", item.line));
+}
+
+function bookEntry(item) {
+  const words = element("span", "about");
+  words.append(element("span", "title", item.title));
+  for (const [name, text] of [["author", item.author], ["line", item.line], ["partly", item.partly], ["foot", item.foot], ["short", item.short]]) {
+    if (text) words.append(element("small", name, text));
+  }
+  const entry = entryOf(item.id, item.title, "book", cover(item), words);
+  entry.firstChild.title = [item.title, item.author, item.line, item.partly, item.foot].filter(Boolean).join("\n");
+  return entry;
+}
+
+// Formats without pages get a cover of words.
+function cover(item) {
+  const place = element("span", "cover");
+  place.setAttribute("aria-hidden", "true");
+  if (item.cover) {
+    const picture = element("img");
+    picture.src = `/covers/${item.id}`;
+    picture.alt = "";
+    picture.loading = "lazy";
+    place.append(picture);
+  } else {
+    place.classList.add("cloth");
+    place.style.setProperty("--hue", item.hue);
+    place.append(element("b", "", item.title), element("i", "", item.author));
+  }
+  return place;
+}
+
+// The menu ------------------------------------------------------------------------------------------------------------
+
+function menuItems(button) {
+  const { id, more, title } = button.dataset;
+  if (more === "chat") {
+    return [
+      ["Rename", () => rename(id, title)],
+      ["Save as Markdown", () => save(id, "md")],
+      ["Save as JSON", () => save(id, "json")],
+      ["Delete…", () => removeChat(id, title)],
+    ];
+  }
+  const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : [];
+  return [...closing, ["Delete…", () => removeBook(id, title)]];
+}
+
+function openMenu(button) {
+  closeMenu();
+  menuOf = button;
+  button.setAttribute("aria-expanded", "true");
+  const menu = byId("menu");
+  menu.replaceChildren(
+    ...menuItems(button).map(([words, act]) => {
+      const item = element("button", words.startsWith("Delete") ? "danger" : "", words);
+      item.type = "button";
+      item.setAttribute("role", "menuitem");
+      item.addEventListener("click", () => {
+        closeMenu(true);
+        act();
+      });
+      return item;
+    }),
+  );
+  menu.hidden = false;
+  const box = button.getBoundingClientRect();
+  menu.style.left = `${Math.max(8, Math.min(innerWidth - menu.offsetWidth - 8, box.right - menu.offsetWidth))}px`;
+  const below = box.bottom + 4 + menu.offsetHeight < innerHeight;
+  menu.style.top = `${below ? box.bottom + 4 : box.top - 4 - menu.offsetHeight}px`;
+  menu.firstChild.focus();
+}
+
+function closeMenu(refocus = false) {
+  if (!menuOf) return;
+  byId("menu").hidden = true;
+  menuOf.removeAttribute("aria-expanded");
+  if (refocus) menuOf.focus();
+  menuOf = null;
+}
+
+function moveInMenu(event) {
+  const items = [...byId("menu").children];
+  const at = items.indexOf(document.activeElement);
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (step) {
+    event.preventDefault();
+    items[(at + step + items.length) % items.length].focus();
+  } else if (event.key === "Escape" || event.key === "Tab") {
+    event.preventDefault();
+    event.stopPropagation();
+    closeMenu(true);
+  }
+}
+
+// What it does --------------------------------------------------------------------------------------------------------
+
+function save(id, form) {
+  const link = element("a");
+  link.href = `/chats/export?id=${encodeURIComponent(id)}&form=${form}`;
+  link.download = "";
+  link.click();
+}
+
+function rename(id, title) {
+  const button = byId("chats").querySelector(`button.open[data-id="${id}"]`);
+  if (!button) return;
+  const field = element("input");
+  field.value = title;
+  field.maxLength = 120;
+  field.setAttribute("aria-label", "Name of this chat");
+  let done = false;
+  const end = async (keep) => {
+    if (done) return;
+    done = true;
+    field.replaceWith(button);
+    button.focus();
+    if (!keep || field.value.trim() === title) return;
+    button.firstChild.textContent = field.value.trim() || title;
+    tell(await post("/chats/rename", { id, name: field.value }));
+  };
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") end(true);
+    if (event.key === "Escape") end(false);
+  });
+  field.addEventListener("blur", () => end(true));
+  button.replaceWith(field);
+  field.focus();
+  field.select();
+}
+
+async function removeChat(id, title) {
+  if (await confirmed(`Delete the chat “${title}”?`, "All its questions and answers go with it.")) {
+    tell(await post("/chats/delete", { id }));
+  }
+}
+
+async function removeBook(id, title) {
+  if (await confirmed(`Delete “${title}”?`, "Its file in Trifold's folder, all chats about it and all that was read go with it.")) {
+    tell(await post("/books/delete", { id }));
+  }
+}
+
+function confirmed(question, consequence) {
+  const dialog = byId("confirm");
+  byId("confirm-question").textContent = question;
+  byId("confirm-words").textContent = consequence;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+// A sentence that goes away by itself.
+let telling = 0;
+export function tell(trouble) {
+  if (!trouble) return;
+  const place = byId("toast");
+  place.textContent = [trouble.cause, trouble.remedy].filter(Boolean).join(" ");
+  place.hidden = false;
+  clearTimeout(telling);
+  telling = setTimeout(() => (place.hidden = true), 6000);
+}
+
+// Another tab of this page says so; hidden tabs answer too.
+function greetTabs() {
+  if (!("BroadcastChannel" in window)) return;
+  const tabs = new BroadcastChannel("trifold");
+  tabs.onmessage = (message) => {
+    if (message.data === "hello") tabs.postMessage("here");
+    else tell({ cause: "Trifold is open in another tab too.", remedy: "Both show the same book and chat." });
+  };
+  tabs.postMessage("hello");
+}
+
+export function bindLibrary() {
+  for (const list of [byId("books"), byId("library"), byId("chats")]) {
+    list.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button?.dataset.more) menuOf === button ? closeMenu(true) : openMenu(button);
+    });
+  }
+  byId("chats").addEventListener("click", (event) => {
+    const id = event.target.closest("button.open")?.dataset.id;
+    if (id) post("/chats/open", { id }).then(tell);
+  });
+  for (const list of [byId("books"), byId("library")]) {
+    list.addEventListener("click", (event) => {
+      const id = event.target.closest("button.open")?.dataset.id;
+      const ready = byId("trifold").dataset.stage === "ready";
+      if (id && !(id === open && ready)) post("/books/open", { id }).then(tell);
+    });
+  }
+  byId("menu").addEventListener("keydown", moveInMenu);
+  document.addEventListener("pointerdown", (event) => {
+    if (menuOf && !event.target.closest("#menu, button.more")) closeMenu();
+  });
+  byId("confirm").addEventListener("click", (event) => event.target === byId("confirm") && byId("confirm").close());
+  greetTabs();
+}
+

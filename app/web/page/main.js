@@ -1,0 +1,111 @@
+// The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
+import { TAB, bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
+import { bindBooks, showBook, showSending } from "./books.js";
+import { bindChat, showChat, showWriting } from "./chat.js";
+import { showFigures, showMemory, showPace } from "./figures.js";
+import { bindFrame, showModel } from "./frame.js";
+import { bindInk, showInk } from "./ink.js";
+import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
+import { glow, keepUp, showMap, showRead, showReading } from "./map.js";
+import { bindPages, showPaging } from "./pages.js";
+import { bindPreferences, showSetup } from "./preferences.js";
+import { bindRace, showRace, showVerified } from "./race.js";
+import { bindSearch } from "./search.js";
+
+const RETRY_MS = 1500;
+const HIDDEN_MS = 2000; // longer than the stream takes to say that the question sent a moment ago is this tab's
+const IN_SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
+const LIVE = `/live?card=${hasCard() ? "yes" : "no"}&tab=${TAB}`; // news come more seldom where drawing them is the engine's time
+
+// Who draws this page: a graphics card, or the processor, which may be the one that the engine computes on.
+function hasCard() {
+  const gl = document.createElement("canvas").getContext("webgl", { failIfMajorPerformanceCaveat: true });
+  if (!gl) return false;
+  const names = gl.getExtension("WEBGL_debug_renderer_info");
+  const card = gl.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return !IN_SOFTWARE.test(card);
+}
+
+const show = {
+  model: showModel,
+  book: (book) => {
+    showBook(book);
+    showOpenBook(book);
+  },
+  books: showBooks,
+  chats: showChats,
+  storage: showStorage,
+  map: showMap,
+  pages_read: showRead,
+  reading: showReading,
+  read: (line) => showReading(undefined, line),
+  asking: showAsking,
+  asked_by: showAskedBy,
+  chat: (chat) => {
+    showChat(chat);
+    showOpenChat(chat);
+  },
+  writing: showWriting,
+  memory: showMemory,
+  figures: showFigures,
+  pace: showPace,
+  scores: glow,
+  suggestions: showSuggestions,
+  ink: showInk,
+  paging: showPaging,
+  race: showRace,
+  verified: showVerified,
+  setup: showSetup,
+};
+
+function listen() {
+  const stream = new EventSource(LIVE);
+  stream.onmessage = (message) => {
+    const root = document.getElementById("trifold");
+    if (root.dataset.live !== "yes") root.dataset.live = "yes";
+    const news = JSON.parse(message.data);
+    for (const [part, value] of Object.entries(news)) show[part]?.(value);
+    leaveIfHidden();
+    keepUp();
+  };
+  stream.onerror = () => {
+    document.getElementById("trifold").dataset.live = "no";
+    if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    setTimeout(() => document.hidden || resume(), RETRY_MS);
+  };
+  return stream;
+}
+
+// A browser keeps six connections to one server: a tab that nobody sees gives its own back, unless it waits for an answer,
+// which ends with the stream of the tab that asked.
+let stream = null;
+let hidden = Infinity; // since when
+function resume() {
+  if (document.hidden) {
+    hidden = performance.now();
+    setTimeout(leaveIfHidden, HIDDEN_MS + 100);
+    return;
+  }
+  if (!stream || stream.readyState === EventSource.CLOSED) stream = listen();
+}
+
+function leaveIfHidden() {
+  if (!document.hidden || isWaiting() || performance.now() - hidden < HIDDEN_MS) return;
+  stream?.close();
+  stream = null;
+}
+
+bindFrame();
+bindBooks(showSending);
+bindChat();
+bindAsking();
+bindLibrary();
+bindSearch();
+bindInk();
+bindPages();
+bindRace();
+bindPreferences();
+resume();
+document.addEventListener("visibilitychange", resume);
+addEventListener("pagehide", () => stream?.close());

@@ -1,0 +1,214 @@
+// Settings: which model answers, the key of other programs, a server elsewhere, help with faults.
+import { call } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+const made = (tag, words, kind) => {
+  const element = document.createElement(tag);
+  if (words) element.textContent = words;
+  if (kind) element.className = kind;
+  return element;
+};
+
+let setup = { stage: "" };
+let seen = ""; // the trouble that was looked at: its chip has done its work
+let shown = null; // what the server said when the dialog was opened
+
+export function showSetup(news) {
+  const ended = setup.stage && !news.stage;
+  setup = news;
+  byId("trifold").dataset.setup = setup.stage || (setup.cause ? "trouble" : "none");
+  if (setup.stage) seen = "";
+  drawChip();
+  byId("away").hidden = !setup.away;
+  byId("away-host").textContent = setup.away;
+  drawState();
+  if (ended && byId("preferences").open) refresh();
+  else drawOffers();
+}
+
+function drawChip() {
+  const trouble = setup.cause && setup.cause !== seen;
+  byId("setup-chip").hidden = !setup.stage && !trouble;
+  byId("setup-chip-words").textContent = trouble ? "Model not changed" : setup.part ? `Model: ${Math.round(setup.part * 100)} %` : setup.line;
+}
+
+function drawState() {
+  byId("setup-now").hidden = !setup.stage;
+  byId("setup-line").textContent = setup.line || "";
+  const bar = byId("setup-bar");
+  bar.hidden = setup.part === null || setup.part === undefined;
+  bar.value = setup.part ?? 0;
+  byId("setup-stop").hidden = setup.stage !== "downloading" && setup.stage !== "looking";
+  byId("setup-trouble").hidden = !setup.cause;
+  byId("setup-cause").textContent = setup.cause || "";
+  byId("setup-remedy").textContent = setup.remedy || "";
+  byId("setup-note").hidden = !setup.note;
+  byId("setup-note").textContent = setup.note || "";
+}
+
+async function refresh() {
+  const answer = await fetch("/preferences").catch(() => null);
+  if (!answer?.ok) return;
+  shown = await answer.json();
+  drawOffers();
+  byId("api-address").value = shown.api.address;
+  byId("api-key").value = shown.api.key;
+  byId("data-folder").textContent = shown.folder;
+  byId("repair").textContent = shown.repair;
+  byId("remote-leave").hidden = !shown.remote;
+  byId("remote-now").textContent = shown.remote ? `Answers come from ${shown.remote.address}.` : "";
+  if (shown.remote && !byId("remote-address").value) byId("remote-address").value = shown.remote.address;
+}
+
+function drawOffers() {
+  if (shown) byId("offers").replaceChildren(...shown.models.map(offer));
+}
+
+function offer(model) {
+  const entry = made("li");
+  entry.dataset.verdict = model.numbers?.verdict ?? "unknown";
+  const head = made("div", "", "head");
+  const names = made("div", "", "names");
+  names.append(made("strong", model.title), made("small", model.draft_line));
+  head.append(names, action(model));
+  entry.append(head);
+  if (model.note) entry.append(made("p", model.note));
+  if (model.numbers) entry.append(made("p", model.numbers.sentence, "verdict"), facts(model));
+  return entry;
+}
+
+function action(model) {
+  if (model.present) return made("span", "In use", "in-use");
+  const button = made("button", model.here ? "Use" : "Download and use", "tf-small");
+  button.type = "button";
+  button.disabled = Boolean(setup.stage) || model.numbers?.verdict === "none";
+  button.addEventListener("click", () => use(model.target, model.draft));
+  return button;
+}
+
+function facts(model) {
+  const { size, window: tokens, kv, licence, gated } = model.numbers;
+  const list = made("ul", "", "facts");
+  const words = [size, `window ${tokens}`, `cache ${kv}`, licence, gated ? "licence to be accepted on the hub" : ""];
+  list.append(...words.filter(Boolean).map((word) => made("li", word)));
+  return list;
+}
+
+async function use(model, draft) {
+  const said = await call("/models/use", { model, draft });
+  if (said.cause) showSetup({ ...setup, cause: said.cause, remedy: said.remedy });
+}
+
+function complain(id, said) {
+  const place = byId(id);
+  place.hidden = !said.cause;
+  place.replaceChildren(made("strong", said.cause ?? ""), ` ${said.remedy ?? ""}`);
+}
+
+function bindOwn() {
+  byId("own-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    use(byId("own-model").value, byId("own-draft").value);
+  });
+  byId("own-look").addEventListener("click", async () => {
+    byId("own-said").textContent = "Looking…";
+    const said = await call("/models/look", { model: byId("own-model").value });
+    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.size, `window ${said.window}`, `cache ${said.kv}`, said.licence].filter(Boolean).join(" · ");
+    byId("own-said").textContent = line;
+  });
+}
+
+function bindRemote() {
+  const address = byId("remote-address");
+  const leaves = () => !/^(https?:\/\/)?(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(\/|$)/i.test(address.value.trim());
+  address.addEventListener("input", () => {
+    byId("remote-agree").hidden = !address.value.trim() || !leaves();
+    byId("remote-yes").checked = false;
+  });
+  byId("remote-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const wanted = { address: address.value, model: byId("remote-model").value, key: byId("remote-key").value, confirmed: byId("remote-yes").checked };
+    const said = await call("/remote/use", wanted);
+    complain("remote-trouble", said);
+    if (!said.cause) byId("remote-key").value = "";
+    if (said.cause && leaves()) byId("remote-agree").hidden = false;
+  });
+  byId("remote-leave").addEventListener("click", async () => complain("remote-trouble", await call("/remote/leave")));
+}
+
+async function copy(button, words) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(words);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Select it and copy";
+  }
+  setTimeout(() => (button.textContent = before), 1800);
+}
+
+function bindHelp() {
+  byId("api-copy").addEventListener("click", (event) => copy(event.target, byId("api-key").value));
+  byId("api-show").addEventListener("click", (event) => {
+    const hidden = byId("api-key").type === "password";
+    byId("api-key").type = hidden ? "text" : "password";
+    event.target.textContent = hidden ? "Hide" : "Show";
+  });
+  byId("api-renew").addEventListener("click", async () => {
+    const said = await call("/key/renew");
+    if (said.key) byId("api-key").value = said.key;
+  });
+  byId("report-make").addEventListener("click", async (event) => {
+    const button = event.target;
+    const answer = await fetch("/diagnostics").catch(() => null);
+    const words = answer?.ok ? await answer.text() : "Trifold did not answer.";
+    byId("report").hidden = false;
+    byId("report").value = words;
+    copy(button, words);
+  });
+}
+
+function choose(tab) {
+  for (const button of document.querySelectorAll("#preferences [role=tab]")) {
+    const on = button.dataset.tab === tab;
+    button.setAttribute("aria-selected", String(on));
+    button.tabIndex = on ? 0 : -1;
+    byId(`tab-${button.dataset.tab}`).hidden = !on;
+  }
+}
+
+function open(tab) {
+  choose(tab);
+  if (!byId("preferences").open) byId("preferences").showModal();
+  seen = setup.cause;
+  drawChip();
+  refresh();
+}
+
+export function bindPreferences() {
+  const dialog = byId("preferences");
+  byId("open-preferences").addEventListener("click", () => open("models"));
+  byId("setup-chip").addEventListener("click", () => open("models"));
+  byId("away").addEventListener("click", () => open("remote"));
+  const line = byId("model-line");
+  line.setAttribute("role", "button");
+  line.addEventListener("click", () => open("models"));
+  line.addEventListener("keydown", (event) => event.key === "Enter" && open("models"));
+  byId("preferences-close").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  const tabs = [...dialog.querySelectorAll("[role=tab]")];
+  for (const [at, button] of tabs.entries()) {
+    button.addEventListener("click", () => choose(button.dataset.tab));
+    button.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = tabs[(at + step + tabs.length) % tabs.length];
+      choose(next.dataset.tab);
+      next.focus();
+    });
+  }
+  byId("setup-stop").addEventListener("click", () => call("/models/stop"));
+  bindOwn();
+  bindRemote();
+  bindHelp();
+}

@@ -1,0 +1,33 @@
+// Light or dark before anything is drawn: what the person chose, else what the machine prefers. Runs in the head.
+(() => {
+  const prefers = matchMedia("(prefers-color-scheme: dark)");
+  const chosen = () => {
+    try {
+      return localStorage.getItem("trifold-theme");
+    } catch {
+      return null;
+    }
+  };
+  const apply = () => {
+    const dark = (chosen() ?? (prefers.matches ? "dark" : "light")) === "dark";
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    document.body?.classList.toggle("dark", dark); // Gradio's own name for it
+    document.querySelector('meta[name="theme-color"]')?.setAttribute("content", dark ? "#171512" : "#faf7f0");
+  };
+  apply();
+  prefers.addEventListener("change", apply);
+  document.addEventListener("DOMContentLoaded", apply);
+  window.trifoldTheme = {
+    apply,
+    toggle() {
+      const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+      try {
+        localStorage.setItem("trifold-theme", next);
+      } catch {
+        document.documentElement.dataset.theme = next;
+      }
+      apply();
+      return next;
+    },
+  };
+})();

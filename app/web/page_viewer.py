@@ -1,0 +1,156 @@
+"""The pages behind the words, for the browser: cards beside citations, and the page that a click opens.
+
+    GET /behind                     who wrote the letters of every answer of the chat
+    GET /behind/{turn}/{chip}       what the card beside a citation says
+    GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
+    GET /pages/{number}/marks       where the marks stand on the page's picture
+    GET /pages/{book}/{number}/{width}.png
+
+Only the open book is shown, and only through these; nothing here takes a path or a file name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core.books import Book
+from app.core.format import View
+from app.core.state import AppState
+from app.readers.page_images import PageImages
+from app.web import messages
+from app.web.auth import AllowedRoute
+from engine.document import Document, Page
+from engine.errors import DocumentError, InputError, OptionError, TrifoldError
+
+_DRAWN = "pdf"  # the kind of documents that have pictures of their pages
+_DAY = "private, max-age=86400, immutable"  # the address names the content
+
+
+class PageViewer:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+        pictures: draws pages.
+    """
+
+    allowed = (AllowedRoute("GET", "/behind"), AllowedRoute("GET", "/behind/*"), AllowedRoute("GET", "/pages/*"))
+
+    def __init__(self, state: AppState, pictures: PageImages | None = None) -> None:
+        self._state = state
+        self._pictures = pictures or PageImages()
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route("/behind", _answered(self.inks)),
+            Route("/behind/{turn:int}/{chip:int}", _answered(self.card)),
+            Route("/pages/{number:int}", _answered(self.page)),
+            Route("/pages/{number:int}/marks", _answered(self.marks)),
+            Route("/pages/{book}/{number:int}/{width:int}.png", _answered(self.picture)),
+        )
+
+    def view(self) -> View:
+        """Who writes the letters of the answer that is being written, and where the pages on the map begin."""
+        current, chat = self._state.current, self._state.chat
+        pages = current.document.pages if current.document else ()
+        paging = {"book": current.book.sha256 if current.book else "", "first": pages[0].number if pages else 1}
+        if not current.asking or chat is None or not chat.exchanges:
+            return {"ink": None, "paging": paging}
+        notes = chat.exchanges[-1].notes or {}
+        return {"ink": {"turn": len(chat.exchanges) - 1, "ink": notes.get("ink", "")}, "paging": paging}
+
+    def inks(self, request: Request) -> Response:
+        chat = self._state.chat
+        turns = chat.exchanges if chat else ()
+        return JSONResponse({"inks": [(turn.notes or {}).get("ink", "") for turn in turns]})
+
+    def card(self, request: Request) -> Response:
+        shown = messages.card(self._notes(request.path_params["turn"]), request.path_params["chip"])
+        if shown is None:
+            raise InputError("There is no such citation any more.", "Look at the newest answer.")
+        return JSONResponse(shown)
+
+    def page(self, request: Request) -> Response:
+        book, document = self._open()
+        page = _page(document, request.path_params["number"])
+        return JSONResponse(
+            {
+                "number": page.number,
+                "first": document.pages[0].number,
+                "last": document.pages[-1].number,
+                "name": messages.page_name(page.label, document.unit, long=True),
+                "picture": f"/pages/{book.sha256}/{page.number}" if document.kind == _DRAWN else "",
+                "text": page.text,
+                "marks": [[start, end] for start, end in self._marked(request, page)],
+            }
+        )
+
+    def marks(self, request: Request) -> Response:
+        """The marks of a citation as rectangles on the page's picture."""
+        book, document = self._open()
+        page = _page(document, request.path_params["number"])
+        path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
+        found = [
+            rectangle
+            for start, end in self._marked(request, page)
+            for rectangle in self._pictures.find(path, page.number, page.text[start:end], password)
+        ]
+        return JSONResponse({"marks": found})
+
+    def picture(self, request: Request) -> Response:
+        asked = request.path_params
+        book, document = self._open()
+        if asked["book"] != book.sha256:
+            raise InputError("Another book is on the desk now.", "Open the page again.")
+        page = _page(document, asked["number"])
+        path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
+        drawn = self._pictures.page(book.sha256, path, page.number, asked["width"], password)
+        return Response(drawn, media_type="image/png", headers={"cache-control": _DAY})
+
+    def _open(self) -> tuple[Book, Document]:
+        current = self._state.current
+        document = current.whole or current.document
+        if current.book is None or document is None or not document.pages:
+            raise InputError("There is no book on the desk.", "Open one first.")
+        return current.book, document
+
+    def _notes(self, turn: int) -> Mapping[str, Any]:
+        chat = self._state.chat
+        if chat is None or not 0 <= turn < len(chat.exchanges):
+            raise InputError("There is no such answer in this chat.", "Look at the newest one.")
+        return chat.exchanges[turn].notes or {}
+
+    def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
+        """What the citation named by ?turn=..&chip=.. marks on a page."""
+        turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
+        if not (turn.isdecimal() and chip.isdecimal()):
+            return []
+        found = messages.marks(self._notes(int(turn)), int(chip))
+        length = len(page.text)
+        return [(start, end) for number, start, end in found if number == page.number and 0 <= start < end <= length]
+
+
+def _page(document: Document, number: int) -> Page:
+    page = next((page for page in document.pages if page.number == number), None)
+    if page is None:
+        raise OptionError(f"There is no page {number} in this book.", "Choose another one.")
+    return page
+
+
+def _answered(handler: Callable[[Request], Response]) -> Callable[[Request], Any]:
+    """Run a handler off the event loop; an error meant for the person becomes its two sentences."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await run_in_threadpool(handler, request)
+        except TrifoldError as error:
+            status = 404 if isinstance(error, InputError) and not isinstance(error, DocumentError) else 422
+            return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)
+
+    return answer

@@ -1,0 +1,176 @@
+"""The race for the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
+
+Every sentence about a race is made here: it is a replay of two runs, and it says so; slower is called slower.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core import format
+from app.core.format import View
+from app.core.race import Race, RaceResult, RaceRun, Verified, mean_ms
+from app.core.state import AppState
+from app.web.auth import AllowedRoute
+from engine.errors import InputError, TrifoldError
+
+_BODY = 64 << 10
+_EQUAL = 0.05  # a difference in speed that two runs on a busy machine can have by chance
+
+NAMES = {"plain": "Plain", "hierarchical": "Hierarchical"}
+_NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
+_WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
+REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
+_REPLAY_OF_SEVERAL = REPLAY.replace("the first token", "each first token")
+
+
+class RacePanel:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+        race: runs races.
+        verified: what has been verified on this machine.
+    """
+
+    allowed = (AllowedRoute("GET", "/race"), AllowedRoute("POST", "/race", limit=_BODY))
+
+    def __init__(self, state: AppState, race: Race, verified: Verified) -> None:
+        self._state = state
+        self._race = race
+        self._verified = verified
+
+    def routes(self) -> Sequence[Route]:
+        return (Route("/race", self.recording, methods=["GET"]), Route("/race", self.start, methods=["POST"]))
+
+    def view(self) -> View:
+        return {"race": self._progress(), "verified": self._badge()}
+
+    async def start(self, request: Request) -> Response:
+        try:
+            asked = json.loads(await request.body())
+            self._race.start(str(asked.get("question", "")) if isinstance(asked, dict) else "")
+        except ValueError:
+            return JSONResponse({"cause": "The request is not JSON.", "remedy": ""}, status_code=400)
+        except TrifoldError as error:
+            status = 400 if isinstance(error, InputError) else 409
+            return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)
+        return JSONResponse({})
+
+    async def recording(self, request: Request) -> Response:
+        """Both runs of the last race, for the replay."""
+        result = self._race.result
+        if result is None:
+            return JSONResponse({"cause": "No race was run yet.", "remedy": "Start one."}, status_code=404)
+        config = self._state.engine.config
+        return JSONResponse(recording(result, lookup=config is not None and config.num_lookup_tokens > 0))
+
+    def _progress(self) -> View:
+        race, result, book = self._race.state, self._race.result, self._state.current.book
+        view: View = {
+            "possible": self._race.possible,
+            "running": race.running,
+            "question": race.question,
+            "line": "",
+            "trouble": None,
+            "done": 0,
+        }
+        if race.running:
+            run = "Second run, hierarchical" if race.run_at else "First run, plain"
+            if race.question_at:
+                run = f"Question {race.question_at + 1}, {'hierarchical' if race.run_at else 'plain'}"
+            view["line"] = f"{run}: {format.counted(race.tokens, 'token')}"
+            view["lane"] = race.run_at
+        elif race.trouble is not None:
+            view["trouble"] = f"{race.trouble.cause} {race.trouble.remedy}".strip()
+        elif result is not None and book is not None and result.book == book.sha256:
+            view["done"] = result.number
+            view["line"] = verdict(result)
+        return view
+
+    def _badge(self) -> View | None:
+        record = self._verified.of(self._state.engine.status().model)
+        if record is None:
+            return None
+        how = "a race" if record.how == "race" else "a self-test"
+        day = time.strftime("%d %B %Y", time.localtime(record.when)).lstrip("0")
+        return {
+            "line": "verified on this machine",
+            "detail": f"Hierarchical decoding gave the same {format.counted(record.tokens, 'token')} as plain "
+            f"decoding in {how} on {day}, with these models on this machine.",
+        }
+
+
+def verdict(result: RaceResult) -> str:
+    """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster"."""
+    words = f"{result.same:,}/{result.tokens:,} tokens"
+    if not result.identical:
+        return f"the texts part: identical {words}, then different"
+    return f"identical {words}, {speed(result.times)}"
+
+
+def speed(times: float | None) -> str:
+    """1.42 -> "1.4 times faster", with the honest words for the other cases."""
+    if times is None:
+        return "speed not measured"
+    if abs(times - 1.0) < _EQUAL:
+        return "equally fast"
+    return f"{times:.1f} times faster" if times > 1 else f"{1 / times:.1f} times slower"
+
+
+def recording(result: RaceResult, lookup: bool = False) -> View:
+    """What the replay needs. ``lookup``: the second run also took guesses from the book itself."""
+    runs = [_run_view(result.plain, result), _run_view(result.fast, result)]
+    if lookup:
+        runs[1]["note"] = _WITH_LOOKUP
+    more = len(result.questions) - 1
+    return {
+        "number": result.number,
+        "question": f"{result.question} … and {more} more" if more else result.question,
+        "lanes": runs,
+        "same": result.same,
+        "identical": result.identical,
+        "verdict": verdict(result),
+        "detail": detail(result),
+        "replay": _REPLAY_OF_SEVERAL if more else REPLAY,
+    }
+
+
+def detail(result: RaceResult) -> str:
+    """The sentence under the verdict."""
+    if not result.identical:
+        return (
+            "Greedy decoding takes the likeliest token. Where two are almost equally likely, the rounding of a pass "
+            "over one token and of a pass over several can decide differently; from there on the texts go their own "
+            f"ways. Up to there they are the same. Per token the second run was {speed(result.times)}."
+        )
+    told = "Every token is the same: guessing ahead changed the time and nothing else."
+    if result.times is not None and result.times < 1 - _EQUAL:
+        told += " Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain."
+    return told
+
+
+def _run_view(runs: Sequence[RaceRun], result: RaceResult) -> View:
+    """One run. ``heats``: per question its steps, each (milliseconds on the clock of the whole run, text)."""
+    first, mean = runs[0].figures, mean_ms(tuple(runs))
+    questions, before = [], 0.0
+    for run, one in zip(runs, result.questions, strict=True):
+        steps = [[round(before + at, 2), text] for at, text in run.steps]
+        questions.append({"question": one.question, "begins": round(before, 2), "steps": steps})
+        before += run.ms
+    ttft = first.ttft_s if first is not None and len(runs) == 1 else None
+    return {
+        "name": NAMES.get(runs[0].mode, runs[0].mode),
+        "note": _NOTES.get(runs[0].mode, ""),
+        "heats": questions,
+        "tokens": sum(len(run.token_ids) for run in runs),
+        "ms": round(before, 2),
+        "pace": f"{format.milliseconds(mean)} per token" if mean else "",
+        "first": f"first token after {format.duration(ttft)}" if ttft else "",
+    }

@@ -1,0 +1,244 @@
+"""What the page's own scripts may ask for: taking in a book, opening one, asking about it, stopping.
+
+Owns the translation between requests and the state of the program. Every answer is small JSON; an error is its two
+sentences (``said``). The results themselves arrive through the live stream, in every tab.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, get_args
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core import chat_run
+from app.core.atomic_upload import MAX_BYTES
+from app.core.state import AppState
+from app.core.suggestions import Sample
+from app.web.auth import MEBIBYTE, AllowedRoute
+from engine.config import Mode, SamplingParams
+from engine.errors import Busy, DocumentError, InputError, OptionError, TrifoldError
+
+SMALL_BODY = 16 << 10
+QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
+
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Run a handler; an error meant for the person becomes its two sentences."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            answered = await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except TrifoldError as error:
+            status = 400 if isinstance(error, InputError) else 500
+            return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)
+        return answered if isinstance(answered, Response) else JSONResponse({})
+
+    return answer
+
+
+async def body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. Raises: OptionError."""
+    try:
+        asked = json.loads(await request.body())
+    except ValueError as error:
+        raise OptionError("The request is not JSON.") from error
+    if not isinstance(asked, dict):
+        raise OptionError("The request is not a JSON object.")
+    return asked
+
+
+def text(asked: dict[str, Any], name: str) -> str:
+    """Text, "" if it is missing. Raises: OptionError."""
+    value = asked.get(name, "")
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be text.")
+    return value
+
+
+def number(asked: dict[str, Any], name: str) -> int:
+    """A whole number. Raises: OptionError."""
+    value = asked.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise OptionError(f"The {name} must be a whole number.")
+    return value
+
+
+def fraction(asked: dict[str, Any], name: str) -> float:
+    """A number. Raises: OptionError."""
+    value = asked.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise OptionError(f"The {name} must be a number.")
+    return float(value)
+
+
+NAME_HEADER = "x-file-name"
+
+ALLOWED = (
+    AllowedRoute("POST", "/books", limit=MAX_BYTES),
+    AllowedRoute("POST", "/books/open", limit=SMALL_BODY),
+    AllowedRoute("POST", "/books/sample", limit=SMALL_BODY),
+    AllowedRoute("POST", "/reading/choose", limit=SMALL_BODY),
+    AllowedRoute("POST", "/reading/again", limit=SMALL_BODY),
+    AllowedRoute("POST", "/reading/stop", limit=SMALL_BODY),
+    AllowedRoute("POST", "/asking", limit=QUESTION_LIMIT),
+    AllowedRoute("POST", "/asking/again", limit=SMALL_BODY),
+    AllowedRoute("POST", "/asking/continue", limit=SMALL_BODY),
+    AllowedRoute("POST", "/asking/stop", limit=SMALL_BODY),
+    AllowedRoute("POST", "/chats/new", limit=SMALL_BODY),
+)
+
+
+class BookRoutes:
+    """Args:
+    state: the state of the program.
+    sample: the bundled book.
+    """
+
+    def __init__(self, state: AppState, sample: Sample) -> None:
+        self._state = state
+        self._sample = sample
+
+    def routes(self) -> list[Route]:
+        handlers: dict[str, Handler] = {
+            "/books": self.receive,
+            "/books/open": self.open,
+            "/books/sample": self.open_sample,
+            "/reading/choose": self.choose,
+            "/reading/again": self.again,
+            "/reading/stop": self.stop_reading,
+        }
+        return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
+
+    async def receive(self, request: Request) -> None:
+        """The file is the body; its name comes percent-encoded in a header."""
+        from urllib.parse import unquote
+
+        name = unquote(request.headers.get(NAME_HEADER, "")) or "book"
+        with self._state.books.receive(name) as incoming:
+            async for block in request.stream():
+                await run_in_threadpool(incoming.write, block)
+            book = await run_in_threadpool(incoming.keep)
+        self._state.open(book)
+
+    async def open(self, request: Request) -> None:
+        asked = await body(request)
+        book = self._state.books.get(text(asked, "id"))
+        self._state.open(book, text(asked, "password") or None)
+
+    async def open_sample(self, request: Request) -> None:
+        if self._sample.file is None:
+            raise DocumentError("The sample book is missing from this copy of Trifold.", "Open a book of your own.")
+        self._state.open(await run_in_threadpool(self._state.books.copy_in, self._sample.file))
+
+    async def choose(self, request: Request) -> None:
+        asked = await body(request)
+        self._state.choose(number(asked, "first"), number(asked, "last"))
+
+    async def again(self, request: Request) -> None:
+        self._state.read_again()
+
+    async def stop_reading(self, request: Request) -> None:
+        self._state.stop_reading()
+
+
+class ChatRoutes:
+    """Asking, and what else is done to the open chat beside the library.
+
+    Args:
+        state: the state of the program.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    def routes(self) -> list[Route]:
+        handlers: dict[str, Handler] = {
+            "/asking": self.ask,
+            "/asking/again": self.ask_again,
+            "/asking/continue": self.go_on,
+            "/asking/stop": self.stop,
+            "/chats/new": self.begin_chat,
+        }
+        return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
+
+    async def ask(self, request: Request) -> Response:
+        """``message``: the earlier question in whose place this one stands, which stays as another version.
+        ``instead``: stop what is being answered, and ask when it has let go."""
+        asked = await body(request)
+        question = text(asked, "question").strip()
+        if not question:
+            raise OptionError("There is no question.", "Type one first.")
+        position = self._position(number(asked, "message")) if asked.get("message") else None
+        sampling, mode, tab = how_of(asked)
+        if asked.get("instead"):
+            await run_in_threadpool(self._state.stop_asking, wait=chat_run.HANDOVER)
+        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
+
+    async def ask_again(self, request: Request) -> Response:
+        """The question of the answer ``message`` once more."""
+        asked = await body(request)
+        chat, position = self._state.chat, self._position(number(asked, "message"))
+        if chat is None or position is None:
+            raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
+        question = chat.exchanges[position].question
+        sampling, mode, tab = how_of(asked)
+        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
+
+    async def go_on(self, request: Request) -> Response:
+        """Continue the answer ``message``, which was cut."""
+        asked = await body(request)
+        chat, position = self._state.chat, self._position(number(asked, "message"))
+        if chat is None or position is None or not chat.exchanges[position].can_be_continued:
+            raise OptionError("There is no answer here that was cut.", "Ask again instead.")
+        sampling, mode, tab = how_of(asked)
+        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab))
+
+    async def stop(self, request: Request) -> None:
+        self._state.stop_asking()
+
+    async def begin_chat(self, request: Request) -> Response:
+        """A new chat; what stands in the question box stays: a quick person may be typing already."""
+
+        def begin() -> dict[str, Any]:
+            self._state.begin_chat()
+            return {}
+
+        return await run_in_threadpool(answer_or_refusal, begin)
+
+    async def _begin(self, steps: Iterator[str]) -> Response:
+        return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
+
+    def _position(self, message: int) -> int | None:
+        """Where a message stands that is still in sight."""
+        chat = self._state.chat
+        return chat.position_of(message) if chat else None
+
+
+def how_of(asked: dict[str, Any]) -> tuple[SamplingParams, Mode, str]:
+    """How an answer is to be made, and the tab that waits for it. Raises: OptionError."""
+    mode = text(asked, "mode")
+    if mode not in get_args(Mode):
+        raise OptionError(f"There is no mode {mode!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
+    temperature, top_p = fraction(asked, "temperature"), fraction(asked, "top_p")
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=number(asked, "length"))
+    return sampling, mode, text(asked, "tab")  # type: ignore[return-value]
+
+
+def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
+    """What ``work`` gives. That it cannot be done now is an answer like any other: as a status it would be an error in
+    the browser's console. ``busy``: it could, if what is being answered were stopped."""
+    try:
+        return JSONResponse(work())
+    except TrifoldError as error:
+        if isinstance(error, InputError):
+            raise
+        return JSONResponse({"cause": error.cause, "remedy": error.remedy, "busy": isinstance(error, Busy)})

@@ -1,0 +1,237 @@
+"""The local server: the page, its live stream and its few routes on one port of this machine, behind the guard.
+
+    browser -> Guard (who may come in) -> / /ui /live /asking /books ... (ours) | /assets /config /gradio_api (Gradio's)
+
+Owns how these are put together and served, and the page's own files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.core.settings import HOST, SAMPLE_BOOKS, Settings
+from app.web.auth import EVERYWHERE, MEBIBYTE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
+from engine.errors import ResourceError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.routing import Route
+
+    from app.core.state import AppState
+    from app.core.suggestions import Sample
+    from app.web.live import Panel
+
+logger = logging.getLogger(__name__)
+
+PROGRAM_NAME = "trifold"
+VERIFIED_FILE = "verified.json"
+SHUTDOWN_SECONDS = 2
+_BACKLOG = 128
+_PAGE = Path(__file__).resolve().parent / "page"
+_ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
+_FIRST_STYLE = "trifold.css"  # it defines the colours that the others use
+
+_ALLOWED = (
+    AllowedRoute("GET", "/healthz", open=True),
+    AllowedRoute("GET", "/"),
+    AllowedRoute("GET", "/live"),
+    AllowedRoute("GET", "/ui/*"),
+    AllowedRoute("GET", "/assets/*"),
+    AllowedRoute("GET", "/gradio.js"),
+    AllowedRoute("GET", "/theme.css"),
+    AllowedRoute("GET", "/config"),
+    AllowedRoute("GET", "/favicon.ico"),
+    AllowedRoute("POST", "/gradio_api/run/predict", limit=MEBIBYTE),
+)
+
+
+def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> None:
+    """Serve the page until the program is told to end.
+
+    Args:
+        settings: the port and the data folder, the model pair and its options.
+        on_ready: called once, in the server's thread, when the page can be opened (``auth.opening_address``).
+
+    Raises:
+        ResourceError: the port is taken.
+        OptionError: the settings name something that the engine does not know.
+    """
+    with _listen(settings.port, EVERYWHERE if settings.password else HOST) as listening:
+        state = make_state(settings)
+        try:
+            server = _server(guarded_app(state, settings), on_ready)
+            state.restore()
+            server.run(sockets=[listening])
+        finally:
+            state.close()
+
+
+def make_state(settings: Settings) -> AppState:
+    """The place of the engine, which ``app.models.switch`` fills, and the state of the program around it."""
+    from app.core.books import Books, TextCache
+    from app.core.chats import Chats
+    from app.core.db import Database
+    from app.core.state import AppState
+    from app.models.engine_proxy import EngineProxy
+    from app.readers import read_document
+    from engine.kv.snapshots import SnapshotStore
+
+    database = Database(settings.library)
+    books, chats = Books(settings.books, database), Chats(database)
+    readings = SnapshotStore(settings.snapshots, 0)
+    return AppState(EngineProxy(), books, chats, TextCache(read_document), readings)
+
+
+def guarded_app(state: AppState, settings: Settings) -> App:
+    """Everything that answers, behind the guard."""
+    from app.core.suggestions import Sample
+    from app.web.routes import ALLOWED
+
+    tokens = LoginTokens(load_secret(settings.data))
+    panels = make_panels(state, settings)
+    page = _page(state, settings, Sample(SAMPLE_BOOKS), panels)
+    allowed = [route for panel in panels for route in panel.allowed]
+    lan = LanAuth(settings.password) if settings.password else None
+    return Guard(page, settings.port, tokens, (*_ALLOWED, *ALLOWED, *allowed), lan)
+
+
+def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
+    """The parts of the page that stand by themselves; ``app.web.live`` says how to add one."""
+    from app.core.race import Race, Verified
+    from app.core.suggestions import Sample
+    from app.web.library import Library
+    from app.web.openai_api import Api
+    from app.web.page_viewer import PageViewer
+    from app.web.race import RacePanel
+    from app.web.settings import Preferences, make_switch
+
+    verified = Verified(settings.data / VERIFIED_FILE)
+    library = Library(state, Sample(SAMPLE_BOOKS))
+    return (
+        library,
+        PageViewer(state),
+        RacePanel(state, Race(state, verified, library.suggestions), verified),
+        Api(state, settings.data),
+        Preferences(state, make_switch(state, settings), settings.port),
+    )
+
+
+def quiet_gradio(uploads: Path) -> None:
+    """What must be in the environment before Gradio is imported: it reports nothing and fetches nothing."""
+    os.environ.update(
+        GRADIO_ANALYTICS_ENABLED="False",
+        GRADIO_ANALYTICS_MAX_EVENTS="1",  # it notes every event all the same, would keep 10,000 of them,
+        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of them all after each one
+        GRADIO_TEMP_DIR=str(uploads),
+        GRADIO_SSR_MODE="False",
+        GRADIO_MCP_SERVER="False",
+        GRADIO_SHARE="False",
+        HF_HUB_DISABLE_TELEMETRY="1",
+    )
+
+
+def page_files() -> dict[str, Path]:
+    """Every file that the page may load from us, by its name. Nothing else is served."""
+    folders = (_PAGE, _ASSETS / "style", _ASSETS / "icons")
+    return {file.name: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in _KINDS}
+
+
+def start_page(files: Mapping[str, Path]) -> str:
+    """The page's HTML, with every style sheet of ours, the one that defines the colours first."""
+    names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
+    styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
+    return (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
+
+
+def _own_routes() -> list[Route]:
+    """The page itself: its HTML, its files, and the file by which Gradio is put into pages of others."""
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+    files = page_files()
+    page = start_page(files)
+
+    async def start(request: Request) -> Response:
+        return HTMLResponse(page, headers={"cache-control": "no-store"})
+
+    async def file(request: Request) -> Response:
+        found = files.get(request.path_params["name"])
+        if found is None:
+            return Response(status_code=404)
+        return FileResponse(found, media_type=_KINDS[found.suffix], headers={"cache-control": "no-cache"})
+
+    async def gradio_script(request: Request) -> Response:
+        import gradio
+
+        script = Path(gradio.__file__).parent / "templates" / "frontend" / "gradio.js"
+        return FileResponse(script, media_type=_KINDS[".js"], headers={"cache-control": "no-cache"})
+
+    async def healthz(request: Request) -> Response:
+        return JSONResponse({"app": PROGRAM_NAME, "status": "ok"})
+
+    return [
+        Route("/", start),
+        Route("/ui/{name}", file),
+        Route("/gradio.js", gradio_script),
+        Route("/healthz", healthz),
+    ]
+
+
+def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[Panel]) -> App:
+    quiet_gradio(settings.uploads)
+    from fastapi import FastAPI
+
+    from app.web import gradio_page
+    from app.web.live import Live
+    from app.web.routes import BookRoutes, ChatRoutes
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.routes += [
+        *_own_routes(),
+        Live(state, panels).route(),
+        *BookRoutes(state, sample).routes(),
+        *ChatRoutes(state).routes(),
+        *(route for panel in panels for route in panel.routes()),
+    ]
+    return gradio_page.mount(app, gradio_page.build(gradio_page.Record(state).show), settings.port)
+
+
+def _listen(port: int, host: str = HOST) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name != "nt":  # there it would let two programs share a port
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ResourceError(f"Port {port} of this machine is taken.", "Choose another one with --port.") from error
+    return listening
+
+
+def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # nobody stands between: what a request says of where it comes from is not believed
+        ws="none",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return Server(config)

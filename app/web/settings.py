@@ -1,0 +1,284 @@
+"""The preferences of the page: which model answers, other programs, another server, help with faults.
+
+Translates between requests and ``app.models.switch``. The key, the report and the list of models are read when the
+dialog is opened; what is under way comes through the live stream. First the models as plain data (what each is, what it
+needs, whether it fits here), then the routes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from app.core import diagnostics
+from app.core.format import View, size
+from app.core.settings import HOST, REPAIR, ModelChoice, Remote, Settings, is_hub_id
+from app.core.state import AppState
+from app.models import fit
+from app.models.catalogue import PAIRS, Model, Pair
+from app.models.engine_proxy import EngineProxy
+from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, read_config, shape_of
+from app.models.hub import Cancelled, Download
+from app.models.local import LocalModels
+from app.models.openai_client import parse_address
+from app.models.switch import ModelSwitch, SwitchState
+from app.web import openai_api
+from app.web.auth import AllowedRoute
+from app.web.routes import SMALL_BODY, body, said, text
+from engine.errors import ModelError, OptionError, ResourceError
+
+
+def model_options(local_models: LocalModels, free: FreeMemory, present: ModelChoice | None) -> list[View]:
+    """One entry per pair of the catalogue, and one for what was chosen beside it."""
+    entries = [_option(pair, local_models, free, present) for pair in PAIRS]
+    if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
+        model = Model(present.model, None, "")
+        draft = Model(present.draft, None, "") if present.draft else None
+        entries.insert(0, _option(Pair("own", _short(present.model), model, draft, ""), local_models, free, present))
+    return entries
+
+
+def sized(target: ModelShape, draft: ModelShape | None, licence: str, gated: bool, free: FreeMemory) -> View:
+    """The numbers of a pair on this machine."""
+    found: ModelFit = fit_pair(target, draft, free)
+    return {
+        "verdict": found.verdict,
+        "sentence": found.sentence,
+        "window": f"{target.window:,} tokens",
+        "size": size(target.weights_bytes + (draft.weights_bytes if draft else 0)),
+        "kv": f"{size(found.kv_per_1k)} per 1,000 tokens",
+        "licence": licence,
+        "gated": gated,
+    }
+
+
+def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
+    """What is under way, for the live stream."""
+    wanted, progress = switching.wanted, switching.progress
+    view: View = {
+        "stage": switching.stage,
+        "line": _line(switching),
+        "part": round(progress.done / progress.total, 3) if progress and progress.total else None,
+        "wanted": [wanted.model, wanted.draft] if wanted and switching.stage else [],
+        "cause": switching.cause,
+        "remedy": switching.remedy,
+        "note": switching.note,
+        "away": "",
+    }
+    if present is not None and present.remote is not None:
+        view["away"] = _away(present.remote.address)
+    return view
+
+
+def _option(pair: Pair, local_models: LocalModels, free: FreeMemory, present: ModelChoice | None) -> View:
+    chosen = present is not None and present.remote is None and (present.model, present.draft) == pair.names
+    view: View = {
+        "id": pair.id,
+        "title": pair.title,
+        "note": pair.note,
+        "target": pair.target.name,
+        "draft": pair.draft.name if pair.draft else "",
+        "draft_line": _draft_line(pair.draft),
+        "present": chosen,
+        "here": _is_here(local_models, pair),
+        "numbers": None,
+    }
+    target = _shape(pair.target, local_models)
+    if target is not None:
+        draft = _shape(pair.draft, local_models) if pair.draft else None
+        view["numbers"] = sized(target, draft, pair.target.licence, pair.target.gated, free)
+    return view
+
+
+def _draft_line(draft: Model | None) -> str:
+    if draft is None:
+        return "guesses from the book's words"
+    return f"guesses by {_short(draft.name)}" if is_hub_id(draft.name) else "with a draft model"
+
+
+def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
+    """What the catalogue says, or for a model that is here its own files."""
+    if model.shape is not None:
+        return model.shape
+    try:
+        folder = local_models.folder(model.name)
+        if folder is None:
+            return None
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return shape_of(read_config(folder), model.name, weights)
+    except (ModelError, OSError):
+        return None
+
+
+def _is_here(local_models: LocalModels, pair: Pair) -> bool:
+    names = [name for name in pair.names if name]
+    return all(not is_hub_id(name) or local_models.folder(name) is not None for name in names)
+
+
+def _line(switching: SwitchState) -> str:
+    progress = switching.progress
+    if switching.stage == "looking":
+        return "Looking for the model…"
+    if switching.stage == "loading":
+        return "Loading the model…"
+    if switching.stage == "downloading" and progress is not None:
+        if progress.checking:
+            return f"Checking {_short(progress.name)}…"
+        return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"
+    return ""
+
+
+def _away(text: str) -> str:
+    """The host that the book leaves for; "" while it stays on this machine."""
+    try:
+        found = parse_address(text)
+    except OptionError:
+        return text
+    return "" if found.stays_here else found.host
+
+
+def _short(name: str) -> str:
+    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def about_view(about: dict[str, Any], name: str, free: FreeMemory) -> View:
+    """A model of the hub that is not in the catalogue, from its own settings.
+
+    Raises:
+        ModelError: it is of a kind that is not supported.
+    """
+    shape = shape_of(about["config"], name, about["weights"])
+    return sized(shape, None, about["licence"], about["gated"], free)
+
+
+_POSTS = ("/models/use", "/models/stop", "/models/look", "/remote/use", "/remote/leave", "/key/renew")
+_GETS = ("/preferences", "/diagnostics")
+
+
+def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
+    """The setup behind the engine proxy; begins to load the first model if none stands there."""
+    from engine import Engine
+
+    proxy = state.engine if isinstance(state.engine, EngineProxy) else EngineProxy.around(state.engine)
+    switch = ModelSwitch(proxy, settings, Engine, state.read_again)
+    if proxy.empty:
+        switch.begin()
+    return switch
+
+
+class Preferences:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+        setup: changes the model.
+        port: where the page listens, for the address that other programs are given.
+    """
+
+    def __init__(self, state: AppState, switch: ModelSwitch, port: int) -> None:
+        self._state = state
+        self._switch = switch
+        self._port = port
+
+    @property
+    def allowed(self) -> Sequence[AllowedRoute]:
+        return (
+            *(AllowedRoute("GET", path) for path in _GETS),
+            *(AllowedRoute("POST", path, limit=SMALL_BODY) for path in _POSTS),
+        )
+
+    def routes(self) -> Sequence[Route]:
+        gets = {"/preferences": self.show, "/diagnostics": self.report}
+        posts = {
+            "/models/use": self.use,
+            "/models/stop": self.stop,
+            "/models/look": self.look,
+            "/remote/use": self.use_remote,
+            "/remote/leave": self.leave_remote,
+            "/key/renew": self.renew_key,
+        }
+        return (
+            *(Route(path, said(handler), methods=["GET"]) for path, handler in gets.items()),
+            *(Route(path, said(handler), methods=["POST"]) for path, handler in posts.items()),
+        )
+
+    def view(self) -> View:
+        return {"setup": switch_view(self._switch.state, self._switch.present)}
+
+    async def show(self, request: Request) -> Response:
+        """Everything that the dialog shows when it is opened."""
+        return JSONResponse(await run_in_threadpool(self._shown))
+
+    async def use(self, request: Request) -> None:
+        asked = await body(request)
+        self._switch.use(text(asked, "model"), text(asked, "draft") or None)
+
+    async def stop(self, request: Request) -> None:
+        self._switch.cancel()
+
+    async def look(self, request: Request) -> Response:
+        """What a folder or a hub id is, before anything large is fetched."""
+        name = text(await body(request), "model").strip()
+        if not name:
+            raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+        return JSONResponse(await run_in_threadpool(self._look, name))
+
+    async def use_remote(self, request: Request) -> None:
+        asked = await body(request)
+        remote = Remote(text(asked, "address"), text(asked, "model").strip(), text(asked, "key").strip())
+        self._switch.use_remote(remote, asked.get("confirmed") is True)
+
+    async def leave_remote(self, request: Request) -> None:
+        self._switch.leave_remote()
+
+    async def renew_key(self, request: Request) -> Response:
+        return JSONResponse({"key": await run_in_threadpool(openai_api.renew, self._switch.data)})
+
+    async def report(self, request: Request) -> Response:
+        """The diagnostics as text, to be copied."""
+        return PlainTextResponse(await run_in_threadpool(self._report))
+
+    def _shown(self) -> View:
+        present = self._switch.present
+        remote = present.remote if present else None
+        return {
+            "models": model_options(self._switch.local_models, self._free_memory(), present),
+            "api": {"address": f"http://{HOST}:{self._port}/v1", "key": openai_api.load(self._switch.data)},
+            "remote": {"address": remote.address, "model": remote.model} if remote else None,
+            "folder": str(self._switch.data),
+            "repair": REPAIR,
+        }
+
+    def _look(self, name: str) -> View:
+        where = self._free_memory()
+        if is_hub_id(name) and self._switch.local_models.find(name) is None:
+            try:
+                return about_view(Download().about(name), name, where)
+            except Cancelled as error:
+                raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
+        self._switch.local_models.find(name)
+        folder = self._switch.local_models.folder(name) or Path(name).expanduser()
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return sized(shape_of(read_config(folder), name, weights), None, "", False, where)
+
+    def _free_memory(self) -> FreeMemory:
+        read = self._state.current.read
+        held = read.kv_bytes.device or read.kv_bytes.host if read else 0
+        return fit.measure(
+            self._switch.data, self._state.engine.status(), held, self._switch.kv, self._switch.quantization
+        )
+
+    def _report(self) -> str:
+        switching: Any = self._switch.state
+        facts = diagnostics.facts_of(self._switch.data, self._state.engine.status())
+        facts.append(f"When       {time.strftime('%Y-%m-%d %H:%M:%S %z')}")
+        if switching.cause:
+            facts.append(f"Model      {switching.cause}")
+        return diagnostics.report(self._switch.data, facts)

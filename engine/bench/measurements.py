@@ -1,0 +1,198 @@
+"""``python -m engine.bench.measurements BOOK.txt``: every measurement in assets/measurements, in one process.
+
+One load of the models, one book read further and further; a file of results after each part, and at the end a page of
+tables and the pictures. With ``--parts`` only some of them; ``--page`` draws the page anew from the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from engine.bench import open_bench, parser, picture
+from engine.bench.plot import check_installed
+from engine.bench.report import Measurement, budget_of, machine, table
+from engine.bench.rows import COMPARED, ROWS, Bench
+from engine.bench.sweeps import run_sweep, sweep_picture
+from engine.bench.workloads import ASSETS, DRAFT, TARGET, open_text
+from engine.errors import TrifoldError
+from engine.threads import sleep_while_waiting
+
+OURS = tuple(row for row in ROWS if not row.startswith("hf_"))
+SPEEDS = ("plain", "hierarchical", "hierarchical_lookup")
+LOOKUPS = ("plain", "hierarchical", *COMPARED, "hierarchical_lookup")
+BOTH = ("prose", "quote")
+ALL = (*BOTH, "followup")
+
+
+LEFT_OUT = (
+    "Trees of drafted tokens would gain 2 % at best at 2K, lose 12 % on prose at 32K and gain 10 % on quotations "
+    "there, where the book itself proposes better: left out."
+)
+"""What was tried and is not in the program any more, so that no row can measure it again."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Measurements of one kind, and the sentence above their table."""
+
+    name: str
+    about: str
+    context: int
+    rows: tuple[str, ...]
+    workloads: tuple[str, ...]
+    tokens: int = 96
+    repeats: int = 1
+    temperature: tuple[float, ...] = (0.0,)
+    questions: int = 4
+    sweep: str | None = None
+
+
+# Contexts only grow: the book is read once.
+PARTS = (
+    Experiment("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=7),
+    Experiment("8k", "All rows after 8,192 tokens.", 8192, ROWS, BOTH, repeats=2),
+    Experiment("32k", "Our rows after 32,768 tokens.", 32768, OURS, ALL, repeats=2),
+    Experiment(
+        "generate", "transformers' generate after 32,768 tokens.", 32768, ("hf_generate", "plain"), ("prose",), 24
+    ),
+    Experiment("answers", "Answers of 1,000 tokens.", 32768, SPEEDS, ("prose",), 1000, 2),
+    Experiment(
+        "sampled", "The same, sampled, each run with a seed of its own.", 32768, SPEEDS, ("prose",), 1000, 5, (0.6,)
+    ),
+    Experiment("heat", "Warmer.", 32768, ("hierarchical",), ("prose",), 1000, 3, (1.0, 1.2)),
+    Experiment(
+        "quotations", "Twenty quotations, sampled too.", 32768, SPEEDS, ("quote",), 160, 1, (0.0, 0.6), questions=20
+    ),
+    Experiment("budget", "The retrieval budget.", 32768, ("hierarchical",), BOTH, 256, 1, (0.6,), sweep="budget"),
+    Experiment("chunk", "The size of chunks.", 32768, ("hierarchical",), BOTH, 256, 1, (0.6,), sweep="chunk"),
+    Experiment("temperature", "Temperature.", 32768, ("hierarchical",), BOTH, 256, sweep="temperature"),
+    Experiment(
+        "gammas", "Lengths given by hand.", 32768, ("hierarchical",), ("prose",), 256, 1, (0.6,), sweep="gammas"
+    ),
+    Experiment(
+        "refresh", "How often the selection is renewed.", 32768, SPEEDS[1:2], ALL, 1000, 1, (0.6,), sweep="refresh"
+    ),
+    Experiment("lookup", "Where words from the book go.", 32768, LOOKUPS, ALL, 160, 2, questions=8),
+    Experiment("threads", "Threads.", 32768, ("hierarchical",), ("prose",), sweep="threads"),
+    Experiment("128k", "Our rows after 128,000 tokens.", 128_000, OURS, ALL, repeats=3),
+    Experiment("128k-quotations", "Twenty quotations there.", 128_000, SPEEDS[2:], ("quote",), 160, questions=20),
+)
+
+
+def arguments() -> argparse.Namespace:
+    names = [part.name for part in PARTS]
+    p = argparse.ArgumentParser(prog="python -m engine.bench.measurements", description=__doc__)
+    p.add_argument("book", type=Path, help="a text of at least 128,000 tokens")
+    p.add_argument("--out", type=Path, default=ASSETS / "measurements", help="folder of the results")
+    p.add_argument("--parts", default=",".join(names), help="of " + ",".join(names))
+    p.add_argument("--budget", type=int, help="retrieval budget, where it is not swept; else the engine's choice")
+    p.add_argument("--page", action="store_true", help="measure nothing: draw the page from the files")
+    options = p.parse_args()
+    options.parts = options.parts.split(",")
+    if unknown := set(options.parts) - set(names):
+        p.error(f"no such part: {', '.join(sorted(unknown))}")
+    return options
+
+
+def measure(bench: Bench, part: Experiment) -> list[Measurement]:
+    """Run one part, reading on in the book where it needs more."""
+    for name in ("rows", "workloads", "tokens", "repeats", "questions"):
+        setattr(bench.options, name, getattr(part, name))
+    bench.options.context, bench.options.temperature = [part.context], list(part.temperature)
+    return list(run_sweep(bench, part.sweep) if part.sweep else bench.run())
+
+
+def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequence[Measurement]) -> None:
+    """Write a part's file: machine, settings, results."""
+    session = bench.session
+    how = {
+        "date": datetime.date.today().isoformat(),
+        "book": book,
+        "target": session.target.name,
+        "target_parameters": session.target.parameters,
+        "draft_parameters": session.draft.parameters if session.draft else None,
+        "dtype": str(session.target.dtype).removeprefix("torch."),
+        "budget": budget_of(session.config),
+        "tokens": part.tokens,
+        "repeats": part.repeats,
+    }
+    record = {"machine": machine(), "how": how, "results": [asdict(result) for result in results]}
+    (out / f"{part.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measurement]]]:
+    """The parts that have been measured."""
+    known = {field.name for field in fields(Measurement)}
+    for part in PARTS:
+        file = out / f"{part.name}.json"
+        if file.is_file():
+            record = json.loads(file.read_text(encoding="utf-8"))
+            results = [
+                Measurement(**{key: value for key, value in line.items() if key in known}) for line in record["results"]
+            ]
+            yield part, record, results
+
+
+def draw(out: Path) -> None:
+    """The page of tables, and a picture of every sweep and of time against context."""
+    sections: list[str] = []
+    against: list[Measurement] = []
+    for part, record, results in read(out):
+        sections += [f"## {part.about}", "", conditions(record), "", table(results), ""]
+        if part.sweep:
+            (out / f"{part.name}.svg").write_text(sweep_picture(part.sweep, results), encoding="utf-8")
+            sections += [f"![{part.about}]({part.name}.svg)", ""]
+        elif part.name.endswith("k"):
+            against += [result for result in results if result.workload == "prose"]
+    made = (
+        "Made by `python -m engine.bench.measurements`; the tables hold what the files beside them hold. "
+        "[NOTES.md](NOTES.md) says what they mean."
+    )
+    head = ["# Measurements", "", made, ""]
+    if against:
+        (out / "contexts.svg").write_text(picture(against), encoding="utf-8")
+        head += ["![Time per token against context, prose](contexts.svg)", ""]
+    end = ["## What was tried and left out.", "", LEFT_OUT, ""]
+    (out / "README.md").write_text("\n".join(head + sections + end), encoding="utf-8")
+
+
+def conditions(record: dict[str, Any]) -> str:
+    """Machine and settings of a part, in a line."""
+    how, on = record["how"], record["machine"]
+    sizes = how["target_parameters"] / 1e6, (how["draft_parameters"] or 0) / 1e6
+    runs = "one run" if how["repeats"] == 1 else f"median of {how['repeats']} runs"
+    return (
+        f"{how['date']}, {on['gpu'] or on['processor']}, {on['threads']} threads, torch {on['torch']}; "
+        f"{how['target']}, {sizes[0]:.1f} million parameters, draft {sizes[1]:.2f} million, {how['dtype']}; "
+        f"{how['book']}; at most {how['tokens']} tokens, budget {how['budget']}, {runs}."
+    )
+
+
+def main() -> None:
+    options = arguments()
+    check_installed()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.page:
+        chosen = [part for part in PARTS if part.name in options.parts]
+        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT])
+        own.budget, own.context = options.budget, [part.context for part in chosen]
+        bench = open_bench(own, open_text(options.book))
+        for part in chosen:
+            sys.stderr.write(f"-- {part.name}\n")
+            write(options.out, part, bench, options.book.stem, measure(bench, part))
+    draw(options.out)
+
+
+if __name__ == "__main__":
+    sleep_while_waiting()
+    try:
+        main()
+    except TrifoldError as error:
+        sys.exit(str(error))

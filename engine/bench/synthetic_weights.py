@@ -1,0 +1,215 @@
+"""Synthetic weights: a small trained Llama grown into a larger Llama's shape that computes the same function.
+
+Speculation's speed depends on acceptance, and random weights accept nothing. Where the real weights of a large model
+are not to be had, a trained small pair is grown: the text and the acceptance stay the small pair's; the weights in
+memory, the KV and the arithmetic are the large model's. Figures made with them say "stand-in weights".
+
+How the function stays the same (W, D, w, d: width and head_dim, new and old):
+    width     zeros behind. RMSNorm divides by the mean square over W instead of w, so its weight takes sqrt(w / W) and
+              eps takes w / W
+    head_dim  pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency; the others are
+              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries take sqrt(D / d)
+    heads     a KV head keeps its number, its queries come first in its new group; other heads write into zeros
+    layers    further ones are random and write zeros into the residual stream: KV and work, no effect
+
+The vocabulary stays the small model's. Only RoPE whose frequencies depend on nothing but themselves can be grown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from engine.bench.report import STAND_IN
+from engine.config import EngineConfig
+from engine.errors import OptionError, UnsupportedModel
+from engine.model import architectures, attention, decoder
+from engine.model.decoder import Decoder
+from engine.plan.planner import pick_device
+from engine.session import Session
+from engine.tokenizer import BookTokenizer
+
+_GROWABLE_ROPE = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """A Llama's shape, in the words of its configuration."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+
+
+SHAPES = {
+    "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
+    "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
+    "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
+    # Half as many heads, twice as long as the real ones: the bundled draft's are that long, and the cost is the same.
+    "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
+    "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
+}
+
+
+# The shape of a draft beside a target, where no other is named.
+DRAFTS = {
+    "llama-2-7b": "llama-68m",
+    "llama-2-13b": "llama-68m",
+    "llama-3.1-8b": "llama-3.2-1b",
+}
+
+
+def synthetic_session(config: EngineConfig, shape: str, draft_shape: str | None = None) -> Session:
+    """A session on stand-in weights. ``config`` names the small pair, the window, the device and the dtype.
+
+    Raises:
+        OptionError: an unknown shape, or one that is too small for the pair.
+        UnsupportedModel: the pair cannot be grown.
+    """
+    device = pick_device(config.device)
+    grown: dict[str, Any] = {"window": config.context, "device": device, "dtype": config.dtype}
+    target = load(config.model, named(shape), shape, **grown)
+    draft = None
+    if config.draft is not None:
+        draft = _draft(config, draft_shape or DRAFTS.get(shape, shape), target, grown)
+    return Session(config, BookTokenizer(config.model), target, draft)
+
+
+def named(shape: str) -> LlamaShape:
+    """The shape of this name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if shape not in SHAPES:
+        raise OptionError(f"There is no shape {shape!r}.", f"Known: {', '.join(SHAPES)}.")
+    return SHAPES[shape]
+
+
+def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
+    """The draft in its shape; with more layers if it has more, and as it was trained if it cannot be grown so."""
+    assert config.draft is not None
+    small = architectures.load_config(config.draft)
+    wanted = named(shape)
+    deep = replace(wanted, num_hidden_layers=max(wanted.num_hidden_layers, small.num_hidden_layers))
+    dtype = str(target.dtype).removeprefix("torch.")
+    try:
+        return load(config.draft, deep, shape, **{**grown, "dtype": dtype})
+    except (OptionError, UnsupportedModel):
+        return decoder.load(config.draft, window=None, device=grown["device"], dtype=dtype)
+
+
+def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device: torch.device, dtype: str) -> Decoder:
+    """A small model, loaded and grown into ``shape`` on ``device``.
+
+    Args:
+        name: folder or hub id of the small model.
+        label: what to call the shape; the decoder's name says that its weights are stand-ins.
+        window, dtype: as ``decoder.load``; "auto" is the dtype of the shape's size.
+
+    Raises:
+        UnsupportedModel: it is no Llama, or its RoPE cannot be grown.
+        OptionError: the shape is too small for it.
+    """
+    small = decoder.load(name, window=None, device=torch.device("cpu"), dtype="float32")
+    config = grown_config(small.config, shape, window)
+    chosen = architectures.pick_dtype(config, dtype, device)
+    return Decoder(grow(small.model, config, device, chosen), f"{label} ({STAND_IN})", config.max_position_embeddings)
+
+
+def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:
+    """The configuration of a model of this shape that computes what one of ``config`` does.
+
+    Raises:
+        UnsupportedModel, OptionError: as ``load``.
+    """
+    _check(config, shape)
+    grown = type(config)(**config.to_dict())
+    for key, value in vars(shape).items():
+        setattr(grown, key, value)
+    grown.rms_norm_eps = config.rms_norm_eps * config.hidden_size / shape.hidden_size
+    grown.max_position_embeddings = window or config.max_position_embeddings
+    if getattr(grown, "layer_types", None):
+        grown.layer_types = ["full_attention"] * shape.num_hidden_layers
+    return grown
+
+
+def grow(small: Any, config: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A transformers model of ``config`` (made by ``grown_config``) that computes what ``small`` does."""
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    with torch.device(device):
+        large = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
+    large.requires_grad_(False)
+    norm = math.sqrt(small.config.hidden_size / config.hidden_size)
+    with torch.inference_mode():
+        _corner(large.model.embed_tokens.weight, small.model.embed_tokens.weight)
+        _corner(large.lm_head.weight, small.lm_head.weight)
+        _corner(large.model.norm.weight, small.model.norm.weight * norm)
+        for index, layer in enumerate(large.model.layers):
+            if index < len(small.model.layers):
+                _grow_layer(layer, small.model.layers[index], small.config, config, norm)
+            else:
+                layer.self_attn.o_proj.weight.zero_()
+                layer.mlp.down_proj.weight.zero_()
+    return large.eval()
+
+
+def _check(config: Any, shape: LlamaShape) -> None:
+    rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type != "llama" or rope.get("rope_type", "default") not in _GROWABLE_ROPE:
+        raise UnsupportedModel(
+            f"A {config.model_type} model with RoPE of kind {rope.get('rope_type', 'default')!r} cannot be grown.",
+            f"Stand-ins are made of Llama models with RoPE of the kinds {', '.join(_GROWABLE_ROPE)}.",
+        )
+    old, group = vars(shape), shape.num_attention_heads // shape.num_key_value_heads
+    small = {key: getattr(config, key, None) or 0 for key in old}
+    short = [key for key, value in small.items() if value > old[key]]
+    if small["num_attention_heads"] // small["num_key_value_heads"] > group:
+        short.append("num_attention_heads per num_key_value_heads")
+    if shape.head_dim % max(1, small["head_dim"]):
+        short.append("head_dim (no multiple)")
+    if short:
+        raise OptionError(f"The model is too large to be grown into this shape: {', '.join(short)}.")
+
+
+def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None:
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        _corner(getattr(layer, name).weight, getattr(small, name).weight * norm)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        _corner(getattr(layer.mlp, name).weight, getattr(small.mlp, name).weight)
+    theirs, ours = small.self_attn, layer.self_attn
+    dims, spread = _head_dims(old.head_dim, new.head_dim), math.sqrt(new.head_dim / old.head_dim)
+    group, old_group = (c.num_attention_heads // c.num_key_value_heads for c in (new, old))
+    heads = [head // old_group * group + head % old_group for head in range(old.num_attention_heads)]
+    queries = torch.tensor([head * new.head_dim + dim for head in heads for dim in dims])
+    keys = torch.tensor([head * new.head_dim + dim for head in range(old.num_key_value_heads) for dim in dims])
+    _rows(ours.q_proj.weight, theirs.q_proj.weight * spread, queries)
+    _rows(ours.k_proj.weight, theirs.k_proj.weight, keys)
+    _rows(ours.v_proj.weight, theirs.v_proj.weight, keys)
+    _rows(ours.o_proj.weight.T, theirs.o_proj.weight.T, queries)
+
+
+def _head_dims(old: int, new: int) -> list[int]:
+    """Where each component of a head goes: RoPE turns i with i + d/2, at a frequency that i alone decides."""
+    step, half = new // old, old // 2
+    return [index * step + part * (new // 2) for part in range(2) for index in range(half)]
+
+
+def _corner(large: torch.Tensor, small: torch.Tensor) -> None:
+    """Zeros, but for ``small`` in the first places of every axis."""
+    large.zero_()
+    large[tuple(slice(size) for size in small.shape)] = small.to(large.device, large.dtype)
+
+
+def _rows(large: torch.Tensor, small: torch.Tensor, places: torch.Tensor) -> None:
+    """Zeros, but for the rows of ``small`` at ``places``."""
+    large.zero_()
+    large[places.to(large.device), : small.shape[1]] = small.to(large.device, large.dtype)

@@ -1,0 +1,1 @@
+"""How tokens are made: plain and speculative rounds, drafters, verification, and the controller that paces them."""

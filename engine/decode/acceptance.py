@@ -1,0 +1,273 @@
+"""Acceptance statistics, and when the retrieval selection is refreshed. Pure: no model, no tensors.
+
+A proposer that is sure of a token is accepted more often; how often is counted, not assumed: fading counts per level,
+per confidence of the proposer, per length of a match. The counts start from weak priors, so that the first rounds are
+sensible.
+
+The queries and the KV are at hand in a verification pass, so a refresh there costs the scoring and the copy of the
+chunks that changed. "never" is the published code of TriForce; "every" with 1 refreshes at every verification.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from engine.decode.tuning import TUNING, Tuning
+
+if TYPE_CHECKING:
+    from engine.events import Acceptance
+
+CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
+"""Borders of the classes of a proposer's probability for its own token."""
+
+MATCH_EDGES = (6, 12, 24)
+"""Borders of the classes of a match's length, in tokens."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One proposal that was verified: how sure its proposer was of it, and whether it was accepted."""
+
+    confidence: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class AcceptanceRates:
+    """Chance that a proposed token is accepted.
+
+    ``middle``: of the draft by the middle level; ``verify``: of the middle level by the full cache; ``direct``: of the
+    draft by the full cache; ``lookup``: of the book's tokens by the full cache.
+    """
+
+    middle: float
+    verify: float
+    direct: float = 0.0
+    lookup: float = 0.0
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Ends a proposal once the chance that all of it is accepted falls below ``threshold``.
+
+    ``rates``: acceptance by class of confidence.
+    """
+
+    threshold: float = 0.0
+    rates: tuple[float, ...] = TUNING.middle_priors
+
+    def chance(self, confidence: float) -> float:
+        """Chance that a token of this confidence is accepted."""
+        return self.rates[bisect_right(CONFIDENCE_EDGES, confidence)]
+
+
+NO_EARLY_STOP = EarlyStop()
+
+
+class FadingRate:
+    """A rate of acceptance whose older trials fade.
+
+    Args:
+        prior: acceptance before any trial.
+        memory: trials that are remembered; the usual number if none is given.
+    """
+
+    def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
+        self.prior = prior
+        self._tuning = tuning
+        self._memory = tuning.memory if memory is None else memory
+        self._accepted = self._trials = 0.0
+
+    @property
+    def rate(self) -> float:
+        """The estimate now."""
+        return self.rate_from(self.prior)
+
+    @property
+    def num_trials(self) -> float:
+        """Trials that are still remembered."""
+        return self._trials
+
+    def rate_from(self, prior: float) -> float:
+        """The estimate with another prior."""
+        tuning = self._tuning
+        weight = tuning.prior_trials / (1.0 + self._trials / tuning.prior_half_life)
+        return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
+
+    def add(self, accepted: float, trials: float) -> None:
+        """Only the accepted prefix and the rejection that ended it are trials: what came after was not looked at."""
+        fade = max(0.0, 1.0 - trials / self._memory)
+        self._accepted = fade * self._accepted + accepted
+        self._trials = fade * self._trials + trials
+
+    def add_indirect(self, accepted: float, trials: float) -> None:
+        """As ``add``, of trials at the other level: ``accepted`` of them would have been accepted here."""
+        weight = self._tuning.indirect_weight
+        self.add(weight * accepted, weight * trials)
+
+    def age(self, tokens: int = 1) -> None:
+        """This many tokens were made without a trial: the text may have become another one."""
+        tuning = self._tuning
+        if self._trials > tuning.aged_trials:
+            kept = max(tuning.aged_trials / self._trials, (1.0 - tuning.ageing) ** tokens)
+            self._accepted, self._trials = kept * self._accepted, kept * self._trials
+
+
+class RatesByConfidence:
+    """Acceptance by class of confidence."""
+
+    def __init__(self, priors: tuple[float, ...], tuning: Tuning = TUNING) -> None:
+        self._rates = [FadingRate(prior, tuning=tuning) for prior in priors]
+
+    def add(self, trials: list[Trial]) -> None:
+        for trial in trials:
+            self._rates[bisect_right(CONFIDENCE_EDGES, trial.confidence)].add(int(trial.accepted), 1)
+
+    def age(self, tokens: int = 1) -> None:
+        """As every ``FadingRate.age``."""
+        for rate in self._rates:
+            rate.age(tokens)
+
+    def table(self) -> tuple[float, ...]:
+        """The estimate of each class."""
+        return tuple(rate.rate for rate in self._rates)
+
+
+class AcceptanceStatistics:
+    """All that rounds have shown of acceptance; ``middle``, ``verify``, ``direct`` as in ``AcceptanceRates``."""
+
+    def __init__(self, tuning: Tuning = TUNING) -> None:
+        self.middle = FadingRate(tuning.middle_prior, tuning=tuning)
+        self.verify = FadingRate(tuning.verify_prior, tuning=tuning)
+        self.direct = FadingRate(tuning.middle_prior * tuning.verify_prior, tuning=tuning)
+        self._lookup = [FadingRate(prior, tuning.lookup_memory, tuning) for prior in tuning.lookup_priors]
+        self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
+        self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
+
+    def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
+        """The draft's proposals were verified by the full cache, ``direct``, or by the middle level. Either tells what
+        the other would say: without that a plan that failed once is never looked at again."""
+        verify = self.verify.rate
+        if direct:
+            self.direct.add(accepted, trials)
+            self.middle.add_indirect(min(trials, accepted / verify), trials)
+        else:
+            self.middle.add(accepted, trials)
+            self.direct.add_indirect(accepted * verify, trials)
+
+    def age(self, tokens: int) -> None:
+        """This many tokens were made without speculation. What the book says is learned all the same."""
+        self.verify.age(tokens)
+        self.middle_by_confidence.age(tokens)
+        self.age_draft(tokens)
+
+    def age_draft(self, rounds: int = 1) -> None:
+        """This many rounds were run without the draft model."""
+        for rate in (self.middle, self.direct, self.draft_by_confidence):
+            rate.age(rounds)
+
+    def lookup(self, match_length: int) -> FadingRate:
+        """The rate of matches of this length."""
+        return self._lookup[bisect_right(MATCH_EDGES, match_length)]
+
+    def rates(self, match_length: int = 0) -> AcceptanceRates:
+        """Rates now, where the book offers a match of this length."""
+        middle, verify = self.middle.rate, self.verify.rate
+        lookup = self.lookup(match_length).rate if match_length else 0.0
+        return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
+
+
+# When the selection is refreshed -------------------------------------------------------------------------------
+
+# Verified tokens whose acceptance is compared: the newest few, against a longer past.
+_SOON, _LONG = 12.0, 120.0
+# A fall of acceptance that means that the text has moved on.
+_FALL = 0.06
+# The acceptance that the longer past starts with, and the verified tokens that it counts for.
+_USUAL, _USUAL_TRIALS = 0.9, 12.0
+# Verifications after a refresh before acceptance is looked at again: it needs some to show.
+_PAUSE = 2
+# Verifications between two refreshes, and before the first one: what a question itself chose holds for a short answer,
+# such as a quotation, and a long one wanders.
+_EVERY, _FIRST = 2, 4
+
+
+class RefreshPolicy(Protocol):
+    """Says whether the verification that comes refreshes the selection."""
+
+    def due(self) -> bool:
+        """Whether to refresh now."""
+
+    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+        """A speculating round was verified, and the selection ``renewed`` with it or not."""
+
+
+class Never:
+    """The selection made for the question stays."""
+
+    def due(self) -> bool:
+        return False
+
+    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+        pass
+
+
+class Every:
+    """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self._count = count
+        self._since = count - (first or count)
+
+    def due(self) -> bool:
+        return self._since + 1 >= self._count
+
+    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+        self._since = 0 if renewed else self._since + 1
+
+
+class WhenAcceptanceDrops:
+    """Refreshes once the newest verifications accept clearly less than those before them."""
+
+    def __init__(self) -> None:
+        self._soon = _WindowRate(_SOON)
+        self._long = _WindowRate(_LONG)
+        self._long.add(_USUAL * _USUAL_TRIALS, _USUAL_TRIALS)
+        self._pause = 0
+
+    def due(self) -> bool:
+        return self._pause == 0 and self._soon.rate < self._long.rate - _FALL
+
+    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+        trials = min(verify.proposed, verify.accepted + 1)
+        for past in (self._soon, self._long):
+            past.add(verify.accepted, trials)
+        self._pause = _PAUSE if renewed else max(0, self._pause - 1)
+        if renewed:
+            self._soon = _WindowRate(_SOON)
+
+
+class _WindowRate:
+    """A rate over about the last ``memory`` trials, without a prior; 1 before any."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._accepted = self._trials = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self._accepted / self._trials if self._trials else 1.0
+
+    def add(self, accepted: float, trials: float) -> None:
+        fade = max(0.0, 1.0 - trials / self._memory)
+        self._accepted = fade * self._accepted + accepted
+        self._trials = fade * self._trials + trials
+
+
+def policy_of(name: str, every: int | None) -> RefreshPolicy:
+    """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
+    if name == "every":
+        return Every(every) if every else Every(_EVERY, _FIRST)
+    return Never() if name == "never" else WhenAcceptanceDrops()

@@ -1,0 +1,390 @@
+"""How much to speculate, and with what: chosen every round from measured costs and acceptance. Pure: no tensors.
+
+The plans, and their model, where E(a, n) = 1 + a + ... + a^n is the expected accepted prefix of n proposals with the
+token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1):
+
+    hierarchy   k middle passes, each over g drafted tokens, give m = k E(a1, g) pending, and E(a2, m) committed tokens
+    draft       g drafted tokens straight to the full cache: E(a, g) tokens
+    copy        n tokens of the book straight to the full cache: E(a, n) tokens, with a by the length of the match
+    plain       one token
+
+Within a round, proposing stops early once the chance that all of it is accepted is so small that one more step would
+add less in expected tokens than its time is worth (``EarlyStop``), at the speed that the plan promises.
+
+``best_plan`` is a pure function. ``Controller`` keeps the running estimates that it is given, and now and then tries
+what it would not choose, because acceptance changes with the text. Plans change only speed, never the distribution of
+the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from engine.decode.acceptance import NO_EARLY_STOP, AcceptanceRates, AcceptanceStatistics, EarlyStop, Trial
+from engine.decode.pass_costs import Costs, PassCost, PassCostEstimate
+from engine.decode.tuning import TUNING, Tuning
+
+if TYPE_CHECKING:
+    from engine.events import Round
+
+MOST_PENDING = 48
+"""Most tokens of one verification, apart from what the last middle pass adds beyond them."""
+
+COPY_LENGTHS = (4, 8, 16, 24, 32, 48, 64)
+"""Tokens of the book that may be verified at once."""
+
+# Lengths that are fixed by a seed: a match of at least this length is copied, by this many times its length.
+_FIXED_MATCH, _FIXED_GROWTH = 12, 2
+
+
+@dataclass(frozen=True)
+class LookupMatch:
+    """What the book offers: ``tokens`` followed the last ``length`` tokens of the text at an earlier place."""
+
+    length: int = 0
+    tokens: tuple[int, ...] = ()
+
+
+NO_MATCH = LookupMatch()
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """How to speculate in a round.
+
+    ``passes`` middle passes over ``draft`` tokens each, ended early once ``pending`` tokens wait for verification; no
+    pass: ``draft`` tokens go straight to verification; ``copy``: that many tokens of the book do. All zero is plain.
+    """
+
+    draft: int = 0
+    passes: int = 0
+    pending: int = MOST_PENDING
+    copy: int = 0
+    draft_stop: EarlyStop = NO_EARLY_STOP
+    middle_stop: EarlyStop = NO_EARLY_STOP
+
+    @property
+    def speculates(self) -> bool:
+        return self.passes > 0 or self.draft > 0 or self.copy > 0
+
+
+PLAIN = DraftPlan()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the plan. ``draft`` is 0 without a draft model, ``copy`` where the book offers nothing."""
+
+    draft: int
+    passes: int
+    copy: int = 0
+
+
+@dataclass
+class RoundObservation:
+    """What a round showed beside its tokens.
+
+    ``draft_trials`` and ``middle_trials`` are the draft model's and the middle level's proposals that were verified;
+    ``passes`` are (tokens, ms) of the middle passes; ``draft_ms`` is the time of ``draft_steps`` steps of the draft
+    model.
+    """
+
+    match: LookupMatch = NO_MATCH
+    draft_trials: list[Trial] = field(default_factory=list)
+    middle_trials: list[Trial] = field(default_factory=list)
+    passes: list[tuple[int, float]] = field(default_factory=list)
+    draft_steps: int = 0
+    draft_ms: float = 0.0
+
+
+# Which plan is fastest -----------------------------------------------------------------------------------------
+
+
+def expected_tokens(rate: float, proposed: float) -> float:
+    """Expected accepted prefix of ``proposed`` tokens, with the token that follows it."""
+    rate = min(rate, 0.9999)
+    return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
+
+
+def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
+    """Expected speed of a round."""
+    if plan.copy:
+        return expected_tokens(rates.lookup, plan.copy) / costs.verify.ms(plan.copy + 1)
+    if plan.passes == 0:
+        ms = plan.draft * costs.draft + costs.verify.ms(plan.draft + 1)
+        return expected_tokens(rates.direct, plan.draft) / ms if plan.draft else 1.0 / ms
+    pending = plan.passes * expected_tokens(rates.middle, plan.draft)
+    ms = plan.passes * (plan.draft * costs.draft + costs.middle.ms(plan.draft + 1)) + costs.verify.ms(pending + 1)
+    return expected_tokens(rates.verify, pending) / ms
+
+
+def best_plan(costs: Costs, rates: AcceptanceRates, limits: Limits) -> DraftPlan:
+    """The fastest of all plans, plain decoding among them."""
+    plans = [PLAIN, *(DraftPlan(draft, 0) for draft in range(1, limits.draft + 1))]
+    plans += [DraftPlan(draft, passes) for draft in range(limits.draft + 1) for passes in range(1, limits.passes + 1)]
+    plans += [DraftPlan(copy=copy) for copy in COPY_LENGTHS if copy <= limits.copy]
+    return max(plans, key=lambda plan: tokens_per_ms(plan, costs, rates))
+
+
+def stop_thresholds(
+    plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
+) -> tuple[float, float]:
+    """Chance of acceptance below which one more drafted token, and one more middle pass, no longer pays."""
+    speed = tokens_per_ms(plan, costs, rates)
+    if plan.passes == 0:
+        return min(highest, speed * (costs.draft + costs.verify.slope)), 0.0
+    made = expected_tokens(rates.middle, plan.draft)
+    pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * costs.verify.slope
+    gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
+    # A drafted token is worth what is left of it after the middle of the round's proposals have been verified.
+    worth = rates.verify ** (0.5 * plan.passes * made)
+    token_ms = costs.draft + costs.middle.slope + costs.verify.slope
+    return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
+
+
+# Policies ------------------------------------------------------------------------------------------------------
+
+
+class SpeculationPolicy(Protocol):
+    """Says how much to speculate in the next round, and learns from it."""
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        """How to speculate in the next round, where the book offers this."""
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        """A round was run with ``plan``."""
+
+
+class FixedLengths:
+    """The same lengths in every round: for tests, for sweeps, and for sampling that a seed must be able to repeat.
+
+    Args:
+        draft: tokens per middle pass. pending: tokens per verification.
+        copies: whether long matches are copied straight from the book.
+    """
+
+    def __init__(self, draft: int, pending: int, *, copies: bool = False) -> None:
+        self.plan = DraftPlan(draft, pending, pending)
+        self._copies = copies
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        if self._copies and match.length >= _FIXED_MATCH:
+            return DraftPlan(copy=min(len(match.tokens), _FIXED_GROWTH * match.length))
+        return self.plan
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        pass
+
+
+class FixedDraft(FixedLengths):
+    """``draft`` tokens straight to verification in every round."""
+
+    def __init__(self, draft: int) -> None:
+        super().__init__(draft, MOST_PENDING)
+        self.plan = DraftPlan(draft)
+
+
+class Controller:
+    """Chooses how to speculate in the next round.
+
+    Args:
+        costs: measured on this context.
+        limits: bounds of the plan.
+        tuning: constants.
+    """
+
+    def __init__(self, costs: Costs, limits: Limits, tuning: Tuning = TUNING) -> None:
+        self.limits = limits
+        self.statistics = AcceptanceStatistics(tuning)
+        self._tuning = tuning
+        self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
+        self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
+        self.plan = PLAIN
+        self._rounds = self._plain_rounds = 0
+        # Rounds since the best plan was looked for; plain rounds whose ageing is still to be done.
+        self._since_rethink = self._not_aged = 0
+        self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
+        self._since_draft, self._draft_wait = 0, tuning.draft_rounds
+        self._wait = tuning.first_probe
+        self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
+        self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
+        self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
+
+    @property
+    def costs(self) -> Costs:
+        """The estimate now."""
+        return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost)
+
+    @property
+    def rates(self) -> AcceptanceRates:
+        """The estimate now."""
+        return self.statistics.rates()
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        """How to speculate in the next round."""
+        tuning = self._tuning
+        young = self._rounds < tuning.first_rounds or (self.plan.speculates and self._in_debt)
+        if young or self._since_rethink >= self._rethink_rounds:
+            self._age()
+            self._rethink()
+        self._rounds += 1
+        self._since_rethink += 1
+        # The book is asked every round: a match comes and goes.
+        copies = [DraftPlan(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(match.tokens), self.limits.copy)]
+        plan = self.plan
+        if copies:
+            costs, rates = self.costs, self.statistics.rates(match.length)
+            plan = max([plan, *copies], key=lambda plan: tokens_per_ms(plan, costs, rates))
+        if plan.copy:
+            return plan
+        if not plan.speculates:
+            plan = self._probe()
+        elif self._since_plain >= (tuning.plain_rounds_close if self._is_close(plan) else tuning.plain_rounds_far):
+            plan = PLAIN
+        elif plan.passes and not plan.draft and self.limits.draft:
+            plan = self._try_draft(plan)
+        return self._with_early_stops(plan)
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        """Learn from a round that was run with ``plan``."""
+        verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
+        if plan.speculates:
+            self._age()
+            self._learn(plan, done, observation)
+            self._since_plain += 1
+            if not self.plan.speculates and not plan.copy:
+                self._since_rethink = self._tuning.rethink_plain_rounds  # what a try has shown is looked at now
+        elif abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
+            self._since_plain = 0
+        self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
+        match = observation.match
+        if match.length:
+            # What the book would have said is known whoever proposed.
+            seen = match.tokens[: len(done.tokens)]
+            same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
+            rate = self.statistics.lookup(match.length)
+            rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
+        self._account(plan, done)
+
+    def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        """What the draft model and the middle level showed in a round."""
+        statistics, trials = self.statistics, observation.draft_trials
+        for tokens, ms in observation.passes:
+            self._middle.add(tokens, ms)
+        if observation.draft_steps:
+            self._draft.add(1, observation.draft_ms / observation.draft_steps)
+        hits = sum(trial.accepted for trial in trials)
+        statistics.add_draft(hits, len(trials), direct=not plan.passes)
+        if plan.passes and not plan.draft:
+            statistics.age_draft()
+        elif plan.passes and not self.plan.draft and hits > self._tuning.draft_found * len(trials):
+            self._since_draft = self._draft_wait
+        statistics.draft_by_confidence.add(trials)
+        statistics.middle_by_confidence.add(observation.middle_trials)
+        if plan.passes:
+            statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
+
+    def _account(self, plan: DraftPlan, done: Round) -> None:
+        """Count what the round won or lost against plain decoding, in steps of it: a machine that is slow for a while
+        is slow for both."""
+        tuning = self._tuning
+        fade = max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
+        self._tokens = fade * self._tokens + len(done.tokens)
+        self._lost *= fade
+        if not plan.speculates:
+            self._not_aged += 1
+            return
+        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+        steps, made = spent / self._verify.cost.ms(1), len(done.tokens)
+        recent = tuning.recent_fade
+        tokens, spans, weight = self._recent
+        self._recent = recent * tokens + made, recent * spans + steps, recent * weight + 1.0
+        credit = tuning.credit_rounds * self._recent[1] / self._recent[2]
+        self._lost = min(tuning.most_debt, max(-credit, self._lost + steps - made))
+        if made > steps and not plan.copy and not self.plan.speculates:
+            self._plain_rounds, self._stopped = self._wait, False
+
+    def _age(self) -> None:
+        """Trust less what plain steps have not tried since. Done when it is asked for: a plain step has little time to
+        spare."""
+        if self._not_aged:
+            self.statistics.age(self._not_aged)
+            self._verify.forget(self._not_aged, one=False)
+            self._middle.forget(self._not_aged, one=True)
+            self._draft.forget(self._not_aged, one=True)
+            self._not_aged = 0
+
+    def _is_close(self, plan: DraftPlan) -> bool:
+        """Whether plain decoding might be as fast as this plan, if it were timed again."""
+        costs, rates = self.costs, self.rates
+        return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
+
+    @property
+    def _rethink_rounds(self) -> int:
+        return self._tuning.rethink_rounds if self.plan.speculates else self._tuning.rethink_plain_rounds
+
+    @property
+    def _in_debt(self) -> bool:
+        """Whether speculation has lost more time than trying things out may."""
+        return self._lost > self._tuning.loss_steps + self._tuning.loss_share * self._tokens
+
+    @property
+    def _loses(self) -> bool:
+        """Whether the last speculating rounds, taken together, were slower than plain decoding."""
+        made, steps, weight = self._recent
+        return weight > self._tuning.recent_enough and made < steps
+
+    def _rethink(self) -> None:
+        tuning, costs, rates = self._tuning, self.costs, self.rates
+        self._since_rethink = 0
+        allowed = tuning.first_passes + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
+        best = best_plan(costs, rates, Limits(self.limits.draft, min(self.limits.passes, allowed)))
+        plain = tokens_per_ms(PLAIN, costs, rates)
+        promised = tokens_per_ms(best, costs, rates)
+        if self._in_debt and self.plan.speculates and self._loses:
+            self._stopped, self._lost = True, 0.0
+        if self._stopped or (self._in_debt and promised < tuning.worth_risking * plain):
+            self.plan = PLAIN
+        elif promised > tuning.worth_changing * tokens_per_ms(self.plan, costs, rates):
+            self.plan = best
+        if self.plan.speculates:
+            self._plain_rounds, self._wait = 0, tuning.first_probe
+        if self.plan.draft:
+            self._since_draft, self._draft_wait = 0, tuning.draft_rounds
+
+    def _probe(self) -> DraftPlan:
+        """Plain decoding; now and then the cheapest look at what might pay, if it could pay at all."""
+        tuning = self._tuning
+        self._plain_rounds += 1
+        if self._plain_rounds < self._wait or self._in_debt:
+            return PLAIN
+        costs, rates = self.costs, self.rates
+        self._plain_rounds, self._wait = 0, min(tuning.last_probe, 2 * self._wait)
+        hopes = AcceptanceRates(*(r + tuning.hope * (1.0 - r) for r in (rates.middle, rates.verify, rates.direct)))
+        hoped = best_plan(costs, hopes, Limits(self.limits.draft, self.limits.passes))
+        if tokens_per_ms(hoped, costs, hopes) < tuning.worth_changing * tokens_per_ms(PLAIN, costs, rates):
+            return PLAIN
+        return DraftPlan(min(2, hoped.draft), min(1, hoped.passes))
+
+    def _try_draft(self, plan: DraftPlan) -> DraftPlan:
+        """Passes without the draft model; now and then with one token of it each. The first few decide too much."""
+        self._since_draft += 1
+        if self._since_draft < self._draft_wait:
+            return plan
+        self._since_draft, self._draft_wait = 0, min(self._tuning.last_draft_rounds, 2 * self._draft_wait)
+        return replace(plan, draft=1)
+
+    def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
+        """The plan with early stops: longer where proposals are sure, shorter where they are not."""
+        if not plan.speculates:
+            return plan
+        overtime = self._tuning.overtime
+        draft, middle = stop_thresholds(plan, self.costs, self.rates, self._tuning.highest_threshold)
+        return replace(
+            plan,
+            draft=min(self.limits.draft, plan.draft + overtime) if plan.draft else 0,
+            passes=min(self.limits.passes, overtime * plan.passes),
+            draft_stop=EarlyStop(draft, self.statistics.draft_by_confidence.table()),
+            middle_stop=EarlyStop(middle, self.statistics.middle_by_confidence.table()),
+        )

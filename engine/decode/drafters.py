@@ -1,0 +1,445 @@
+"""Who proposes tokens: the draft model on its streaming cache, the book itself, both, or nobody.
+
+A drafter proposes with the distribution that each token was drawn from, follows the context by itself (tokens that it
+has not seen are fed when it is asked next), and is told what was committed. It can be wrong about everything: only
+speed depends on it.
+
+The book as a drafter: a suffix index over token ids finds where the newest tokens occurred before, in the book or the
+chat. The longest match among the latest places wins, and what followed there is the proposal. The index is built once
+per book and extended with every committed token; lists and dictionaries alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
+from engine.decode.verify import Sampler, confidences, draw, point_mass
+from engine.events import TokenSource
+from engine.kv.streaming import StreamingCache
+from engine.model.device_io import to_device, to_host
+
+if TYPE_CHECKING:
+    from engine.model.decoder import Decoder
+    from engine.model.graphs import Replays
+
+NGRAM = 3
+"""Tokens that a place must share with the end of the text before it is looked at."""
+
+# Places that share this many are looked at first: of the few words that are everywhere in a book only the newest places
+# are compared, and the right one may be older.
+_LONG_NGRAM = 8
+
+# Places of one n-gram that are compared, newest first: a common n-gram occurs everywhere and says little.
+_PLACES = 16
+# A place with fewer tokens after it is near the end of everything; its match counts as this many tokens shorter.
+_ENOUGH_AFTER, _END_PENALTY = 64, 4
+# A match is not followed back further than this.
+_LONGEST_MATCH = 64
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """``length`` tokens before ``position`` equal the end of the text; what follows begins at ``position``."""
+
+    position: int
+    length: int
+
+
+class LookupIndex:
+    """Every place of every n-gram of ``NGRAM`` tokens, and of a longer kind, in one growing text."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._places: dict[int, dict[tuple[int, ...], list[int]]] = {_LONG_NGRAM: {}, NGRAM: {}}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Make the index that of ``tokens``: crop where they part, append what is new."""
+        self._crop(_common(self._tokens, tokens))
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append what ``tokens``, which begin with the indexed ones, have more."""
+        for token in tokens[len(self._tokens) :]:
+            self._tokens.append(token)
+            end = len(self._tokens)
+            for size, places in self._places.items():
+                if end >= size:
+                    places.setdefault(tuple(self._tokens[end - size :]), []).append(end)
+
+    def find(self, tail: Sequence[int]) -> Occurrence | None:
+        """The longest earlier occurrence of the end of the indexed text followed by ``tail`` (tokens not indexed)."""
+        text = [*self._tokens[max(0, len(self._tokens) - _LONGEST_MATCH) :], *tail]
+        for size, places in self._places.items():
+            if len(text) >= size and (best := self._longest(places.get(tuple(text[-size:]), ()), text, size)):
+                return best
+        return None
+
+    def _longest(self, places: Sequence[int], text: Sequence[int], known: int) -> Occurrence | None:
+        """The longest match among the newest places, which all share ``known`` tokens with the text.
+
+        A place with little text after it counts for less: a question names the words of the book that its answer goes
+        on from, and is itself the newest place of them, often with the very tokens of the answer.
+        """
+        best, rank = None, 0
+        for position in reversed(places[-_PLACES - 1 :]):
+            if position >= len(self._tokens):  # the end of the text itself
+                continue
+            length = self._match_length(position, text, known)
+            found = length if len(self._tokens) - position >= _ENOUGH_AFTER else max(1, length - _END_PENALTY)
+            if found > rank:
+                best, rank = Occurrence(position, length), found
+        return best
+
+    def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
+        """At most ``count`` tokens of what followed a match.
+
+        Where the text has ended by then, there are no more; unless it goes in a circle, and has closed it once: then
+        that goes on.
+
+        Args:
+            tail: as it was given to ``find``.
+        """
+        found = self._tokens[match.position : match.position + count]
+        circle = [*found, *tail]
+        if len(found) == count or not 0 < len(circle) <= match.length:
+            return found
+        return list(itertools.islice(itertools.cycle(circle), count))
+
+    def _match_length(self, position: int, text: Sequence[int], length: int) -> int:
+        most = min(position, len(text), _LONGEST_MATCH)
+        while length < most and self._tokens[position - 1 - length] == text[-1 - length]:
+            length += 1
+        return length
+
+    def _crop(self, length: int) -> None:
+        while len(self._tokens) > length:
+            end = len(self._tokens)
+            for size, places in self._places.items():
+                if end >= size:
+                    places[tuple(self._tokens[end - size :])].pop()
+            self._tokens.pop()
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    if len(a) <= len(b) and list(b[: len(a)]) == list(a):
+        return len(a)
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[:middle]) == list(b[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """``tokens`` (n,) on the device with their distributions ``probs`` (n, vocabulary of the target), and their source.
+
+    Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where they were asked for;
+    ``steps`` are the forward passes of the draft model. ``hinted``: the whole hint was its likeliest continuation.
+    """
+
+    tokens: torch.Tensor
+    probs: torch.Tensor | None = None
+    source: TokenSource = TokenSource.DRAFT
+    confidences: tuple[float, ...] = ()
+    steps: int = 0
+    hinted: bool = False
+
+
+def _nothing(device: torch.device) -> Proposal:
+    return Proposal(torch.empty(0, dtype=torch.long, device=device))
+
+
+class Drafter(Protocol):
+    """Proposes what may come next."""
+
+    def begin(self, context: Sequence[int]) -> None:
+        """Start on a new context; nothing of an earlier one may remain."""
+
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        stop: EarlyStop = NO_EARLY_STOP,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
+
+        Args:
+            stop: ends the proposal early.
+            hint: while it is what the drafter holds likeliest it is proposed, as point masses, and nothing after it.
+        """
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """The first tokens of the last proposal, which the caller has read by now. Those after them were rejected."""
+
+    def commit(self, context: Sequence[int]) -> None:
+        """All tokens of ``context`` are committed and will not be taken back while this context is followed."""
+
+
+class NoDrafter:
+    """Proposes nothing: the middle level then makes one token per pass."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = _nothing(device)
+
+    def begin(self, context: Sequence[int]) -> None:
+        pass
+
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        stop: EarlyStop = NO_EARLY_STOP,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        return self._nothing
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def commit(self, context: Sequence[int]) -> None:
+        pass
+
+
+class ModelDrafter:
+    """The draft model on a streaming cache.
+
+    Args:
+        decoder: the draft model.
+        vocabulary: of the target; distributions are cut or padded to it, since families pad their embeddings
+            differently.
+        num_sink_tokens, window_size: of the streaming cache.
+        longest: most tokens that are ever ahead of the committed context.
+        replays: records steps; None runs every one anew.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        vocabulary: int,
+        num_sink_tokens: int,
+        window_size: int,
+        longest: int,
+        replays: Replays | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._vocabulary = vocabulary
+        self._slack = max(64, 3 * longest)
+        self._settled = 0  # length of the context that can no longer be taken back
+        self._fed: list[int] = []  # tokens in the cache after that
+        self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
+        self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
+        self.replays = replays
+        if replays is not None:
+            self.cache.zero()
+
+    def begin(self, context: Sequence[int]) -> None:
+        """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
+
+        The tokens between are skipped: the draft could not see them anyway, and a long book costs nothing to open.
+        """
+        cache, sinks = self.cache, self.cache.num_sink_tokens
+        cache.reset()
+        self._settled, self._fed, self._unread = 0, [], []
+        wanted = 2 * cache.window_size
+        skip = max(0, len(context) - 1 - sinks - wanted) // self._slack * self._slack
+        self._feed(context[: min(sinks, len(context) - 1)])
+        if skip:
+            cache.skip(skip)
+        self._settled, self._fed = cache.length, []
+        self._catch_up(context)
+        self._settle()
+
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        stop: EarlyStop = NO_EARLY_STOP,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        if count == 0:
+            return _nothing(self._decoder.device)
+        cache = self.cache
+        self._crop_to(context)
+        fresh = list(context[cache.length :])
+        logits = self._fit(self._forward(self._decoder.ids(fresh)))
+        self._fed += fresh
+        hints = self._decoder.ids(list(hint))
+        agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
+        tokens: list[torch.Tensor] = []
+        probs: list[torch.Tensor] = []
+        sure: list[float] = []
+        hinting, chance = bool(hint), 1.0
+        while True:
+            q = sampler(logits)
+            if hinting:
+                # Looking only at the likeliest token keeps the hint independent of the draw, and so the distribution
+                # exact.
+                agrees = agrees & (logits.argmax(-1) == hints[len(tokens)])
+                q = torch.where(agrees, point_mass(hints[len(tokens) : len(tokens) + 1], q), q)
+            tokens.append(draw(q, generator))
+            probs.append(q)
+            if stop.threshold > 0.0 or (hinting and len(tokens) == len(hint)):
+                (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
+                hinting = hinting and bool(same)
+                if stop.threshold > 0.0:
+                    sure.append(found)
+                    chance *= stop.chance(found)
+            hinted = hinting and len(tokens) == len(hint)
+            if hinted or chance < stop.threshold or len(tokens) == count:
+                return Proposal(
+                    torch.cat(tokens), torch.cat(probs), TokenSource.DRAFT, tuple(sure), len(tokens), hinted
+                )
+            logits = self._fit(self._forward(tokens[-1]))
+            self._unread.append(tokens[-1])
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        # No context to come has what was rejected, so nobody need know what it was.
+        self._fed += tokens[: len(self._unread)]
+        self._unread = []
+
+    def commit(self, context: Sequence[int]) -> None:
+        self._crop_to(context)
+        # Others may have proposed for a while: what was committed meanwhile is fed before it becomes too much at once.
+        if len(context) - self.cache.length > self._slack // 2:
+            self._catch_up(context)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.cache.settle()
+        self._settled, self._fed = self.cache.length, []
+
+    def _crop_to(self, context: Sequence[int]) -> None:
+        """Drop what was fed and is not in this context; its last token stays out, as the next input."""
+        if self._unread:
+            self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
+        same = 0
+        for fed, token in zip(self._fed, context[self._settled : -1], strict=False):
+            if fed != token:
+                break
+            same += 1
+        del self._fed[same:]
+        self.cache.crop(self._settled + same)
+
+    def _catch_up(self, context: Sequence[int]) -> None:
+        """Feed the committed tokens that the cache has not seen, all but the last, evicting as it fills."""
+        cache = self.cache
+        while (missing := len(context) - 1 - cache.length) > 0:
+            self._settle()
+            self._feed(context[cache.length : cache.length + min(missing, self._slack)])
+
+    def _feed(self, tokens: Sequence[int]) -> None:
+        if tokens:
+            self._forward(self._decoder.ids(list(tokens)))
+            self._fed += tokens
+
+    def _forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
+        decoder, cache, count = self._decoder, self.cache, ids.shape[0]
+        # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess at most.
+        known = ids.clamp(max=decoder.vocabulary - 1)
+
+        def eager() -> torch.Tensor:
+            return decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1)
+
+        def fixed(known: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+            return decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1)
+
+        if self.replays is None or cache.free_slots() < count:
+            logits = eager()
+        else:
+            logits = self.replays.run((count,), eager, fixed, known, decoder.ids([cache.held]))
+        cache.advance(count)
+        return logits
+
+    def _fit(self, logits: torch.Tensor) -> torch.Tensor:
+        missing = self._vocabulary - logits.shape[-1]
+        if missing > 0:
+            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+        return logits[:, : self._vocabulary]
+
+
+# A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
+_ALONE = 8
+# Tokens of such a match that it must agree with.
+_AGREED = 2
+# A longer proposal is a multiple of this many tokens: every shape of a middle pass is recorded anew on a GPU.
+_STRIDE = 8
+
+
+class LookupDrafter:
+    """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
+
+    A proposal grows with the length of the match: a long match is a copy in progress and goes alone, a short one must
+    agree with the first tokens of ``inner``. It is a point mass, so the text keeps its distribution at any temperature.
+
+    Args:
+        inner: who is asked where no long match is found.
+        index: of the book and the chat; kept up to date here.
+        longest: most tokens of one proposal; 0 leaves proposing to ``inner`` and keeps the index alone.
+        device: where proposals are made.
+    """
+
+    def __init__(self, inner: Drafter, index: LookupIndex, longest: int, device: torch.device) -> None:
+        self.inner = inner
+        self.index = index
+        self._longest = longest
+        self._device = device
+        self._asked_inner = False  # for the last proposal
+
+    def begin(self, context: Sequence[int]) -> None:
+        self.index.follow(context)
+        self.inner.begin(context)
+
+    def propose(
+        self,
+        context: Sequence[int],
+        count: int,
+        sampler: Sampler,
+        generator: torch.Generator,
+        stop: EarlyStop = NO_EARLY_STOP,
+        hint: Sequence[int] = (),
+    ) -> Proposal:
+        tail = context[len(self.index) :]
+        match = self.index.find(tail) if self._longest else None
+        self._asked_inner = match is None or match.length < _ALONE
+        if match is None:
+            return self.inner.propose(context, count, sampler, generator, stop)
+        found = self.index.after(match, min(self._longest, 2 * match.length), tail)
+        if match.length < _ALONE:
+            hint = found[:_AGREED]
+            made = self.inner.propose(context, count, sampler, generator, stop, hint)
+            # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
+            if not made.hinted:
+                return made
+        if len(found) > _STRIDE:
+            found = found[: len(found) // _STRIDE * _STRIDE]
+        return Proposal(to_device(found, self._device), None, TokenSource.LOOKUP)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        if self._asked_inner:
+            self.inner.accept(tokens)
+
+    def commit(self, context: Sequence[int]) -> None:
+        self.index.extend(context)
+        self.inner.commit(context)

@@ -1,0 +1,175 @@
+"""The cheap levels of one session: drafter and retrieval cache, built from a configuration, and their controllers.
+
+A controller lives as long as the book; its first costs are timed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.config import SamplingParams
+from engine.decode import rounds
+from engine.decode.acceptance import policy_of
+from engine.decode.controller import COPY_LENGTHS, MOST_PENDING, Controller, FixedLengths, Limits
+from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
+from engine.decode.pass_costs import Costs, cost_of
+from engine.decode.rounds import Speculation, middle_logits, pass_ms, since
+from engine.decode.verify import make_generator
+from engine.kv.retrieval import RetrievalCache
+from engine.model import graphs
+from engine.model.graphs import Replays
+from engine.plan.cost_model import MAX_BUDGET, MIN_BUDGET
+from engine.plan.memory_budget import CHUNK
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.decode.controller import SpeculationPolicy
+    from engine.decode.drafters import Drafter
+    from engine.decode.rounds import Context
+    from engine.events import Round
+    from engine.kv.full import FullCache
+    from engine.kv.selection import SelectionPolicy
+    from engine.model.decoder import Decoder
+
+# Bounds where the controller chooses the lengths, and fixed lengths where a seed asks for them and none are given.
+MOST_DRAFT, MOST_PASSES = 8, 12
+_FIXED_DRAFT, _FIXED_PENDING = 4, 8
+# Answer tokens that the retrieval tail takes before the context is cut anew.
+_TAIL_TOKENS = 1024
+# Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
+_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 4
+
+
+class Hierarchy:
+    """Draft and middle level above a full cache.
+
+    Args:
+        config: lengths and budgets.
+        target: the target model; draft: the draft model, or None.
+        full: the target's full cache.
+    """
+
+    def __init__(self, config: EngineConfig, target: Decoder, draft: Decoder | None, full: FullCache) -> None:
+        self.config = config
+        self._full = full
+        draft_tokens = _FIXED_DRAFT if config.num_draft_tokens is None else config.num_draft_tokens
+        self.fixed = FixedLengths(0 if draft is None else draft_tokens, config.num_pending_tokens or _FIXED_PENDING)
+        most_draft, most_pending = MOST_DRAFT, MOST_PENDING
+        if self.lengths_are_given:
+            most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
+        self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
+        self._target = target
+        self.retrieval = self.make_retrieval()
+        full.on_hand = self.retrieval.index_layer
+        self.model_drafter = self._make_model_drafter(draft)
+        self.index = LookupIndex() if config.num_lookup_tokens else None
+        self.drafter: Drafter = self.model_drafter or NoDrafter(target.device)
+        if self.index is not None:
+            self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.device)
+        self._controllers: dict[SamplingParams, Controller] = {}
+
+    @property
+    def has_draft_model(self) -> bool:
+        return self.fixed.plan.draft > 0
+
+    @property
+    def lengths_are_given(self) -> bool:
+        """Whether the configuration fixes the speculation lengths."""
+        return self.config.num_draft_tokens is not None or self.config.num_pending_tokens is not None
+
+    def _make_model_drafter(self, draft: Decoder | None) -> ModelDrafter | None:
+        if draft is None or not self.has_draft_model:
+            return None
+        sinks, window = self.config.num_sink_tokens, self.config.window_size
+        replays = self._replays(draft, "draft")
+        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays)
+
+    def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
+        """A retrieval cache of this configuration's sizes, whose passes are recorded where this is done at all."""
+        config, tail = self.config, _TAIL_TOKENS + rounds.RECENT + 4 * self.longest
+        budget, chunk = config.retrieval_budget or MIN_BUDGET, config.chunk_size or CHUNK
+        retrieval = RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
+        retrieval.replays = self._replays(self._target, "middle")
+        if retrieval.replays is not None:
+            retrieval.zero()
+        return retrieval
+
+    def _replays(self, decoder: Decoder, level: str) -> Replays | None:
+        # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded.
+        if self.config.graphs == "off" or decoder.rope_depends_on_window:
+            return None
+        recorder = graphs.recorder_for(decoder.device)
+        return None if recorder is None else Replays(recorder, level)
+
+    def recorded(self) -> dict[str, Replays]:
+        """Recorded passes by level, where there are any."""
+        draft = self.model_drafter.replays if self.model_drafter else None
+        levels = {"draft": draft, "middle": self.retrieval.replays}
+        return {level: replays for level, replays in levels.items() if replays is not None}
+
+    def reset(self) -> None:
+        """Forget the book."""
+        self.retrieval.reset()
+        self._controllers = {}
+
+    def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
+        """Decode from a context that the levels have been started on. Times passes first, once per book."""
+        speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
+        return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
+
+    def speculation(self, policy: SpeculationPolicy, index: LookupIndex | None) -> Speculation:
+        """How these levels speculate by a policy, copying from this index."""
+        return Speculation(policy, policy_of(self.config.refresh, self.config.refresh_every), self.longest, index)
+
+    def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
+        """The controller, or fixed lengths where they are given.
+
+        A seed asks for fixed ones too: which random number meets which token depends on the lengths, and the
+        controller's depend on the clock. The distribution of the text is the same either way. Acceptance depends on how
+        the text is sampled, so each way has its own controller.
+        """
+        if self.lengths_are_given:
+            return self.fixed
+        if sampling.seed is not None and sampling.temperature > 0:
+            return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
+        key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k)
+        if key not in self._controllers:
+            copies = COPY_LENGTHS[-1] if self.index is not None else 0
+            limits = Limits(MOST_DRAFT if self.has_draft_model else 0, MOST_PASSES, copies)
+            # Passes cost the same however tokens are drawn from them: measured once per book.
+            known = next((other.costs for other in self._controllers.values()), None)
+            costs = known or measure(context, plain_ms, self.retrieval, self.model_drafter)
+            self._controllers[key] = Controller(costs, limits)
+        return self._controllers[key]
+
+
+def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
+    """Time the passes of each level on a context that they have been started on. Leaves every cache as it was.
+
+    The better of two runs counts: the first one pays for memory that is touched for the first time.
+    """
+    tokens, draft_ms = context.tokens, 0.0
+    verify = min(pass_ms(context.decoder, context.full, tokens, _LONG_VERIFY, None) for _ in range(2))
+    one, long = (min(_middle_ms(context, retrieval, n) for _ in range(2)) for n in (1, _LONG_MIDDLE))
+    if draft is not None:
+        draft_ms = min(_draft_ms(draft, context) for _ in range(2)) / _DRAFT_RUN
+    return Costs(draft_ms, cost_of(one, long, _LONG_MIDDLE), cost_of(plain_ms, verify, _LONG_VERIFY))
+
+
+def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float:
+    start = time.perf_counter()
+    decoder = context.decoder
+    with torch.inference_mode():
+        middle_logits(decoder, retrieval, decoder.ids([context.tokens[-1]] * count), count).argmax(-1).tolist()
+    return since(start)
+
+
+def _draft_ms(model: ModelDrafter, context: Context) -> float:
+    start = time.perf_counter()
+    with torch.inference_mode():
+        model.propose(context.tokens, _DRAFT_RUN, context.sampler, make_generator(0, context.decoder.device))
+    return since(start)

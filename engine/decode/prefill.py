@@ -1,0 +1,144 @@
+"""Prefill: run a long prompt through the target, layer by layer, into the full cache.
+
+The prompt goes in segments; a segment's hidden states pass through one layer after another, each layer in blocks.
+After every block control returns to the caller with the progress, so reading can be watched and stopped at any time.
+Within a segment each layer's KV is at hand once; at every segment border the whole cache is usable, which is what makes
+"stop reading at page 200" leave pages 1 to 200. (Segments are a departure from running each layer once over the whole
+prompt: with all KV in one memory they cost nothing, and a stopped or half-read book stays useful.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.errors import is_out_of_memory
+from engine.kv.oom import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
+from engine.model.architectures import forward_work
+
+if TYPE_CHECKING:
+    from engine.kv.full import FullCache, Observer
+    from engine.model.decoder import Decoder
+
+# A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
+_CPU_BLOCK_FLOP = 20e9
+# Tokens of a block where nobody says otherwise: a GPU needs more of them to be busy.
+_CPU_BLOCK, _CUDA_BLOCK = 512, 4096
+
+
+@dataclass(frozen=True)
+class PrefillProgress:
+    """Progress of a prefill. ``usable`` tokens are in every layer; ``work`` is the share of all work done, 0..1."""
+
+    usable: int
+    work: float
+
+
+def prefill(
+    decoder: Decoder,
+    cache: FullCache,
+    ids: torch.Tensor,
+    *,
+    segment: int,
+    block: int | None = None,
+    observer: Observer | None = None,
+) -> Iterator[PrefillProgress]:
+    """Append ids (n,) to the cache; yields after every block. Without a ``block`` the device decides.
+
+    Closing the generator leaves the cache at the last segment border. The logits are not computed: the last committed
+    token of a context is never in the cache, it is the first input of the decoding loop.
+    """
+    total = max(1.0, work_of(decoder, cache.length, ids.shape[0]))
+    done = 0.0
+    with torch.inference_mode():
+        retry_with_spill(cache, lambda: cache.reserve(cache.length + ids.shape[0]))
+        first = 0
+        while first < ids.shape[0]:
+            spilled_beside_gpu = bool(cache.placement.spilled) and decoder.device.type == "cuda"
+            piece = ids[first : first + segment_size(segment, cache.length, moves=spilled_beside_gpu)]
+            first += piece.shape[0]
+            for work in _segment(decoder, cache, piece, block, observer):
+                done += work
+                yield PrefillProgress(cache.length, min(1.0, done / total))
+            cache.advance(piece.shape[0])
+        yield PrefillProgress(cache.length, 1.0)
+
+
+def segment_size(segment: int, start: int, *, moves: bool) -> int:
+    """Tokens of the segment that begins at ``start``.
+
+    Args:
+        segment: the usual size.
+        moves: whether every segment brings the spilled KV of all before it over a bus that computing does not outlast.
+            Segments then grow with the context, so that in the whole reading each byte comes back about twice, however
+            long the book is; in return a stopped reading ends at a coarser border.
+    """
+    return max(segment, start // 2) if moves else segment
+
+
+def run(
+    decoder: Decoder,
+    cache: FullCache,
+    ids: torch.Tensor,
+    *,
+    segment: int,
+    block: int | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """``prefill`` to its end, for callers who need no progress."""
+    for _ in prefill(decoder, cache, ids, segment=segment, block=block, observer=observer):
+        pass
+
+
+def _segment(
+    decoder: Decoder, cache: FullCache, ids: torch.Tensor, block: int | None, observer: Observer | None
+) -> Iterator[float]:
+    start, count = cache.length, ids.shape[0]
+    hidden = decoder.embed(ids)
+    cos, sin = decoder.rope(decoder.span(start, count))
+    for layer in range(decoder.num_layers):
+        first = 0
+        while first < count:
+            position = start + first
+            stop = min(count, first + _block_size(decoder, position, block))
+            rope = cos[:, first:stop], sin[:, first:stop]
+            view = cache.extend(position, observer)
+            try:
+                hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
+            except (RuntimeError, MemoryError) as error:
+                block = _eased(error, cache, stop - first)
+                continue
+            yield work_of(decoder, position, stop - first) / decoder.num_layers
+            first = stop
+
+
+def _eased(error: RuntimeError | MemoryError, cache: FullCache, block: int) -> int:
+    """Memory ran out in a block of ``block`` tokens: the size of the next try. Any other error is raised again.
+
+    A block's KV is written to the same place when it is tried again.
+    """
+    if not is_out_of_memory(error):
+        raise error
+    if block > SMALLEST_BLOCK:
+        return max(SMALLEST_BLOCK, block // 2)
+    if not spill_more(cache):
+        raise exhausted(cache) from error
+    return block
+
+
+def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
+    if decoder.device.type != "cpu":
+        return block or _CUDA_BLOCK
+    block = block or _CPU_BLOCK
+    per_token = work_of(decoder, position, 1) / decoder.num_layers
+    while block > SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
+        block //= 2
+    return block
+
+
+def work_of(decoder: Decoder, start: int, count: int) -> float:
+    """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
+    return forward_work(decoder.config, start, count)

@@ -1,0 +1,447 @@
+"""The decoding loops: plain and speculative. Same signature, same records, the same distribution of the text.
+
+One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
+
+    draft      the drafter proposes a few tokens
+    middle     the target on its retrieval cache samples over them in one pass; repeated until enough are pending
+    verify     the target on its full cache samples over all pending tokens in one pass
+    commit     every cache is cropped to the accepted tokens; the retrieval selection is refreshed when it is due
+
+A round may leave levels out: drafted tokens, or tokens copied from the book, go straight to verification where that is
+faster. Between two rounds, and wherever a loop is closed, the state is whole: the full cache holds the KV of all
+committed tokens but the last, which is the next round's first input, and the cheap levels catch up before they are
+used. Stopping a proposal early looks only at tokens that are proposed already and stay proposed, so it cannot change
+the distribution.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.decode.acceptance import Trial
+from engine.decode.controller import COPY_LENGTHS, NO_MATCH, LookupMatch, RoundObservation
+from engine.decode.verify import confidences, draw, rejection_sample, rejection_sample_on_device
+from engine.events import Acceptance, Round, TimeSplit, TokenSource
+from engine.kv.oom import retry_with_spill
+from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
+
+if TYPE_CHECKING:
+    from engine.decode.acceptance import EarlyStop, RefreshPolicy
+    from engine.decode.controller import DraftPlan, SpeculationPolicy
+    from engine.decode.drafters import Drafter, LookupIndex, Proposal
+    from engine.decode.verify import Sampler
+    from engine.kv.full import FullCache, Observer
+    from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
+    from engine.model.decoder import Decoder
+
+RECENT = 64
+"""Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
+
+# Tokens after which the pages that are read are looked at, where nothing else does.
+_SCORE_EVERY = 16
+# Committed tokens that the retrieval cache may miss while rounds do without it: it takes several at the price of one.
+_MOST_MISSING = 16
+
+
+@dataclass
+class Context:
+    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last."""
+
+    decoder: Decoder
+    full: FullCache
+    tokens: list[int]
+    sampler: Sampler
+    generator: torch.Generator
+    stop_ids: frozenset[int]
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How the hierarchy speculates.
+
+    Args:
+        policy: says how much in each round; a round without speculation is a plain step.
+        refresh: says when the retrieval selection is refreshed.
+        longest: most tokens that can ever be ahead of the committed context.
+        index: of the book and the chat, where tokens may be copied straight to verification.
+    """
+
+    policy: SpeculationPolicy
+    refresh: RefreshPolicy
+    longest: int
+    index: LookupIndex | None = None
+
+
+# The loops -----------------------------------------------------------------------------------------------------
+
+
+def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
+    """Start the retrieval selection and the drafter on a context, with the queries of its newest tokens."""
+    with torch.inference_mode():
+        retrieval.reselect(max(0, context.full.length - RECENT), prompt.queries, prompt.scaling)
+        drafter.begin(context.tokens)
+
+
+def plain(context: Context) -> Iterator[Round]:
+    """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce."""
+    made = 0
+    while made < context.max_tokens:
+        with torch.inference_mode():
+            done = _step(context, None)
+        made += 1
+        yield done
+        if done.ended:
+            return
+
+
+def hierarchical(
+    context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
+) -> Iterator[Round]:
+    """Speculative decoding. ``retrieval`` and ``drafter`` have been started on the context."""
+    made = unscored = 0  # tokens of the answer; those since the pages that are read were last looked at
+    full = context.full
+    while made < context.max_tokens:
+        with torch.inference_mode():
+            match = _match(context.tokens, speculation.index)
+            observation = RoundObservation(match)
+            plan = speculation.policy.next(match)
+            if plan.passes:
+                retrieval.copy_from_full(full.length)
+            missing = full.length - retrieval.num_exact
+            pending = propose(context, retrieval, drafter, plan, observation, context.max_tokens - made)
+            observer = _observer(retrieval, speculation, plan, unscored, missing)
+            if plan.speculates:
+                done = _verify(context, pending, drafter, observer, plan, observation)
+            else:
+                done = _step(context, observer)
+            clock = time.perf_counter()
+            if observer is not None:
+                observer.finish()
+            if plan.passes or full.length - retrieval.num_exact > _MOST_MISSING:
+                retrieval.copy_from_full(full.length)
+            drafter.commit(context.tokens)
+        made += len(done.tokens)
+        unscored = 0 if observer is not None else unscored + len(done.tokens)
+        renewed = observer is not None and observer.renews_selection
+        if plan.passes:
+            speculation.refresh.observe(done.verify, renewed=renewed)
+        split = replace(done.split, other=since(clock))
+        done = replace(done, split=split, renewed=renewed, scored=observer is not None)
+        speculation.policy.observe(plan, done, observation)
+        yield done
+        if done.ended:
+            return
+
+
+def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
+    """What the book says after the newest tokens."""
+    if index is None:
+        return NO_MATCH
+    tail = tokens[len(index) :]
+    found = index.find(tail)
+    return LookupMatch(found.length, tuple(index.after(found, COPY_LENGTHS[-1], tail))) if found else NO_MATCH
+
+
+def _observer(
+    retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
+) -> VerifyObserver | None:
+    """What to do with the queries of this round's verification: select for a newer boundary, refresh the selection, or
+    only look which pages they read. ``missing``: committed tokens that the retrieval cache does not hold yet."""
+    if retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
+        return Reselection(retrieval, RECENT)
+    if plan.passes and speculation.refresh.due():
+        return SelectionRefresh(retrieval)
+    return ChunkScoring(retrieval) if unscored >= _SCORE_EVERY else None
+
+
+# Proposing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pending:
+    """Proposals on their way to verification.
+
+    ``probs`` are their distributions in pieces (n, vocabulary), None where every token is a point mass.
+    ``confidences`` say how sure their proposer was, where that is followed. ``accepted`` of ``proposed`` tokens passed
+    the middle level. ``drawn`` (n,) takes the place of ``tokens`` while they are on the device alone.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    sources: list[TokenSource] = field(default_factory=list)
+    probs: list[torch.Tensor] | None = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+    accepted: int = 0
+    proposed: int = 0
+    draft_ms: float = 0.0
+    middle_ms: float = 0.0
+    drawn: torch.Tensor | None = None
+
+    def ids(self, decoder: Decoder) -> torch.Tensor:
+        """The tokens (n,) on the device."""
+        return decoder.ids(self.tokens) if self.drawn is None else self.drawn
+
+    def cut_at_end(self, stop_ids: frozenset[int]) -> bool:
+        """Drop what follows a token that ends the text; whether there is such a token."""
+        kept = len(until_end(self.tokens, stop_ids))
+        del self.tokens[kept:], self.sources[kept:]
+        return bool(self.tokens) and self.tokens[-1] in stop_ids
+
+    def distributions(self, like: torch.Tensor) -> torch.Tensor | None:
+        """Their distributions (n, vocabulary); None for point masses. ``like`` (m, vocabulary) tells the width."""
+        if self.probs is None:
+            return None
+        count = len(self.tokens) if self.drawn is None else len(self.drawn)
+        return torch.cat(self.probs)[:count] if self.probs else like[:0]
+
+
+def propose(
+    context: Context,
+    retrieval: RetrievalCache,
+    drafter: Drafter,
+    plan: DraftPlan,
+    observation: RoundObservation,
+    remaining: int,
+) -> Pending:
+    """Propose what the plan asks for. ``remaining`` tokens of the answer may still come."""
+    # The verification itself adds one token, and the window must hold all of them.
+    most = min(remaining - 1, context.full.limit - len(context.tokens))
+    if plan.copy:
+        tokens = list(observation.match.tokens[: min(plan.copy, most)])
+        return Pending(tokens, [TokenSource.LOOKUP] * len(tokens), None)
+    if plan.passes:
+        return _middle_passes(context, retrieval, drafter, plan, observation, most)
+    if plan.draft and most > 0:
+        return _draft(context, drafter, plan, observation, most)
+    return Pending()
+
+
+def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
+    """Drafted tokens straight to verification, which is the first to read them."""
+    clock = time.perf_counter()
+    count = min(plan.draft, most)
+    made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)
+    drawn = made.tokens[:most]
+    probs = None if made.probs is None else [made.probs[:most]]
+    pending = Pending([], [made.source] * len(drawn), probs, list(made.confidences[:most]), drawn=drawn)
+    pending.draft_ms = since(clock)
+    _count_steps(observation, made, pending.draft_ms)
+    return pending
+
+
+def _middle_passes(
+    context: Context,
+    retrieval: RetrievalCache,
+    drafter: Drafter,
+    plan: DraftPlan,
+    observation: RoundObservation,
+    most: int,
+) -> Pending:
+    """Draft, and sample on the retrieval cache, until enough tokens are pending."""
+    pending = Pending(probs=[])
+    enough, chance = min(plan.pending, most), 1.0
+    while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
+        clock = time.perf_counter()
+        known = context.tokens + pending.tokens
+        made = drafter.propose(known, plan.draft, context.sampler, context.generator, plan.draft_stop)
+        draft_ms = since(clock)
+        _count_steps(observation, made, draft_ms)
+        pending.draft_ms += draft_ms
+        clock = time.perf_counter()
+        before = len(pending.tokens)
+        fed, tokens = _middle_pass(context, retrieval, known, made, most - before - 1, plan.middle_stop, pending)
+        drafter.accept(tokens[:-1])
+        middle_ms = since(clock)
+        pending.middle_ms += middle_ms
+        observation.passes.append((fed, middle_ms))
+        observation.draft_trials += _trials(made.confidences, len(pending.tokens) - before - 1)
+        for confidence in pending.confidences[before:]:
+            chance *= plan.middle_stop.chance(confidence)
+        if pending.cut_at_end(context.stop_ids) or chance < plan.middle_stop.threshold:
+            break
+    return pending
+
+
+def _middle_pass(
+    context: Context,
+    retrieval: RetrievalCache,
+    known: list[int],
+    made: Proposal,
+    most: int,
+    stop: EarlyStop,
+    pending: Pending,
+) -> tuple[int, tuple[int, ...]]:
+    """Sample over one proposal on the retrieval cache, and add the tokens to ``pending``.
+
+    Returns:
+        How many tokens the pass fed, and the sampled ones: accepted proposals and the token that follows them.
+    """
+    proposed = made.tokens[:most]
+    count = proposed.shape[0]
+    decoder = context.decoder
+    ids = torch.cat([decoder.ids(known[retrieval.length :]), proposed])
+    logits = middle_logits(decoder, retrieval, ids, count + 1)
+    p = context.sampler(logits)
+    q = None if made.probs is None else made.probs[:count]
+    on_device = rejection_sample_on_device(proposed, q, p, context.generator)
+    followed = [confidences(logits, on_device.tokens)] if stop.threshold > 0.0 else []
+    sampled, found = on_device.read(*followed)
+    tokens = sampled.tokens
+    pending.tokens += tokens
+    pending.sources += [made.source] * sampled.num_accepted + [TokenSource.RETRIEVAL]
+    assert pending.probs is not None
+    pending.probs.append(p[: sampled.num_accepted + 1])
+    pending.accepted += sampled.num_accepted
+    pending.proposed += count
+    for sure in found:
+        pending.confidences += sure[: len(tokens)]
+    retrieval.advance(ids.shape[0])
+    retrieval.crop(len(known) + len(tokens) - 1)
+    return ids.shape[0], tokens
+
+
+def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> None:
+    if made.steps:
+        observation.draft_steps += made.steps
+        observation.draft_ms += ms
+
+
+def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]:
+    """Of proposals whose confidence is followed: the accepted ones and the rejection that ended them."""
+    return [Trial(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
+
+
+# Verifying -----------------------------------------------------------------------------------------------------
+
+
+def _step(context: Context, observer: Observer | None) -> Round:
+    """One token by one full pass: plain decoding, alone and where a round proposes nothing."""
+    clock, waited = time.perf_counter(), context.full.waited_s
+    probs = context.sampler(_verify_pass(context, context.decoder.ids(context.tokens[-1:]), observer))
+    (token,) = draw(probs, context.generator).tolist()
+    context.full.crop(len(context.tokens))
+    context.tokens.append(token)
+    split = _verify_split(context.full, clock, waited)
+    return Round((token,), (TokenSource.TARGET,), split, token in context.stop_ids)
+
+
+def _verify(
+    context: Context,
+    pending: Pending,
+    drafter: Drafter,
+    observer: Observer | None,
+    plan: DraftPlan,
+    observation: RoundObservation,
+) -> Round:
+    """Sample over all pending tokens on the full cache, and commit the sampled ones."""
+    clock, waited = time.perf_counter(), context.full.waited_s
+    proposed = pending.ids(context.decoder)
+    ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
+    p = context.sampler(_verify_pass(context, ids, observer))
+    sampled = rejection_sample(proposed, pending.distributions(p), p, context.generator)
+    if pending.drawn is not None:
+        drafter.accept(sampled.tokens[: sampled.num_accepted])
+    tokens = until_end(list(sampled.tokens), context.stop_ids)
+    sources = [*pending.sources[: sampled.num_accepted], TokenSource.TARGET][: len(tokens)]
+    context.tokens += tokens
+    context.full.crop(len(context.tokens) - 1)
+    trials = observation.middle_trials if plan.passes else observation.draft_trials
+    trials += _trials(pending.confidences, sampled.num_accepted)
+    acceptance = Acceptance(sampled.num_accepted, len(proposed))
+    return Round(
+        tuple(tokens),
+        tuple(sources),
+        replace(_verify_split(context.full, clock, waited), draft=pending.draft_ms, middle=pending.middle_ms),
+        tokens[-1] in context.stop_ids,
+        Acceptance(pending.accepted, pending.proposed),
+        Acceptance() if plan.copy else acceptance,
+        passes=len(observation.passes),
+        lookup=acceptance if plan.copy else Acceptance(),
+    )
+
+
+def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
+    """Run the last committed token and the proposals after it (n,) through the target on its full cache: all logits."""
+    logits = full_pass(context.decoder, context.full, len(context.tokens) - 1, ids, observer)
+    context.full.advance(len(ids))
+    return logits
+
+
+def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
+    """Time of a verification that began at ``clock``; ``waited_s`` is what the cache had waited by then."""
+    transfer = (full.waited_s - waited_s) * 1000.0
+    return TimeSplit(verify=since(clock) - transfer, transfer=transfer)
+
+
+# Passes --------------------------------------------------------------------------------------------------------
+
+
+def full_pass(
+    decoder: Decoder,
+    full: FullCache,
+    start: int,
+    tokens: Sequence[int] | torch.Tensor,
+    observer: Observer | None = None,
+) -> torch.Tensor:
+    """Run tokens, the first at position ``start``, through the target on its full cache: logits (n, vocabulary).
+
+    Their KV counts once ``full.advance`` is called; before that the cache is as it was.
+
+    Args:
+        tokens: ids, as numbers or, where nobody has read them yet, (n,) on the device.
+    """
+    ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
+
+    def work() -> torch.Tensor:
+        full.reserve(start + len(ids))
+        rope = decoder.rope(decoder.span(start, len(ids)))
+        return decoder.forward(ids, rope, full.extend(start, observer))
+
+    return retry_with_spill(full, work)
+
+
+def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """Run the newest tokens (n,) through the target on its retrieval cache: logits of the last ``rows`` of them.
+
+    Their KV counts once ``retrieval.advance`` is called.
+    """
+    count = ids.shape[0]
+
+    def eager() -> torch.Tensor:
+        rope = decoder.rope(decoder.span(retrieval.length, count))
+        return decoder.forward(ids, rope, retrieval.extend(), rows=rows)
+
+    def fixed(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rope = decoder.rope(places[:1] + decoder.span(0, count))
+        return decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows)
+
+    if retrieval.replays is None or retrieval.free_slots() < count:
+        return eager()
+    places = decoder.ids([retrieval.length, retrieval.held])
+    return retrieval.replays.run((count, rows), eager, fixed, ids, places)
+
+
+def pass_ms(decoder: Decoder, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
+    """Milliseconds of a pass over the last token of a context, repeated to ``count``. Leaves the cache as it was."""
+    clock = time.perf_counter()
+    with torch.inference_mode():
+        full_pass(decoder, full, len(tokens) - 1, [tokens[-1]] * count, observer).argmax(-1).tolist()
+    return since(clock)
+
+
+def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
+    """Tokens up to and with the first that ends the text."""
+    for index, token in enumerate(tokens):
+        if token in stop_ids:
+            return tokens[: index + 1]
+    return tokens
+
+
+def since(clock: float) -> float:
+    """Milliseconds since a ``time.perf_counter`` reading."""
+    return (time.perf_counter() - clock) * 1000.0

@@ -1,0 +1,122 @@
+"""The constants that tune speculation, in one record: each with its unit and the reason for its value.
+
+They change speed only, never the distribution of the text. Tests and sweeps pass a record of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Rates are shares of trials, "times" are factors; everything else names its unit."""
+
+    # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
+
+    memory: float = 40.0
+    """Trials: older ones fade. A few rounds' worth, so that a change of the text shows within a paragraph."""
+    lookup_memory: float = 16.0
+    """Trials of what the book offers: fewer, since a copy that has ended must be noticed at once."""
+    prior_trials: float = 2.5
+    """Trials that the prior of a rate counts for at first: the first rounds are sensible, and soon overruled."""
+    prior_half_life: float = 4.0
+    """Trials after which the prior counts for half as much."""
+    aged_trials: float = 6.0
+    """Trials down to which a rate ages while nothing is tried: it stays, and is changed sooner by what comes next."""
+    ageing: float = 1.0 / 64.0
+    """Share of the trials that each token without a trial takes: after a page most of them are gone."""
+    indirect_weight: float = 0.5
+    """Times: weight of a trial whose outcome is inferred from the other level's."""
+    highest_rate: float = 0.995
+    """Acceptance is never taken to be certain: expected lengths would have no bound."""
+    draft_priors: tuple[float, ...] = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)
+    """Acceptance of the draft model's tokens by class of confidence, before any trial."""
+    middle_priors: tuple[float, ...] = (0.5, 0.65, 0.75, 0.85, 0.93, 0.98)
+    """The same of the retrieval level's tokens at the full cache."""
+    lookup_priors: tuple[float, ...] = (0.2, 0.5, 0.85, 0.96)
+    """The same of tokens from the book, by class of match length. Short matches are learned without trying them
+    (``Controller.observe``), so little is promised for them."""
+    middle_prior: float = 0.5
+    """Acceptance of drafted tokens at the middle level, before any trial."""
+    verify_prior: float = 0.85
+    """Acceptance of pending tokens at the full cache, before any trial."""
+
+    # Costs of passes (``pass_costs``) -----------------------------------------------------------------------------
+
+    cost_fade: float = 0.95
+    """Times: what a pass counts after the next one, so that about twenty are remembered."""
+    cost_forgetting: float = 0.98
+    """Times: what earlier passes count after a plain step in their place. A slow moment must not count for ever."""
+    first_cost_weight: float = 0.3
+    """Passes that the first measurement counts for."""
+    most_disturbed: float = 3.0
+    """Times the expected duration that a pass counts for at most: what took longer was disturbed."""
+    newest_weight: float = 0.1
+    """Share of the newest pass over one token in what such a pass costs, after the first few."""
+
+    # Choosing a plan (``controller``) -----------------------------------------------------------------------------
+
+    worth_changing: float = 1.03
+    """Times: what a plan must promise over the present one before it replaces it. Estimates are noisy."""
+    worth_risking: float = 1.2
+    """Times: what speculation that has lost time must promise over plain decoding before it goes on."""
+    highest_threshold: float = 0.9
+    """Early stops are never so early that a sure token ends a proposal."""
+    overtime: int = 2
+    """Tokens, and times the passes, by which an early-stopped round may exceed the average one."""
+    first_passes: int = 2
+    """Middle passes of the first rounds: an unknown text is tried in short rounds."""
+    tokens_per_pass: int = 3
+    """Verified tokens that allow one more middle pass."""
+    first_rounds: int = 16
+    """Rounds at the start in which the plan is looked for every time."""
+    rethink_rounds: int = 4
+    """Rounds between two looks for a better plan while speculating."""
+    rethink_plain_rounds: int = 16
+    """The same while plain steps teach little."""
+
+    # Staying no slower than plain decoding ------------------------------------------------------------------------
+
+    loss_steps: float = 1.0
+    """Plain steps that trying may lose at any time."""
+    loss_share: float = 0.005
+    """Plain steps that trying may lose beside these, as a share of the tokens."""
+    loss_memory: float = 512.0
+    """Tokens over which losses and gains are summed up."""
+    credit_rounds: float = 4.0
+    """Average rounds' time that may be lost again of what was won: a few unlucky rounds are no hard text."""
+    most_debt: float = 5.0
+    """Plain steps that are held against speculation at most: a text may become easy again."""
+    recent_fade: float = 0.9
+    """Times: what a speculating round counts after the next one, where the question is whether they lose now."""
+    recent_enough: float = 4.0
+    """Rounds, so weighted, below which that is no question yet: an answer's first round is often a short one."""
+
+    # Trying what is not chosen ------------------------------------------------------------------------------------
+
+    hope: float = 0.5
+    """Share of what is rejected now that a try supposes to be accepted."""
+    first_probe: int = 16
+    """Plain rounds before speculation is tried; every try that finds nothing doubles the wait."""
+    last_probe: int = 64
+    """The longest such wait in rounds."""
+    plain_rounds_close: int = 24
+    """Rounds after which a plain step is timed again where the plan promises little more than plain decoding."""
+    plain_rounds_far: int = 96
+    """The same where it promises much more."""
+    plain_rounds_first: int = 4
+    """Rounds to the first such look: the first measurement is the best of a few."""
+    close: float = 1.5
+    """Times the speed of plain decoding up to which a plan counts as close to it."""
+    surprise: float = 0.2
+    """Share by which a plain step must differ from its estimate to be timed once more."""
+    draft_rounds: int = 8
+    """Rounds without the draft model after which it is tried; every try that finds nothing doubles the wait."""
+    last_draft_rounds: int = 32
+    """The longest such wait in rounds."""
+    draft_found: float = 0.6
+    """Accepted share above which such a try is followed by another at once."""
+
+
+TUNING = Tuning()

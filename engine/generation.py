@@ -1,0 +1,227 @@
+"""One answer in the making: from a prompt in the caches to the events of its tokens, its figures and its pages.
+
+``GenerationLoop`` runs a decoding loop on a session's caches, and keeps what one question leaves for the next on the
+same book: how long a plain step takes, and the queries of the last question, so that asking it again (regenerate, best
+of several samples) prefills no token. ``Generation`` turns rounds into events; ``PageScores`` turns scores of chunks
+into scores of pages, which are what the reader sees glow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.decode import rounds
+from engine.decode.rounds import Context, pass_ms
+from engine.decode.verify import Sampler, make_generator
+from engine.events import AnswerDone, PagesScored, StopReason, TextDelta
+from engine.kv.retrieval import QueryRecorder
+
+if TYPE_CHECKING:
+    from engine.config import Mode, SamplingParams
+    from engine.decode.levels import Hierarchy
+    from engine.events import Event, KvBytes, Round, TokenSource
+    from engine.kv.full import FullCache
+    from engine.metrics import Meter
+    from engine.model.decoder import Decoder
+    from engine.tokenizer import TextStream
+
+
+# Plain steps measured on a new context, to say how much faster the answer is; the median counts.
+_PLAIN_PROBES = 3
+
+
+class GenerationLoop:
+    """Decodes behind prompts on one session's caches.
+
+    Args:
+        target: the target model; full: its full cache; hierarchy: the levels above it.
+        end_ids: tokens that end an answer.
+    """
+
+    def __init__(self, target: Decoder, full: FullCache, hierarchy: Hierarchy, end_ids: frozenset[int]) -> None:
+        self._target = target
+        self._full = full
+        self._hierarchy = hierarchy
+        self._end_ids = end_ids
+        self._plain_ms: list[float] = []
+        self._asked: list[int] = []
+        self._queries = QueryRecorder(target.num_layers)
+
+    def reset(self) -> None:
+        """Forget the book."""
+        self._plain_ms = []
+        self._asked = []
+
+    def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
+        """Crop the caches to the part of a prompt that they hold; the observer for the prefill of the rest.
+
+        Args:
+            prompt: all its tokens.
+            reused: its first tokens that are known to be in the caches; more are where the same was asked last.
+        """
+        full = self._full
+        if self._asked == prompt and full.length >= len(prompt) - 1:
+            reused = len(prompt) - 1
+        else:
+            self._queries, self._asked = QueryRecorder(self._target.num_layers), []
+        full.crop(min(full.length, reused, len(prompt) - 1))
+        self._hierarchy.retrieval.forget_after(full.length)
+        return self._queries
+
+    def time_plain_steps(self, prompt: list[int], mode: Mode) -> None:
+        """Time plain steps on this very context: all but the last token of ``prompt`` are in the cache.
+
+        The first step also records the newest query for the selection.
+        """
+        again, self._asked = self._asked == prompt, list(prompt)
+        if mode == "plain":
+            return
+        for probe in range(1 if self._plain_ms else _PLAIN_PROBES):
+            observer = self._queries if probe == 0 and not again else None
+            self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
+        self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
+
+    def decode(
+        self, tokens: list[int], generation: Generation, sampling: SamplingParams, mode: Mode
+    ) -> Iterator[Event]:
+        """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt."""
+        left = self._target.window - len(tokens)
+        context = Context(
+            self._target,
+            self._full,
+            tokens,
+            Sampler(sampling),
+            make_generator(sampling.seed, self._target.device),
+            self._end_ids,
+            min(sampling.max_tokens, left),
+        )
+        generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
+        hierarchy = self._hierarchy
+        if mode == "plain":
+            made = rounds.plain(context)
+        else:
+            rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
+            yield generation.scored(hierarchy.retrieval.chunk_scores())
+            made = hierarchy.rounds(context, sampling, _median(self._plain_ms))
+        # What comes before belongs to the time to first token.
+        clock = time.perf_counter()
+        for done in made:
+            now = time.perf_counter()
+            text = generation.add(done, (now - clock) * 1000.0, now - generation.asked)
+            clock = now
+            generation.meter.plain_ms = generation.meter.median_ms() if mode == "plain" else _median(self._plain_ms)
+            yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
+            if done.scored:
+                yield generation.scored(hierarchy.retrieval.chunk_scores())
+
+
+@dataclass
+class Generation:
+    """The tokens so far.
+
+    Args:
+        meter: counts the rounds.
+        stream: turns tokens into text.
+        pages: sums scores by page.
+        asked: when the question came (``time.perf_counter`` seconds).
+    """
+
+    meter: Meter
+    stream: TextStream
+    pages: PageScores
+    asked: float
+    text: str = ""
+    reason: StopReason = StopReason.LENGTH
+    tokens: list[int] = field(default_factory=list)
+    sources: list[TokenSource] = field(default_factory=list)
+    readings: list[PagesScored] = field(default_factory=list)
+    _scored: int = 0  # answer tokens that page scores have been told for
+    _lengths: tuple[int, ...] = ()  # characters that each token of the newest round completed
+
+    def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> str:
+        """Add a round; the text that became complete with it."""
+        self.meter.add(done, elapsed_ms, since_asked_s)
+        if done.ended:
+            self.reason = StopReason.END
+        pieces = [self.stream.add((token,)) for token in done.tokens]
+        self._lengths = tuple(map(len, pieces))
+        text = "".join(pieces)
+        self.text += text
+        self.tokens += done.tokens
+        self.sources += done.sources
+        return text
+
+    def delta(self, text: str, done: Round, kv_bytes: KvBytes, context_tokens: int) -> TextDelta:
+        """The event of the round that was added last."""
+        figures = self.meter.figures(kv_bytes, context_tokens)
+        return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
+
+    def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
+        """The event of new chunk scores, which belong to the tokens since the last ones."""
+        first, self._scored = self._scored, len(self.tokens)
+        self.readings.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
+        return self.readings[-1]
+
+    def done(self, kv_bytes: KvBytes, context_tokens: int) -> AnswerDone:
+        """The last event."""
+        return AnswerDone(
+            answer=self.text,
+            token_ids=tuple(self.tokens),
+            sources=tuple(self.sources),
+            stop_reason=self.reason,
+            figures=self.meter.figures(kv_bytes, context_tokens),
+            page_scores=self.pages.overall(),
+            readings=tuple(self.readings),
+        )
+
+    def flush(self) -> str:
+        """Text that the stream still holds, at the end."""
+        tail = self.stream.flush()
+        self.text += tail
+        return tail
+
+
+class PageScores:
+    """Sums chunk scores by page.
+
+    Args:
+        page_starts: index of each page's first token in the context.
+        stop: index after the book's last token; chunks from there on (the chat) count for no page.
+        chunk_size: tokens in a chunk.
+    """
+
+    def __init__(self, page_starts: tuple[int, ...], stop: int, chunk_size: int) -> None:
+        self._chunks = stop // chunk_size
+        self._pages = len(page_starts)
+        middles = torch.arange(self._chunks) * chunk_size + chunk_size // 2
+        starts = torch.tensor(page_starts, dtype=torch.long)
+        # Words of the template before the first page are counted with it; their chunk is the sink and scores nothing.
+        self._page_of = (torch.searchsorted(starts, middles, right=True) - 1).clamp_(min=0)
+        self._sum = torch.zeros(self._pages)
+
+    def add(self, chunk_scores: torch.Tensor | None) -> tuple[float, ...]:
+        """Scores per page from new scores (chunks,), summing to 1; added to the running sum too."""
+        if chunk_scores is None or not self._pages:
+            return self._shares(torch.zeros(self._pages))
+        scores = chunk_scores[: self._chunks].float().cpu()
+        pages = torch.zeros(self._pages).index_add_(0, self._page_of[: scores.shape[0]], scores)
+        self._sum += pages
+        return self._shares(pages)
+
+    def overall(self) -> tuple[float, ...]:
+        """Scores per page over everything added."""
+        return self._shares(self._sum)
+
+    @staticmethod
+    def _shares(pages: torch.Tensor) -> tuple[float, ...]:
+        total = float(pages.sum())
+        return tuple((pages / total).tolist()) if total > 0 else tuple([0.0] * pages.shape[0])
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

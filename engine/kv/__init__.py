@@ -1,0 +1,1 @@
+"""The KV caches of a session, where they lie, and how they are kept on disk."""

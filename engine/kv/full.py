@@ -1,0 +1,298 @@
+"""The target model's full cache: every token, the only cache that must exist.
+
+Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index.
+``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where
+the placement says, in the model's dtype or quantized to 8 bits; a pass finds it at hand, in the memory that computes
+and in the model's dtype, all the same. An ``Observer`` may look at each layer's queries while its KV is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from engine.errors import ContextTooSmall
+from engine.events import KvBytes
+from engine.kv.offload import (
+    DiskStore,
+    HostStore,
+    LayerBuffer,
+    Placement,
+    ResidentStore,
+    SlowStore,
+    Staging,
+    Tier,
+    Workspace,
+    from_rows,
+)
+from engine.kv.shape import KvShape
+from engine.model import attention
+
+__all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
+
+# Growth step of the buffers: large enough that a chat rarely copies them.
+_GROWTH = 4096
+
+
+class Observer(Protocol):
+    """Looks at one layer's queries q (1, heads, n, head_dim) right after its attention, while its KV is at hand."""
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
+
+
+class FullCache:
+    """KV of every token.
+
+    Args:
+        shape: of the target model.
+        limit: tokens of the window, the largest length.
+        placement: where each layer lives; None is all resident.
+        spill_folder: where files of layers on disk are made; None is the system's own place.
+    """
+
+    def __init__(
+        self, shape: KvShape, limit: int, placement: Placement | None = None, spill_folder: Path | None = None
+    ) -> None:
+        self.shape = shape
+        self.limit = limit
+        self.length = 0
+        self.capacity = 0
+        self.on_hand: Callable[[int, int], None] | None = None
+        """Called with a layer and its number of committed tokens, when the layer has come to hand and is not always."""
+        self._spill_folder = spill_folder
+        self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
+        self._staging: Staging | None = None
+        self._workspace: Workspace | None = None
+        self._stores: list[ResidentStore | SlowStore] = []
+        self.place(placement or Placement.resident(shape.layers))
+
+    def place(self, placement: Placement, capacity: int = 0) -> None:
+        """Say where each layer lives from now on, and allocate for ``capacity`` tokens at once.
+
+        The cache must be empty; its memory is given back.
+        """
+        if self.length:
+            raise ValueError("only an empty cache can be placed anew")
+        self._close()
+        self.placement = placement
+        self.capacity = 0
+        self._stores = [self._store(tier) for tier in placement.tiers]
+        self._make_buffers()
+        self._grow(min(capacity, self.limit))
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        self.crop(0)
+        self.place(Placement.resident(self.shape.layers))
+
+    def spill(self, layers: Sequence[int], tier: Tier) -> None:
+        """Move resident layers with what they hold to a slower tier, and give their memory back.
+
+        Tokens that are written and not yet committed move too: memory may run out in the middle of a segment.
+        """
+        tiers = list(self.placement.tiers)
+        if tier is Tier.DEVICE or any(tiers[layer] is not Tier.DEVICE for layer in layers):
+            raise ValueError(f"layers {list(layers)} cannot be spilled to {tier.value}")
+        held = max(self.length, self._written)
+        for layer in layers:
+            old, new = self._stores[layer], self._store(tier)
+            if isinstance(old, ResidentStore):
+                new.reserve(self.capacity, 0)
+                new.write(0, old.keys[None, :, :held], old.values[None, :, :held])
+            self._stores[layer], tiers[layer] = new, tier
+        self.placement = Placement(tuple(tiers))
+        self._make_buffers()
+
+    def _store(self, tier: Tier) -> ResidentStore | SlowStore:
+        if tier is Tier.DEVICE:
+            return ResidentStore(self.shape)
+        return HostStore(self.shape) if tier is Tier.HOST else DiskStore(self.shape, self._spill_folder)
+
+    def _make_buffers(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+        slow = {layer: store for layer, store in enumerate(self._stores) if not isinstance(store, ResidentStore)}
+        self._staging = Staging(self.shape, slow) if slow else None
+        self._workspace = Workspace(self.shape) if self.shape.quantized and len(slow) < len(self._stores) else None
+        for buffers in self._buffers():
+            buffers.reserve(self.capacity)
+
+    def _buffers(self) -> list[Staging | Workspace]:
+        """The buffers of layers that are not always at hand."""
+        return [buffers for buffers in (self._staging, self._workspace) if buffers is not None]
+
+    def _close(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+        for store in self._stores:
+            if not isinstance(store, ResidentStore):
+                store.close()
+        self._staging, self._workspace, self._stores = None, None, []
+
+    def reserve(self, length: int) -> None:
+        """Allocate for ``length`` tokens.
+
+        Raises:
+            ContextTooSmall: more than the window holds.
+        """
+        if length > self.limit:
+            raise ContextTooSmall(
+                f"The window holds {self.limit:,} tokens and {length:,} are needed.",
+                "Start a new chat, or read fewer pages.",
+            )
+        if length <= self.capacity:
+            return
+        self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
+
+    def _grow(self, capacity: int) -> None:
+        for store in self._stores:
+            store.reserve(capacity, self.length)
+        for buffers in self._buffers():
+            buffers.reserve(capacity)
+        self.capacity = capacity
+
+    def crop(self, length: int) -> None:
+        """Drop the newest tokens so that ``length`` remain."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
+        self.length = self._written = length
+        for buffers in self._buffers():
+            buffers.crop(length)
+
+    def advance(self, count: int) -> None:
+        """Count tokens as stored, once every layer has written them."""
+        self.length += count
+
+    def bring(self, layer: int, start: int) -> None:
+        """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
+        store = self._stores[layer]
+        if not isinstance(store, ResidentStore):
+            assert self._staging is not None
+            self._staging.acquire(layer, start, self.length)
+        elif self._workspace is not None:
+            self._workspace.acquire(layer, store, start)
+        else:
+            return
+        if self.on_hand is not None:
+            self.on_hand(layer, min(start, self.length))
+
+    def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        here = self._at_hand(layer, stop)
+        return here.keys[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[0])
+
+    def values(self, layer: int, start: int, stop: int) -> torch.Tensor:
+        """Values [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
+        here = self._at_hand(layer, stop)
+        return here.values[:, start:stop] if here else self.shape.dequantize(self._stored(layer, start, stop)[1])
+
+    def is_at_hand(self, layer: int, stop: int) -> bool:
+        """Whether a layer's tokens [0, stop) lie where the model computes, as it computes with them."""
+        return self._at_hand(layer, stop) is not None
+
+    def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
+        """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            return store if self._workspace is None else self._workspace.at_hand(layer, stop)
+        return self._staging.at_hand(layer, stop) if self._staging else None
+
+    def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            return store.keys[:, start:stop], store.values[:, start:stop]
+        return from_rows(store.rows(start, stop).to(self.shape.device, non_blocking=True))
+
+    def gather(
+        self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices (n,).
+
+        Of a layer that is not at hand only these chunks move.
+        """
+        total = self.length // size
+        store = self._stores[layer]
+        here = self._at_hand(layer, total * size)
+        whole = here or (store if isinstance(store, ResidentStore) else None)
+        if whole is not None:
+            k, v = (x[:, : total * size].unflatten(1, (total, size))[heads, chunks] for x in (whole.keys, whole.values))
+            return (k, v) if here else (self.shape.dequantize(k), self.shape.dequantize(v))
+        if not chunks.numel():
+            none = torch.empty(0, size, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
+            return none, none
+        assert not isinstance(store, ResidentStore)
+        rows = store.gather(heads.cpu(), chunks.cpu(), size).to(self.shape.device)
+        return self.shape.dequantize(rows[:, :, 0]), self.shape.dequantize(rows[:, :, 1])
+
+    def write(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
+        stored = self.shape.quantize(k), self.shape.quantize(v)
+        self._store_kv(layer, start, *stored)
+        buffers = self._workspace if isinstance(self._stores[layer], ResidentStore) else self._staging
+        if buffers is not None:
+            buffers.wrote(layer, start, self.shape.dequantize(stored[0]), self.shape.dequantize(stored[1]))
+
+    def _store_kv(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._stores[layer].write(start, k, v)
+        self._written = max(self._written, start + k.shape[2])
+
+    def adopt(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, storage_dim) as ``export`` gave it, of the tokens from ``start`` on."""
+        self._store_kv(layer, start, k, v)
+        for buffers in self._buffers():
+            buffers.crop(start)
+
+    def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, storage_dim).
+
+        In the format of storage: 8 bits stay 8 bits. May be called from another thread, as long as these tokens stay
+        committed.
+        """
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore):
+            keys, values = store.keys[:, start:stop], store.values[:, start:stop]
+        else:
+            store.arrived()
+            keys, values = from_rows(store.rows(start, stop))
+        return keys.cpu().contiguous(), values.cpu().contiguous()
+
+    def extend(self, start: int, observer: Observer | None = None) -> FullPass:
+        """The view that one forward pass of new tokens, the first at position ``start``, attends through."""
+        return FullPass(self, start, observer)
+
+    def kv_bytes(self) -> KvBytes:
+        """Bytes that the stored tokens take, by tier."""
+        return self.placement.bytes(self.shape, self.length)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of spilled layers that have been brought to hand so far."""
+        return self._staging.moved_bytes if self._staging else 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that passes have waited for spilled layers so far."""
+        return self._staging.waited_s if self._staging else 0.0
+
+
+class FullPass:
+    """One forward pass of new tokens over everything before them. Implements ``attention.KeyValues``."""
+
+    def __init__(self, cache: FullCache, start: int, observer: Observer | None) -> None:
+        self._cache = cache
+        self._start = start
+        self._observer = observer
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        cache, start, n = self._cache, self._start, q.shape[2]
+        cache.bring(layer, start)
+        cache.write(layer, start, k, v)
+        keys, values = cache.keys(layer, 0, start + n), cache.values(layer, 0, start + n)
+        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
+        if self._observer is not None:
+            self._observer.observe(layer, q, scaling)
+        return out

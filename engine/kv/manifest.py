@@ -1,0 +1,250 @@
+"""The manifest of saved KV: what a folder of shards says about itself, and every check that it has to pass.
+
+A reading of a book is a folder with ``snapshot.json`` and safetensors shards; a turn of a chat is one with
+``turn.json`` and shards of its own. Everything that the KV depends on is in the manifest, and one that differs in any
+of it is refused with the reason. Names, hashes and JSON alone, so that no tensor is touched before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from engine.errors import SnapshotRefused
+
+FORMAT = 1
+MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
+# A manifest that is larger is none of ours: it is refused before it is parsed.
+_MAX_MANIFEST_BYTES = 4 << 20
+_MAX_SHARDS = 1 << 16
+_SHOWN = 20  # characters of a manifest that come into a sentence
+BOOK_DIGITS = 32
+"""Digits of a book's hash that the name of its folder begins with."""
+
+_IDENTITY_DIGITS = 16
+# Errors of others from reading a manifest.
+_UNUSABLE = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """All that a book's KV depends on.
+
+    ``book`` is the SHA-256 of the book's file, ``ids`` that of all its tokens as the target's prompt holds them;
+    ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the
+    format of storage: the dtype of the model, or that in 8 bits.
+    """
+
+    book: str
+    ids: str
+    model: str
+    tokenizer: str
+    rope: str
+    dtype: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder: the same book with another model or other pages gets another."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return f"{self.book[:BOOK_DIGITS]}-{sha256(text.encode())[:_IDENTITY_DIGITS]}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """KV of tokens [start, stop), in a file of ``size`` bytes with this CRC-32."""
+
+    start: int
+    stop: int
+    size: int
+    crc32: int
+
+    @property
+    def file(self) -> str:
+        """Named by its tokens, never by what a manifest says."""
+        return f"tokens-{self.start:08d}-{self.stop:08d}.safetensors"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids."""
+
+    folder: Path
+    identity: Identity
+    tokens: int
+    prefix: str
+    shards: tuple[Shard, ...]
+
+    @property
+    def start(self) -> int:
+        """A book begins at the first token."""
+        return 0
+
+
+@dataclass(frozen=True)
+class SavedTurn:
+    """A turn's manifest that has passed its checks: KV of tokens [start, tokens) of a chat's context.
+
+    ``ids`` are those tokens and the one after them, whose KV no answer needs before the next question does.
+    """
+
+    folder: Path
+    start: int
+    ids: tuple[int, ...]
+    shards: tuple[Shard, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.start + len(self.ids) - 1
+
+
+def write_manifest(folder: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+    """Write the manifest of a reading: ``shards`` from the first token on, ``ids`` of all tokens of the book."""
+    tokens = shards[-1].stop if shards else 0
+    about = {"identity": asdict(identity), "tokens": tokens, "prefix": ids_hash(ids[:tokens])}
+    _write(folder / MANIFEST, about, shards)
+
+
+def write_turn_manifest(folder: Path, reading: str, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+    """Write the manifest of a turn: ``ids`` of the whole context up to the token after the last shard.
+
+    ``reading`` is the name of the folder of the book's reading, which holds the turn.
+    """
+    start, stop = shards[0].start, shards[-1].stop
+    own, whole = list(ids[start : stop + 1]), ids_hash(ids[: stop + 1])
+    about = {"reading": reading, "start": start, "ids": own, "before": ids_hash(ids[:start]), "context": whole}
+    _write(folder / TURN_MANIFEST, about, shards)
+
+
+def _write(path: Path, about: dict[str, Any], shards: Sequence[Shard]) -> None:
+    manifest = {"format": FORMAT, **about, "shards": [asdict(shard) for shard in shards]}
+    write_synced(path, json.dumps(manifest).encode())
+
+
+def read_manifest(folder: Path) -> Snapshot:
+    """Read and check the manifest of a reading.
+
+    Raises:
+        SnapshotRefused: it is missing, unreadable, or contradicts itself or the files beside it.
+    """
+    try:
+        manifest = _load(folder / MANIFEST)
+        named = manifest["identity"]
+        identity = Identity(**{field.name: _typed(named[field.name], str(field.type)) for field in fields(Identity)})
+        shards = _shards(folder, manifest, start=0)
+        if not shards or shards[-1].stop != manifest["tokens"]:
+            raise SnapshotRefused("The saved reading has gaps.")
+        return Snapshot(folder, identity, shards[-1].stop, _typed(manifest["prefix"], "str"), shards)
+    except _UNUSABLE as error:
+        raise SnapshotRefused(f"The saved reading has no usable header ({type(error).__name__}).") from error
+
+
+def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
+    """Read and check the manifest of a turn that is to follow the tokens ``before``, in a reading's folder.
+
+    Raises:
+        SnapshotRefused: as ``read_manifest``, or it is of another chat.
+    """
+    try:
+        manifest = _load(folder / TURN_MANIFEST)
+        ids = [_typed(number, "int") for number in manifest["ids"]]
+        if (manifest["reading"], manifest["start"], manifest["before"]) != (reading, len(before), ids_hash(before)):
+            raise SnapshotRefused("The saved turn is of another chat.")
+        if manifest["context"] != ids_hash([*before, *ids]):
+            raise SnapshotRefused("The saved turn has other words than it had.")
+        shards = _shards(folder, manifest, start=len(before))
+        if not shards or shards[-1].stop != len(before) + len(ids) - 1:
+            raise SnapshotRefused("The saved turn has gaps.")
+        return SavedTurn(folder, len(before), tuple(ids), shards)
+    except _UNUSABLE as error:
+        raise SnapshotRefused(f"The saved turn has no usable header ({type(error).__name__}).") from error
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # a pipe or a device would never end
+        raise SnapshotRefused("The saved reading has no usable header: it is no file.")
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise SnapshotRefused("The saved reading has a header of an impossible size.")
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
+    if manifest["format"] != FORMAT:
+        found = str(manifest["format"])[:_SHOWN]
+        raise SnapshotRefused(f"The saved reading has format {found}, and {FORMAT} is known.")
+    return manifest
+
+
+def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, ...]:
+    """The shards that a manifest names: without gaps from token ``start`` on, and all there."""
+    shards = [
+        Shard(*(_typed(shard[name], "int") for name in ("start", "stop", "size", "crc32")))
+        for shard in manifest["shards"][:_MAX_SHARDS]
+    ]
+    stop = start
+    for shard in shards:
+        if shard.start != stop or shard.stop <= stop:
+            raise SnapshotRefused("The saved reading has gaps.")
+        stop = shard.stop
+        file = folder / shard.file
+        if not shard.size or not file.is_file() or file.stat().st_size != shard.size:
+            raise SnapshotRefused(f"The saved reading is cut short: {shard.file} is missing or has another size.")
+    return tuple(shards)
+
+
+def _typed(value: Any, kind: str) -> Any:
+    right = type(value) is int and value >= 0 if kind == "int" else type(value) is str
+    if not right:
+        raise ValueError("a value of the wrong kind")
+    return value
+
+
+def check_identity(found: Identity, wanted: Identity) -> None:
+    """Raises:
+    SnapshotRefused: the two differ; in what is in the message.
+    """
+    what = {
+        "book": "another book",
+        "ids": "another text",
+        "model": "another model",
+        "tokenizer": "another tokenizer",
+        "rope": "other RoPE parameters",
+        "dtype": f"{found.dtype[:_SHOWN]} instead of {wanted.dtype}",
+    }
+    for field in fields(Identity):
+        if getattr(found, field.name) != getattr(wanted, field.name):
+            raise SnapshotRefused(f"The saved reading is of {what.get(field.name, 'a model of another shape')}.")
+
+
+def ids_hash(ids: Sequence[int]) -> str:
+    """SHA-256 of token ids."""
+    return sha256(array("q", ids).tobytes())
+
+
+def sha256(data: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has a folder's entries. Windows can neither do that nor needs it."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,496 @@
+"""Where each layer's KV lies, and how spilled layers come to the memory that computes.
+
+Tiers, fastest first: ``DEVICE`` is the memory that the model computes in (a GPU's; without one, host memory), ``HOST``
+is host memory beside a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident store holds
+keys and values in the kernels' order, (kv_heads, seq, storage_dim); the slow tiers hold one row per token,
+(seq, 2, kv_heads, storage_dim) with the key before the value: new tokens are appended, and any span of tokens moves in
+one piece.
+
+``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
+spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
+layer is only topped up. So each spilled byte moves at most once per pass, and only the filled part. On CUDA the thread
+enqueues copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is
+read, and from being read before it is filled. KV in 8 bits moves as it is stored and is dequantized in the buffer;
+resident layers share one buffer for that, without a thread (``Workspace``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import ResourceError
+from engine.events import KvBytes
+from engine.kv.shape import KvShape
+
+# Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
+_CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
+
+
+class Tier(str, Enum):
+    DEVICE = "device"
+    HOST = "host"
+    DISK = "disk"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The tier of every layer."""
+
+    tiers: tuple[Tier, ...]
+
+    @staticmethod
+    def resident(layers: int) -> Placement:
+        """Everything where the model computes: the fastest there is."""
+        return Placement((Tier.DEVICE,) * layers)
+
+    @staticmethod
+    def spread(layers: int, device: int, host: int) -> Placement:
+        """``device`` layers resident, ``host`` in host memory, the rest on disk, each kind evenly spread."""
+        spilled = _spread(layers, layers - device)
+        on_disk = _spread(len(spilled), len(spilled) - host)
+        tiers = [Tier.DEVICE] * layers
+        for order, layer in enumerate(spilled):
+            tiers[layer] = Tier.DISK if order in on_disk else Tier.HOST
+        return Placement(tuple(tiers))
+
+    @property
+    def spilled(self) -> tuple[int, ...]:
+        """Layers that are not resident, in order."""
+        return tuple(layer for layer, tier in enumerate(self.tiers) if tier is not Tier.DEVICE)
+
+    def count(self, tier: Tier) -> int:
+        return self.tiers.count(tier)
+
+    def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
+        """Bytes by tier that ``tokens`` tokens take. Without a GPU the model computes in host memory."""
+        layer = tokens * shape.bytes_per_token // shape.layers
+        device, host, disk = (layer * self.count(tier) for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK))
+        return KvBytes(host=device + host, disk=disk) if shape.device.type == "cpu" else KvBytes(device, host, disk)
+
+
+def _spread(places: int, count: int) -> list[int]:
+    """``count`` of ``places`` indices, as evenly as can be."""
+    return [(2 * index + 1) * places // (2 * count) for index in range(count)]
+
+
+class ResidentStore:
+    """KV in the memory that the model computes in."""
+
+    def __init__(self, shape: KvShape) -> None:
+        self._shape = shape
+        self.keys, self.values = self._empty(0), self._empty(0)
+
+    def _empty(self, capacity: int) -> torch.Tensor:
+        shape = self._shape
+        return torch.empty(shape.kv_heads, capacity, shape.storage_dim, dtype=shape.storage_dtype, device=shape.device)
+
+    def reserve(self, capacity: int, length: int) -> None:
+        """Make room for ``capacity`` tokens; the first ``length`` stay."""
+        self.keys, self.values = (self._grown(old, capacity, length) for old in (self.keys, self.values))
+
+    def _grown(self, old: torch.Tensor, capacity: int, length: int) -> torch.Tensor:
+        new = self._empty(capacity)
+        new[:, :length] = old[:, :length]
+        return new
+
+    def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on."""
+        stop = start + k.shape[2]
+        self.keys[:, start:stop] = k[0]
+        self.values[:, start:stop] = v[0]
+
+
+class HostStore:
+    """KV in host memory; pinned beside a GPU, so that it can move while the GPU computes."""
+
+    def __init__(self, shape: KvShape) -> None:
+        self._shape = shape
+        self._rows = self._empty(0)
+
+    def _empty(self, capacity: int) -> torch.Tensor:
+        shape = self._shape
+        rows = torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
+        if capacity and shape.device.type == "cuda":
+            _pin(rows)
+        return rows
+
+    def arrived(self) -> None:
+        """Wait until what a GPU has sent is there, before the processor reads it."""
+        if self._shape.device.type == "cuda":
+            torch.cuda.synchronize(self._shape.device)
+
+    def reserve(self, capacity: int, length: int) -> None:
+        """Make room for ``capacity`` tokens; the first ``length`` stay."""
+        new = self._empty(capacity)
+        self.arrived()
+        new[:length] = self._rows[:length]
+        self._rows = new
+
+    def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on, without waiting for a GPU."""
+        rows = to_rows(k, v)
+        self._rows[start : start + rows.shape[0]].copy_(rows, non_blocking=True)
+
+    def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows of tokens [start, stop): a view."""
+        return self._rows[start:stop]
+
+    def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
+        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        total = int(chunks.max()) + 1
+        self.arrived()
+        return self._rows[: total * size].unflatten(0, (total, size))[chunks, :, :, heads]
+
+    def close(self) -> None:
+        self.arrived()
+        self._rows = self._empty(0)
+
+
+class DiskStore:
+    """KV in a file of its own, which the system deletes when this process ends, however it ends.
+
+    Read by position rather than mapped: what is moved is then bounded by the buffers, and not by what the system keeps
+    in memory of a file.
+
+    Args:
+        folder: where the file is made; None is the system's own place.
+    """
+
+    def __init__(self, shape: KvShape, folder: Path | None) -> None:
+        self._shape = shape
+        self._row_bytes = shape.bytes_per_token // shape.layers
+        self._lock = threading.Lock()
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
+        except OSError as error:
+            raise _full(error) from error
+
+    def reserve(self, capacity: int, length: int) -> None:
+        """A file grows by itself."""
+
+    def arrived(self) -> None:
+        """A write has ended when it returns."""
+
+    def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on.
+
+        Raises:
+            ResourceError: the disk is full.
+        """
+        if k.shape[2] == 0:
+            return
+        data = _bytes_of(to_rows(k, v).cpu())
+        try:
+            with self._lock:
+                self._file.seek(start * self._row_bytes)
+                while len(data):
+                    data = data[self._file.write(data) :]
+        except OSError as error:
+            raise _full(error) from error
+
+    def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
+        """Rows of tokens [start, stop), read into ``buffer`` (rows, 2, kv_heads, storage_dim) if one is given."""
+        shape = self._shape
+        if buffer is None:
+            buffer = torch.empty(stop - start, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
+        rows = buffer[: stop - start]
+        into, offset = _bytes_of(rows), start * self._row_bytes
+        while len(into):
+            count = self._read(into, offset)
+            if count <= 0:
+                raise ResourceError("A file with spilled KV was cut short by another program.", "Read the book again.")
+            into, offset = into[count:], offset + count
+        return rows
+
+    def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
+        """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
+        shape = self._shape
+        wanted, places = chunks.unique(return_inverse=True)
+        rows = torch.empty(len(wanted), size, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
+        for place, chunk in enumerate(wanted.tolist()):
+            self.rows(chunk * size, (chunk + 1) * size, rows[place])
+        return rows[places, :, :, heads]
+
+    def _read(self, into: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [into], offset)
+        with self._lock:  # Windows reads by position only through the file's one cursor
+            self._file.seek(offset)
+            return self._file.readinto(into) or 0
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
+SlowStore = HostStore | DiskStore
+
+
+def _pin(rows: torch.Tensor) -> None:
+    """Pin memory in place: the allocator for pinned memory would take the next power of two.
+
+    Raises:
+        MemoryError: the system does not allow so much of it.
+    """
+    runtime: Any = torch.cuda.cudart()
+    address, size = rows.data_ptr(), rows.numel() * rows.element_size()
+    if int(runtime.cudaHostRegister(address, size, 0)) != 0:
+        raise MemoryError(f"{size / 1e9:.1f} GB of host memory could not be pinned")
+    weakref.finalize(rows, runtime.cudaHostUnregister, address)
+
+
+def to_rows(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """KV (1, kv_heads, n, storage_dim) as rows (n, 2, kv_heads, storage_dim)."""
+    return torch.stack([k[0], v[0]]).permute(2, 0, 1, 3).contiguous()
+
+
+def from_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views (kv_heads, n, storage_dim) of keys and values in rows (n, 2, kv_heads, storage_dim)."""
+    return rows[:, 0].transpose(0, 1), rows[:, 1].transpose(0, 1)
+
+
+def _bytes_of(rows: torch.Tensor) -> memoryview:
+    return rows.view(torch.uint8).numpy().data.cast("B")
+
+
+def _full(error: OSError) -> ResourceError:
+    return ResourceError(
+        f"KV could not be spilled to disk ({error.strerror or type(error).__name__}).",
+        "Free some space, choose another --spill-folder, or read fewer pages.",
+    )
+
+
+class LayerBuffer:
+    """One layer in the model's dtype: ``keys`` and ``values`` (kv_heads, capacity, head_dim), ``valid`` tokens of each.
+
+    ``job`` is the fetching in progress; ``limit`` are the tokens that stayed committed since it began.
+    """
+
+    def __init__(self, shape: KvShape, capacity: int) -> None:
+        size = (shape.kv_heads, capacity, shape.head_dim)
+        self.keys, self.values = (torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
+        self.layer: int | None = None
+        self.valid = 0
+        self.job: Future[int] | None = None
+        self.limit = 0
+        self.filled: Any = torch.cuda.Event() if shape.device.type == "cuda" else None
+
+    def crop(self, length: int) -> None:
+        """Tokens from ``length`` on are void."""
+        self.valid, self.limit = min(self.valid, length), min(self.limit, length)
+
+    def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """KV (1, kv_heads, n, head_dim) from ``start`` on went into the store: the buffer follows, if it can."""
+        if self.job is None and self.valid >= start:
+            self.valid = start + k.shape[2]
+            self.keys[:, start : self.valid] = k[0]
+            self.values[:, start : self.valid] = v[0]
+        else:
+            self.crop(start)
+
+
+class Workspace:
+    """The buffer of resident layers in 8 bits: the layer that a pass attends through, in the model's dtype.
+
+    A layer that is still in it, as between two blocks of a reading, only has its new tokens unpacked.
+    """
+
+    def __init__(self, shape: KvShape) -> None:
+        self._shape = shape
+        self._buffer = LayerBuffer(shape, 0)
+
+    def reserve(self, capacity: int) -> None:
+        """Allocate for ``capacity`` tokens. What the buffer holds is forgotten."""
+        self._buffer = LayerBuffer(self._shape, 0)  # the old memory goes before the new one is asked for
+        self._buffer = LayerBuffer(self._shape, capacity)
+
+    def crop(self, length: int) -> None:
+        """The newest tokens are dropped: ``length`` remain."""
+        self._buffer.crop(length)
+
+    def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
+        """The buffer, if it holds this layer's tokens [0, stop)."""
+        return self._buffer if self._buffer.layer == layer and self._buffer.valid >= stop else None
+
+    def acquire(self, layer: int, store: ResidentStore, length: int) -> None:
+        """Bring a layer's tokens [0, length) to hand."""
+        buffer = self._buffer
+        if buffer.layer != layer:
+            buffer.layer, buffer.valid = layer, 0
+        start = buffer.valid
+        if start >= length:
+            return
+        self._shape.dequantize(store.keys[:, start:length], buffer.keys[:, start:length])
+        self._shape.dequantize(store.values[:, start:length], buffer.values[:, start:length])
+        buffer.valid = length
+
+    def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
+        if self._buffer.layer == layer:
+            self._buffer.take(start, k, v)
+
+
+class Staging:
+    """Two buffers that spilled layers come into, one ahead of the layer that computes.
+
+    Args:
+        shape: of the model.
+        stores: of the spilled layers, by layer.
+    """
+
+    def __init__(self, shape: KvShape, stores: Mapping[int, SlowStore]) -> None:
+        self._shape = shape
+        self._stores = stores
+        self._order = sorted(stores)
+        self._cuda = shape.device.type == "cuda"
+        self._stream: Any = torch.cuda.Stream(shape.device) if self._cuda else None
+        piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
+        self._piece = max(16, piece)
+        self._local = threading.local()
+        self._buffers = [LayerBuffer(shape, 0) for _ in range(min(2, len(self._order)))]
+        self._current = self._buffers[0]
+        self._mover = ThreadPoolExecutor(1, thread_name_prefix="trifold-mover")
+        self.moved_bytes = 0
+        self.waited_s = 0.0
+
+    def reserve(self, capacity: int) -> None:
+        """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""
+        for buffer in self._buffers:
+            self._wait(buffer)
+            buffer.keys = buffer.values = torch.empty(0, device=self._shape.device)
+        self._buffers = [LayerBuffer(self._shape, capacity) for _ in self._buffers]
+        self._current = self._buffers[0]
+
+    def crop(self, length: int) -> None:
+        """The newest tokens are dropped: ``length`` remain."""
+        for buffer in self._buffers:
+            buffer.crop(length)
+
+    def close(self) -> None:
+        """End the thread and give the memory back."""
+        self._mover.shutdown(wait=True, cancel_futures=True)
+        self._buffers = []
+
+    def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
+        """The buffer that a pass attends through now, if it holds this layer's tokens [0, stop)."""
+        buffer = self._current
+        return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
+
+    def acquire(self, layer: int, length: int, committed: int) -> LayerBuffer:
+        """The buffer with a layer's tokens [0, length); begins to fetch the next spilled layer.
+
+        Args:
+            committed: tokens that are in the stores of all layers.
+        """
+        buffer = self._holding(layer)
+        if buffer is None:
+            buffer = self._other()
+            self._begin(buffer, layer, length)
+        self._wait(buffer)
+        if buffer.valid < length:
+            self._begin(buffer, layer, length)
+            self._wait(buffer)
+        self._current = buffer
+        following = self._order[(self._order.index(layer) + 1) % len(self._order)]
+        if self._holding(following) is None:
+            self._begin(self._other(), following, min(length, committed))
+        return buffer
+
+    def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
+        buffer = self._holding(layer)
+        if buffer is not None:
+            buffer.take(start, k, v)
+
+    def _holding(self, layer: int) -> LayerBuffer | None:
+        return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
+
+    def _other(self) -> LayerBuffer:
+        """The buffer that the pass does not attend through."""
+        buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
+        self._wait(buffer)
+        return buffer
+
+    def _begin(self, buffer: LayerBuffer, layer: int, stop: int) -> None:
+        """Let the thread bring the buffer up to ``stop`` tokens of a layer."""
+        if buffer.layer != layer:
+            buffer.layer, buffer.valid = layer, 0
+        if buffer.valid >= stop:
+            return
+        start, buffer.limit = buffer.valid, stop
+        self.moved_bytes += (stop - start) * self._shape.bytes_per_token // self._shape.layers
+        # What the pass has enqueued so far may still read this buffer, or write the rows that are to be moved.
+        before = torch.cuda.current_stream(self._shape.device).record_event() if self._cuda else None
+        buffer.job = self._mover.submit(self._fill, buffer, self._stores[layer], start, stop, before)
+
+    def _wait(self, buffer: LayerBuffer) -> None:
+        job = buffer.job
+        if job is None:
+            return
+        began = time.perf_counter()
+        buffer.job = None
+        try:
+            buffer.valid = min(job.result(), buffer.limit)
+        except BaseException:
+            buffer.layer, buffer.valid = None, 0
+            raise
+        if self._cuda:
+            torch.cuda.current_stream(self._shape.device).wait_event(buffer.filled)
+        self.waited_s += time.perf_counter() - began
+
+    # In the thread ---------------------------------------------------------------------------------------------
+
+    def _fill(self, buffer: LayerBuffer, store: SlowStore, start: int, stop: int, before: Any) -> int:
+        on_stream = torch.cuda.stream(self._stream) if self._cuda else nullcontext()
+        with torch.inference_mode(), on_stream:
+            if before is not None:
+                self._stream.wait_event(before)
+            for first in range(start, stop, self._piece):
+                last = min(stop, first + self._piece)
+                rows, moved = self._row_buffer() if isinstance(store, DiskStore) else (None, None)
+                keys, values = from_rows(self._to_device(store.rows(first, last, rows)))
+                self._shape.dequantize(keys, buffer.keys[:, first:last])
+                self._shape.dequantize(values, buffer.values[:, first:last])
+                if moved is not None:
+                    moved.record(self._stream)
+            if self._cuda:
+                buffer.filled.record(self._stream)
+        return stop
+
+    def _to_device(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.to(self._shape.device, non_blocking=True) if self._cuda else rows
+
+    def _row_buffer(self) -> tuple[torch.Tensor, Any]:
+        """One of the thread's buffers for rows of a file, and the event that says when it may be used again."""
+        buffers = getattr(self._local, "row_buffers", None)
+        if buffers is None:
+            shape = self._shape
+            size = (self._piece, 2, shape.kv_heads, shape.storage_dim)
+            count = 2 if self._cuda else 1
+            buffers = self._local.row_buffers = [
+                (torch.empty(size, dtype=shape.storage_dtype, pin_memory=self._cuda), self._event())
+                for _ in range(count)
+            ]
+        buffers.append(buffers.pop(0))
+        buffer, moved = buffers[-1]
+        if moved is not None:
+            moved.synchronize()
+        return buffer, moved
+
+    def _event(self) -> Any:
+        return torch.cuda.Event() if self._cuda else None

@@ -1,0 +1,226 @@
+"""KV on disk from one start to the next, for a session: books and the turns of chats about them.
+
+``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
+finds what is saved, brings it into the cache, and saves what was added. Without a folder it saves nothing, and
+everything is as if there were no snapshots.
+
+Saved KV is right only for the model that it was computed with. The fingerprints of weights, configuration, tokenizer
+and RoPE are taken from what is loaded, not from files: they are the same however the model came here, and no other
+weights can pass for these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.config import EngineConfig, bytes_of
+from engine.conversation import Conversation, Turn
+from engine.document import Document
+from engine.errors import SnapshotRefused
+from engine.kv.full import FullCache
+from engine.kv.manifest import Identity, Snapshot, ids_hash
+from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, Writer, restore
+from engine.kv.snapshots import SnapshotStore, TurnStore, default_cap
+from engine.model.decoder import Decoder
+from engine.tokenizer import BookTokenizer
+
+# Settings that say where a model came from or how it is run, not what it computes.
+_NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
+# Single values of each tensor that are hashed besides the sum of all its bits.
+_SAMPLES = 1024
+_WORD = 8  # bytes of the integers that are summed
+
+
+@dataclass(frozen=True)
+class Restored:
+    """``tokens`` came from disk; ``refused`` says why something that is there was not used."""
+
+    tokens: int = 0
+    refused: str = ""
+
+
+class KvPersistence:
+    """Snapshots of the books that one session reads, and of their chats.
+
+    Args:
+        config: names the folder and the cap.
+        target: the target model; tokenizer: its tokenizer; full: its cache.
+    """
+
+    def __init__(self, config: EngineConfig, target: Decoder, tokenizer: BookTokenizer, full: FullCache) -> None:
+        self._target, self._tokenizer, self._full = target, tokenizer, full
+        self._store: SnapshotStore | None = None
+        if config.snapshot_folder:
+            folder = Path(config.snapshot_folder)
+            self._store = SnapshotStore(folder, bytes_of(config.snapshot_cap) or default_cap(folder))
+        self.restored = Restored()
+        self._model = ""
+        self._book_writer: SnapshotWriter | None = None
+        self._turn_writers: list[TurnWriter] = []
+
+    def restore(self, document: Document, ids: Sequence[int]) -> Generator[int, None, None]:
+        """Fill the empty cache from the snapshot of a book, if there is one; yields the usable tokens so far.
+
+        ``restored`` says afterwards what came of it.
+        """
+        self.restored = Restored()
+        if self._store is None:
+            return
+        identity = self._identity(document, ids)
+        try:
+            found = self._store.find(identity, ids)
+            if found is None:
+                return
+            for usable in restore(found, self._full):
+                self.restored = Restored(usable)
+                yield usable
+        except SnapshotRefused as error:
+            with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
+                self._store.discard(identity)
+            self.restored = Restored(refused=error.cause)
+
+    def save(self, document: Document, ids: Sequence[int], tokens: int) -> None:
+        """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them."""
+        self.cancel()
+        if self._store is None or tokens == 0 or not document.sha256:  # a text without a file is nobody's to delete
+            return
+        identity = self._identity(document, ids)
+        known: Snapshot | None = None
+        with suppress(SnapshotRefused):
+            known = self._store.find(identity, ids)
+        if known is None or known.tokens < tokens:
+            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, known)
+
+    def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
+        """Append the saved turns of a chat to those in the cache, and tell the conversation.
+
+        After the first that is missing or refused, turns are left for prefill.
+        """
+        store = self._turn_store(chat, talk)
+        position, restored = talk.known(turns), 0
+        if store is None:
+            return Restored()
+        while position < len(turns):
+            turn, start = turns[position], talk.kv_start(position)
+            try:
+                found = store.find(talk.tokens[:start], turn.question, turn.answer)
+                if found is None:
+                    break
+                if max(found.ids) >= self._target.vocabulary:
+                    raise SnapshotRefused("The saved turn has tokens that the model does not know.")
+                self.cancel_beyond(start)
+                self._full.crop(start)
+                for _ in restore(found, self._full):
+                    pass
+            except SnapshotRefused as error:
+                with suppress(OSError):
+                    store.forget(talk.tokens[:start], turn.question, turn.answer)
+                return Restored(restored, error.cause)
+            talk.recall(position, turn, found.ids)
+            restored += len(found.ids) - 1
+            position += 1
+        return Restored(restored)
+
+    def save_turns(self, chat: str, talk: Conversation) -> None:
+        """Begin to write, in the background, the turns of a chat that are not on disk yet."""
+        store = self._turn_store(chat, talk)
+        if store is None or not talk.turns:
+            return
+        store.prepare()
+        starts = [talk.kv_start(position) for position in range(len(talk.turns))]
+        spans = [
+            TurnSpan(held.turn.question, held.turn.answer, start, held.stop - 1)
+            for start, held in zip(starts, talk.turns, strict=True)
+        ]
+        self._turn_writers = [writer for writer in self._turn_writers if not writer.finish(0)]
+        after: Writer | None = self._turn_writers[-1] if self._turn_writers else self._book_writer
+        self._turn_writers.append(TurnWriter(store, self._full, list(talk.tokens), spans, after))
+
+    def cancel_beyond(self, length: int) -> None:
+        """Stop writing turns that end after ``length`` tokens, before the cache is cropped to them."""
+        for writer in self._turn_writers:
+            if writer.stop > length:
+                writer.cancel()
+
+    def cancel(self) -> None:
+        """Stop writing, before the cache is emptied."""
+        self.cancel_beyond(0)
+        self._turn_writers = []
+        if self._book_writer is not None:
+            self._book_writer.cancel()
+            self._book_writer = None
+
+    def finish(self, timeout: float | None = None) -> str:
+        """Wait until what was begun is written; what went wrong, as a sentence, or nothing."""
+        until = None if timeout is None else time.monotonic() + timeout
+        writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
+        for writer in writers:
+            if not writer.finish(None if until is None else max(0.0, until - time.monotonic())):
+                return ""
+        return next((str(writer.error) for writer in writers if writer.error), "")
+
+    def _turn_store(self, chat: str, talk: Conversation) -> TurnStore | None:
+        """The store of a chat's turns; None without a name, or without a saved book that they would follow."""
+        if self._store is None or not chat or not talk.document.sha256:
+            return None
+        return TurnStore(self._store, self._identity(talk.document, talk.book.ids).folder, chat)
+
+    def _identity(self, document: Document, ids: Sequence[int]) -> Identity:
+        self._model = self._model or model_fingerprint(self._target)
+        shape = self._full.shape
+        return Identity(
+            book=document.sha256,
+            ids=ids_hash(ids),
+            model=self._model,
+            tokenizer=vocabulary_fingerprint(self._tokenizer.vocabulary),
+            rope=rope_settings(self._target),
+            dtype=shape.kind,
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+        )
+
+
+def model_fingerprint(decoder: Decoder) -> str:
+    """SHA-256 over the configuration and, of every tensor of weights, name, kind, the sum of its bits and samples."""
+    digest = hashlib.sha256(json.dumps(_meaning(decoder.config.to_dict()), sort_keys=True, default=str).encode())
+    with torch.inference_mode():
+        for name, weights in sorted(decoder.model.named_parameters()):
+            digest.update(f"{name} {tuple(weights.shape)} {weights.dtype} {_bits(weights)}".encode())
+            flat = weights.flatten()
+            sample = flat[:: max(1, flat.numel() // _SAMPLES)].contiguous().cpu()
+            digest.update(sample.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
+    """SHA-256 over every token and its id."""
+    return hashlib.sha256(json.dumps(sorted(vocabulary.items())).encode()).hexdigest()
+
+
+def rope_settings(decoder: Decoder) -> str:
+    """RoPE's parameters in one line; with the window where the frequencies depend on it."""
+    config = decoder.config
+    parameters = dict(getattr(config, "rope_parameters", None) or {})
+    if decoder.rope_depends_on_window:
+        parameters["window"] = decoder.window
+    return json.dumps(parameters, sort_keys=True, default=str)
+
+
+def _meaning(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _NOT_ABOUT_VALUES}
+
+
+def _bits(weights: torch.Tensor) -> int:
+    flat = weights.detach().contiguous().view(torch.uint8).flatten()
+    whole = flat.numel() // _WORD * _WORD
+    return int(flat[:whole].view(torch.int64).sum()) + int(flat[whole:].sum())

@@ -1,0 +1,337 @@
+"""The retrieval cache: a budget of chunks per layer and KV head, picked by score, plus everything recent.
+
+The context is cut at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens compete for ``num_slots``
+slots, a number that may grow with the context, by the scores of a ``SelectionPolicy``; the first tokens, the attention
+sinks, are always held. From ``boundary`` on everything is held: the tail. The selection can only change speed, never
+the answer: the full cache checks every token.
+
+Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
+stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
+what this level itself computed until ``copy_from_full`` replaces it by the full cache's exact KV.
+
+Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
+refreshed by the verification pass, which copies only the chunks that changed; the budget may be a share of the context;
+on a processor the mean keys are quantized.
+
+At the end of the file: what a pass over the full cache may do for the selection with its queries (``full.Observer``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from engine.kv.selection import (
+    PROMPT_QUERIES,
+    VERIFY_QUERIES,
+    KeyIndex,
+    MeanKeyAttention,
+    SelectionPolicy,
+    choose,
+    exchanged,
+    newest_spaced,
+    num_sinks,
+)
+from engine.model import attention
+
+if TYPE_CHECKING:
+    from engine.kv.full import FullCache
+    from engine.model.graphs import Replays
+
+
+class RetrievalCache:
+    """Chosen chunks and the tail of one full cache.
+
+    Args:
+        full: the cache that it mirrors.
+        budget: tokens of chosen chunks per layer and KV head.
+        chunk_size: tokens in a chunk.
+        tail: most tokens that the tail may hold.
+        share: the budget is one in ``share`` of the tokens before the boundary where that is more; 0 keeps to it.
+        most: tokens of chosen chunks that a share may come to.
+        policy: scores the chunks.
+    """
+
+    def __init__(
+        self,
+        full: FullCache,
+        budget: int,
+        chunk_size: int,
+        tail: int,
+        share: int = 0,
+        most: int = 0,
+        policy: SelectionPolicy | None = None,
+    ) -> None:
+        shape = full.shape
+        self.full = full
+        self._policy = policy or MeanKeyAttention()
+        self.chunk_size = chunk_size
+        self._budget, self._share = budget, share
+        self._most = max(budget, min(most, full.limit // share)) if share else budget
+        self.tail_capacity = tail
+        self.boundary = 0
+        self.length = 0
+        self.num_exact = 0
+        """Tokens up to which the tail is the full cache's KV; newer ones were computed at this level."""
+        size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
+        self._keys = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._values = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        self._index = self._new_index()
+        self._slots: list[torch.Tensor | None] = [None] * shape.layers
+        self._scores: torch.Tensor | None = None
+        self.replays: Replays | None = None
+        """Recorded passes over these buffers; None runs every pass anew."""
+
+    def _new_index(self) -> list[KeyIndex]:
+        """An empty index of mean keys for every layer."""
+        shape, size = self.full.shape, self.chunk_size
+        return [KeyIndex(shape, size, partial(self.full.keys, layer)) for layer in range(shape.layers)]
+
+    def index_layer(self, layer: int, length: int) -> None:
+        """A spilled layer is on the device with ``length`` committed tokens (``full.on_hand``): its mean keys cost
+        nothing now."""
+        self._index[layer].reach(length // self.chunk_size)
+
+    @property
+    def num_slots(self) -> int:
+        """Chunks that are chosen, if there are enough. Constant between two ``reselect``."""
+        share = self.boundary // self._share if self._share else 0
+        return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
+
+    @property
+    def selected(self) -> int:
+        """Tokens of chosen chunks that the buffers hold."""
+        return min(self.num_slots, self.boundary // self.chunk_size) * self.chunk_size
+
+    @property
+    def held(self) -> int:
+        """Tokens in the cache: chosen chunks and tail."""
+        return self.selected + self.length - self.boundary
+
+    def reset(self) -> None:
+        """Forget everything, the index of mean keys too: for another book."""
+        self.boundary = self.length = self.num_exact = 0
+        self._index = self._new_index()
+        self._slots = [None] * len(self._slots)
+        self._scores = None
+
+    def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
+        """Choose for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
+
+        The tail becomes the full cache's tokens from the (chunk-aligned) boundary on.
+        """
+        self.boundary = boundary // self.chunk_size * self.chunk_size
+        self.length = self.num_exact = self.boundary
+        self._slots = [None] * len(self._slots)
+        self.begin_scores()
+        for layer, q in enumerate(queries):
+            self.select(layer, q[:, :, -PROMPT_QUERIES:], scaling, PROMPT_QUERIES)
+        self.copy_from_full(self.full.length)
+
+    def copy_from_full(self, length: int) -> None:
+        """Make the tail the full cache's KV up to ``length`` tokens, and drop anything newer."""
+        start, offset = self.num_exact, self.selected - self.boundary
+        if start < length:
+            for layer in range(self.full.shape.layers):
+                self._keys[layer][:, offset + start : offset + length] = self.full.keys(layer, start, length)
+                self._values[layer][:, offset + start : offset + length] = self.full.values(layer, start, length)
+        self.length = self.num_exact = length
+
+    def crop(self, length: int) -> None:
+        """Drop the newest tokens so that ``length`` remain."""
+        if not self.boundary <= length <= self.length:
+            raise ValueError(f"cannot crop a retrieval cache of {self.boundary}..{self.length} tokens to {length}")
+        self.length = length
+        self.num_exact = min(self.num_exact, length)
+
+    def extend(self) -> RetrievalPass:
+        """The view that one forward pass of new tokens attends through."""
+        return RetrievalPass(self)
+
+    def extend_at(self, place: torch.Tensor, count: int) -> FixedRetrievalPass:
+        """The same view, of tokens the first of which stands behind ``place`` (1,) held ones: nothing in it depends on
+        how much is held. There must be room, and ``zero`` must have been called once."""
+        return FixedRetrievalPass(self, place, count)
+
+    def zero(self) -> None:
+        """Leave nothing in unused memory that is not a number: a pass of fixed shape multiplies it by zero."""
+        for values in self._values:
+            values.zero_()
+
+    def advance(self, count: int) -> None:
+        """Count tokens as stored, once every layer has written them."""
+        self.length += count
+
+    def free_slots(self) -> int:
+        """Tokens that the tail can still take."""
+        return self.tail_capacity - (self.length - self.boundary)
+
+    def begin_scores(self) -> None:
+        """Start a new sum of chunk scores; every ``score`` adds to it."""
+        self._scores = None
+
+    def chunk_scores(self) -> torch.Tensor | None:
+        """Scores of the chunks before the boundary (chunks,), summed over layers and heads since ``begin_scores``.
+
+        The sinks are left out: they draw attention whatever they say.
+        """
+        return self._scores
+
+    def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> torch.Tensor | None:
+        """Scores (kv_heads, chunks) by at most ``most`` of the queries q (1, heads, n, head_dim), which
+        ``chunk_scores`` sums up; None where no chunk lies before the boundary."""
+        chunks = self.boundary // self.chunk_size
+        if chunks == 0:
+            return None
+        scores = self._policy.score(newest_spaced(q, most), self._index[layer], chunks, scaling)
+        total = scores.sum(dim=0)
+        total[: num_sinks(self.num_slots, self.chunk_size)] = 0
+        self._scores = total if self._scores is None else self._scores + total
+        return scores
+
+    def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> None:
+        """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
+        scores = self.score(layer, q, scaling, most)
+        if scores is not None:
+            self._place(layer, choose(scores, self.num_slots, self.chunk_size), scores.shape[1])
+
+    def forget_after(self, length: int) -> None:
+        """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""
+        for index in self._index:
+            index.forget_after(length // self.chunk_size)
+
+    def _place(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
+        """Bring the chosen chunks (kv_heads, slots) into the buffers; chunks already there stay where they are."""
+        before = self._slots[layer]
+        if before is not None and before.shape == chosen.shape:
+            chosen = exchanged(before, chosen, chunks)
+        self._slots[layer] = chosen = chosen.clone()
+        if before is not None and before.shape == chosen.shape and self._only_changes(layer, chunks):
+            heads, places = (chosen != before).nonzero(as_tuple=True)
+        else:
+            kv_heads, count = chosen.shape
+            heads = torch.arange(kv_heads, device=chosen.device).repeat_interleave(count)
+            places = torch.arange(count, device=chosen.device).repeat(kv_heads)
+        self._copy(layer, heads, places, chosen[heads, places])
+
+    def _only_changes(self, layer: int, chunks: int) -> bool:
+        """Whether only chunks that changed are copied. Finding them is a wait for a GPU, where copying all of a layer
+        that is at hand takes a moment."""
+        return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
+
+    def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
+        size = self.chunk_size
+        found = self.full.gather(layer, heads, chunks, size)
+        for mine, source in zip((self._keys[layer], self._values[layer]), found, strict=True):
+            target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
+            target[heads, places] = source
+
+    def _parts(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._keys[layer], self._values[layer]
+
+
+class RetrievalPass:
+    """One forward pass of new tokens over the chosen chunks and the tail. Implements ``attention.KeyValues``."""
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        self._start = cache.held
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self._cache._parts(layer)
+        start, stop = self._start, self._start + q.shape[2]
+        keys[:, start:stop] = k[0]
+        values[:, start:stop] = v[0]
+        return attention.attend_newest(q, keys[:, :stop].unsqueeze(0), values[:, :stop].unsqueeze(0), scaling)
+
+
+class FixedRetrievalPass:
+    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place."""
+
+    def __init__(self, cache: RetrievalCache, place: torch.Tensor, count: int) -> None:
+        self._cache = cache
+        self._places = place + torch.arange(count, device=place.device)
+        size = cache._keys[0].shape[1]
+        self._seen = torch.arange(size, device=place.device) <= self._places[:, None]
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self._cache._parts(layer)
+        keys.index_copy_(1, self._places, k[0])
+        values.index_copy_(1, self._places, v[0])
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)
+
+
+class VerifyObserver(Protocol):
+    """A ``full.Observer`` of a verification: what its queries are used for, and what follows."""
+
+    @property
+    def renews_selection(self) -> bool:
+        """Whether the selection is another one afterwards."""
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
+
+    def finish(self) -> None:
+        """The round's tokens have been committed."""
+
+
+class SelectionRefresh:
+    """Chooses each layer's chunks by the queries of the pass that runs."""
+
+    renews_selection = True
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        cache.begin_scores()
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        self._cache.select(layer, q, scaling)
+
+    def finish(self) -> None:
+        pass
+
+
+class ChunkScoring:
+    """Only scores: which chunks the pass that runs reads, for the reader to see."""
+
+    renews_selection = False
+
+    def __init__(self, cache: RetrievalCache) -> None:
+        self._cache = cache
+        cache.begin_scores()
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        self._cache.score(layer, q, scaling)
+
+    def finish(self) -> None:
+        pass
+
+
+class QueryRecorder:
+    """Keeps each layer's newest queries, over several passes, for a selection made afterwards."""
+
+    def __init__(self, layers: int, keep: int = PROMPT_QUERIES) -> None:
+        self._keep = keep
+        self.queries: list[torch.Tensor] = [torch.empty(0)] * layers
+        self.scaling = 1.0
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        kept = self.queries[layer]
+        joined = torch.cat([kept, q], dim=2) if kept.numel() and q.shape[2] < self._keep else q
+        self.queries[layer] = joined[:, :, -self._keep :].clone()
+        self.scaling = scaling
+
+
+class Reselection(QueryRecorder):
+    """Moves the boundary to ``recent`` tokens before the end of the context, and chooses for it by the queries of the
+    pass that runs."""
+
+    renews_selection = True
+
+    def __init__(self, cache: RetrievalCache, recent: int) -> None:
+        super().__init__(cache.full.shape.layers)
+        self._cache, self._recent = cache, recent
+
+    def finish(self) -> None:
+        self._cache.reselect(max(0, self._cache.full.length - self._recent), self.queries, self.scaling)

@@ -1,0 +1,162 @@
+"""Which chunks of the context a retrieval cache holds: the policy that scores them, and the index of mean keys.
+
+To try another scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``. It
+can only change speed, never the answer: the full cache checks every token.
+
+A chunk is ``chunk_size`` neighbouring tokens; its mean key represents it. The finer the chunks, the more a single sharp
+key shows in the mean of its chunk, and the more memory the index takes: half of the keys at 2, an eighth at 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from engine.kv.shape import KvShape, quantize_symmetric
+
+# The query budget: newest positions of a prompt that score where a selection is made from nothing (older ones bring no
+# more of what the answer needs, and sometimes crowd it out), and positions of one verification, evenly spread over it
+# (neighbours in a text look at the same places).
+PROMPT_QUERIES, VERIFY_QUERIES = 16, 4
+
+# First tokens of a context that draw attention whatever they say.
+_SINKS = 8
+# Copying an answer out of the book moves forward through it, so a chunk lends part of its score to the ones after it.
+_FORWARD_REACH = 32  # tokens
+_FORWARD_DECAY = 0.7  # over _FORWARD_STEP tokens
+_FORWARD_STEP = 8
+# Of the scales of quantized mean keys, and of the queries that are multiplied with them: what torch's kernel takes.
+_SCALE_DTYPE = torch.bfloat16
+# Mean keys by which the index grows at once.
+_GROWTH = 512
+
+
+class SelectionPolicy(Protocol):
+    """Scores chunks; the cache holds those with the highest scores, beside the attention sinks."""
+
+    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
+        """Scores (kv_heads, num_chunks) of a layer's first chunks, not negative; also shown, by page, to the reader.
+
+        Args:
+            queries: (1, heads, n, head_dim), n within the query budget, the newest last.
+            keys: mean keys of the layer's chunks (``KeyIndex.products``); computed only if they are asked for.
+            scaling: of the attention.
+        """
+
+
+class MeanKeyAttention:
+    """The attention that the queries pay to the mean keys, averaged over the GQA group and over the queries.
+
+    Source: TriForce (arXiv 2404.11912), section 4.1, there with one query.
+    """
+
+    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
+        rows = (queries * scaling).unflatten(1, (keys.kv_heads, -1)).flatten(2, 3)[0]
+        return torch.softmax(keys.products(rows, num_chunks), dim=-1, dtype=torch.float32).mean(dim=1)
+
+
+def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tensor:
+    """The ``num_slots`` chunks (kv_heads, num_slots) with the highest scores (kv_heads, chunks), sinks among them."""
+    kv_heads, chunks = scores.shape
+    if chunks <= num_slots:
+        return torch.arange(chunks, device=scores.device).expand(kv_heads, chunks)
+    spread = spread_forward(scores, chunk_size)
+    spread[:, : num_sinks(num_slots, chunk_size)] = torch.inf
+    return spread.topk(num_slots, dim=-1, sorted=False).indices
+
+
+def num_sinks(num_slots: int, chunk_size: int) -> int:
+    """Chunks that hold the attention sinks; at most half of the slots."""
+    return max(1, min(_SINKS // chunk_size, num_slots // 2))
+
+
+def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
+    """At most ``most`` of the positions of q (1, heads, n, head_dim), evenly spread, the newest among them."""
+    count = q.shape[2]
+    if count <= most:
+        return q
+    return q[:, :, [count - 1 - number * (count - 1) // (most - 1) for number in range(most)]]
+
+
+def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
+    """Let every chunk (kv_heads, chunks) lend a decaying part of its score to the few chunks after it."""
+    decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
+    reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
+    while held < wanted:  # the maximum over ``held`` chunks, and the same one moved on, give that over twice as many
+        step = min(held, wanted - held)
+        further = reach.clone()
+        torch.maximum(reach[:, step:], reach[:, :-step] * decay**step, out=further[:, step:])
+        reach, held = further, held + step
+    return reach
+
+
+def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
+    """The slots (kv_heads, count) with chunks that are no longer ``chosen`` (kv_heads, count) replaced by new ones; all
+    others stay where they are. No host sync."""
+    none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
+    leaves = ~none.scatter(1, chosen, True).gather(1, slots)
+    comes = ~none.scatter(1, slots, True).gather(1, chosen)
+    # Per head the freed slots and the new chunks are equal in number: with both put first, they pair up.
+    free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
+    taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
+    return slots.scatter(1, free, taken)
+
+
+class KeyIndex:
+    """Mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and kept.
+
+    Scoring costs what reading them costs. On a processor they are kept in 8 bits, each with a scale of its own, and
+    torch's product with 8-bit weights reads them as they are: a quarter of the time and of the memory.
+
+    Args:
+        chunk_size: tokens in a chunk.
+        source: keys (kv_heads, stop - start, head_dim) of tokens [start, stop); read when chunks are asked for that
+            are not there yet.
+    """
+
+    def __init__(
+        self, shape: KvShape, chunk_size: int = 1, source: Callable[[int, int], torch.Tensor] | None = None
+    ) -> None:
+        self.count, self.kv_heads = 0, shape.kv_heads
+        self._chunk_size, self._source = chunk_size, source
+        self._quantized = shape.index_is_quantized
+        dtype = torch.int8 if self._quantized else shape.dtype
+        self._means = torch.empty(self.kv_heads, 0, shape.head_dim, dtype=dtype, device=shape.device)
+        self._scales = torch.empty(self.kv_heads, 0, dtype=_SCALE_DTYPE, device=shape.device)
+
+    def forget_after(self, count: int) -> None:
+        """Keep at most the first ``count``: the tokens of the others are about to be replaced."""
+        self.count = min(self.count, count)
+
+    def reach(self, count: int) -> None:
+        """See that there are ``count``; only new ones are computed."""
+        if self._source is not None and self.count < count:
+            self.extend(self._source(self.count * self._chunk_size, count * self._chunk_size), self._chunk_size)
+
+    def extend(self, keys: torch.Tensor, chunk_size: int) -> None:
+        """Add the chunks of keys (kv_heads, chunks * chunk_size, head_dim) that follow the known ones."""
+        fresh = keys.unflatten(1, (-1, chunk_size)).mean(dim=2)
+        count = self.count + fresh.shape[1]
+        if count > self._means.shape[1]:
+            self._means, self._scales = (self._grown(old, count + _GROWTH) for old in (self._means, self._scales))
+        if self._quantized:
+            self._means[:, self.count : count], scales = quantize_symmetric(fresh, _SCALE_DTYPE)
+            self._scales[:, self.count : count] = scales.squeeze(-1)
+        else:
+            self._means[:, self.count : count] = fresh
+        self.count = count
+
+    def _grown(self, old: torch.Tensor, capacity: int) -> torch.Tensor:
+        new = old.new_empty(old.shape[0], capacity, *old.shape[2:])
+        new[:, : self.count] = old[:, : self.count]
+        return new
+
+    def products(self, rows: torch.Tensor, count: int) -> torch.Tensor:
+        """Of rows (kv_heads, n, head_dim) with the first ``count`` mean keys: (kv_heads, n, count)."""
+        self.reach(count)
+        if not self._quantized:
+            return rows @ self._means[:, :count].transpose(1, 2)
+        per_head = zip(rows.to(_SCALE_DTYPE).contiguous(), self._means[:, :count], self._scales[:, :count], strict=True)
+        return torch.stack([torch._weight_int8pack_mm(row, levels, scales) for row, levels, scales in per_head])

@@ -1,0 +1,331 @@
+"""The folder of snapshots: saved KV of books and of chats about them, so that opening a book again takes what reading
+its bytes takes.
+
+    <folder>/<book>-<identity>/                       a reading: snapshot.json and shards for runs of tokens
+    <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
+
+A reading is written under a temporary name, synced and renamed, so it is there whole or not at all; so is a turn, and
+writing a turn never touches the reading. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
+and deletion. ``TurnStore`` finds a turn by the very tokens before it and by its words, so the branches of a chat lie
+side by side, each behind its own past. Turns are deleted with their chat and with the book; a turn that is still to be
+written then finds no place any more. The contents of shards are the matter of ``engine.kv.snapshot_io``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from engine.errors import ResourceError, SnapshotRefused
+from engine.kv.manifest import (
+    BOOK_DIGITS,
+    MANIFEST,
+    Identity,
+    SavedTurn,
+    Shard,
+    Snapshot,
+    check_identity,
+    ids_hash,
+    read_manifest,
+    read_turn_manifest,
+    sha256,
+    sync_folder,
+    write_manifest,
+    write_turn_manifest,
+)
+
+CHATS = ".chats"
+"""Suffix of the folder with the turns about a reading, chat by chat."""
+
+# Disk that is always left free for everything else.
+_SPARE_BYTES = 2_000_000_000
+_PARTIAL, _STALE = ".partial-", ".stale-"
+# Digits of a hash that name the folder of a chat and that of a turn.
+_CHAT_DIGITS, _TURN_DIGITS = 32, 32
+
+
+class SnapshotStore:
+    """Args:
+    folder: of all snapshots; made on first use.
+    cap: bytes that all of them may take together.
+    """
+
+    def __init__(self, folder: Path, cap: int) -> None:
+        self.folder = folder
+        self.cap = cap
+
+    def find(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
+        """The snapshot of a book, or None if there is none.
+
+        Raises:
+            SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
+        """
+        folder = self.folder / identity.folder
+        if not folder.is_dir():
+            return None
+        snapshot = read_manifest(folder)
+        check_identity(snapshot.identity, identity)
+        if snapshot.tokens > len(ids) or snapshot.prefix != ids_hash(ids[: snapshot.tokens]):
+            raise SnapshotRefused("The saved reading is of another text.")
+        mark_used(folder / MANIFEST)
+        return snapshot
+
+    def begin(self, identity: Identity, needed: int) -> Path:
+        """A temporary folder for a new snapshot of about ``needed`` bytes; frees space for it first.
+
+        Raises:
+            ResourceError: it is larger than the cap, or the disk is too full.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own = self.folder / identity.folder  # makes way for the new one, and does not count
+        self.free_space(needed, keep=(own,), less=_size(own))
+        partial = self.folder / partial_name(identity.folder)
+        partial.mkdir()
+        return partial
+
+    def commit(self, partial: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+        """Write the manifest, sync and give the folder its name; an older snapshot of the same makes way."""
+        write_manifest(partial, identity, ids, shards)
+        sync_folder(partial)
+        folder = self.folder / identity.folder
+        self.remove(folder)
+        os.rename(partial, folder)
+        sync_folder(self.folder)
+
+    def abandon(self, partial: Path) -> None:
+        """Delete a snapshot that was begun."""
+        shutil.rmtree(partial, ignore_errors=True)
+
+    def discard(self, identity: Identity) -> None:
+        """Delete the snapshot of exactly this."""
+        self.remove(self.folder / identity.folder)
+
+    def forget(self, book: str) -> None:
+        """Delete everything saved of a book, by the SHA-256 of its file; what is being written of it too."""
+        name = book[:BOOK_DIGITS]
+        for entry in _folders(self.folder):
+            if entry.name.removeprefix(_PARTIAL).startswith(name):
+                self.remove(entry)
+
+    def forget_chat(self, chat: str) -> None:
+        """Delete all turns of a chat; what is being written of it too."""
+        for chats in self._chats():
+            self.remove(chats / chat_folder(chat))
+            with suppress(OSError):  # other chats are in it
+                chats.rmdir()
+
+    def size_of(self, book: str) -> int:
+        """Bytes saved of a book and of the chats about it, by the SHA-256 of its file."""
+        return sum(_size(entry) for entry in self._whole() if entry.name.startswith(book[:BOOK_DIGITS]))
+
+    def used(self) -> int:
+        """Bytes that whole snapshots and their turns take."""
+        return sum(_size(entry) for entry in self._whole())
+
+    def free_space(self, needed: int, keep: Sequence[Path], less: int = 0) -> None:
+        """Delete the least recently used until ``needed`` bytes have a place.
+
+        Args:
+            keep: folders of readings and chats that stay.
+            less: bytes of what is there that do not count.
+
+        Raises:
+            ResourceError: they have no place even so.
+        """
+        self._sweep()
+        if needed > self.cap:
+            raise ResourceError(
+                f"Keeping this reading takes {needed / 1e9:.1f} GB, and {self.cap / 1e9:.1f} GB are allowed.",
+                "Raise --snapshot-cap to keep it.",
+            )
+        while self.used() - less + needed > self.cap or self._free() - needed < _SPARE_BYTES:
+            oldest = min((unit for unit in self._units() if unit not in keep), key=_last_used, default=None)
+            if oldest is None:
+                raise ResourceError(
+                    f"Keeping this reading takes {needed / 1e9:.1f} GB more, and the disk has {self._free() / 1e9:.1f} "
+                    f"GB free and {self.cap / 1e9:.1f} GB are allowed.",
+                    "Free some space or raise --snapshot-cap to keep it.",
+                )
+            self.remove(oldest)
+
+    def remove(self, folder: Path) -> None:
+        """Take a folder out of sight in one step, then delete it: no half of it is ever found."""
+        stale = self.folder / f"{_STALE}{secrets.token_hex(8)}"
+        with suppress(FileNotFoundError):
+            os.rename(folder, stale)
+        shutil.rmtree(stale, ignore_errors=True)
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self.folder).free
+
+    def _whole(self) -> list[Path]:
+        return [entry for entry in _folders(self.folder) if not entry.name.startswith(".")]
+
+    def _chats(self) -> list[Path]:
+        return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
+
+    def _units(self) -> Iterator[Path]:
+        """What can be deleted by itself: readings and chats."""
+        for entry in self._whole():
+            if entry.name.endswith(CHATS):
+                yield from _folders(entry)
+            else:
+                yield entry
+
+    def _sweep(self) -> None:
+        """Delete what writers that are gone have left behind."""
+        for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
+            for entry in _folders(place):
+                left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))
+                if left or entry.name.startswith(_STALE):
+                    shutil.rmtree(entry, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class TurnStore:
+    """The turns of one chat about one reading of a book.
+
+    Args:
+        store: that holds the reading.
+        reading: name of the reading's folder (``Identity.folder``).
+        chat: what the chat is called; only this name finds its turns.
+    """
+
+    store: SnapshotStore
+    reading: str
+    chat: str
+
+    @property
+    def folder(self) -> Path:
+        return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
+
+    def find(self, before: Sequence[int], question: str, answer: str) -> SavedTurn | None:
+        """The turn with these words behind the tokens ``before``, or None if there is none.
+
+        Raises:
+            SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
+        """
+        folder = self._place(before, question, answer)
+        if not folder.is_dir():
+            return None
+        found = read_turn_manifest(folder, self.reading, before)
+        self._mark_used()
+        return found
+
+    def holds(self, before: Sequence[int], question: str, answer: str) -> bool:
+        """Whether there is such a turn, whole or not."""
+        return self._place(before, question, answer).is_dir()
+
+    def prepare(self) -> None:
+        """Make the place for the chat's turns. Nothing else does: what comes after its deletion is not saved."""
+        with suppress(OSError):  # then writing says what is wrong
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, needed: int) -> Path:
+        """A temporary folder for a turn of about ``needed`` bytes; frees space for it first.
+
+        Raises:
+            ResourceError: there is no space.
+            OSError: the chat or the book's reading has been deleted: a turn is nothing without them.
+        """
+        reading = self.store.folder / self.reading
+        os.stat(reading / MANIFEST)
+        self.store.free_space(needed, keep=(reading, self.folder))
+        partial = self.folder / partial_name("turn")
+        partial.mkdir()
+        self._mark_used()
+        return partial
+
+    def commit(self, partial: Path, ids: Sequence[int], question: str, answer: str, shards: Sequence[Shard]) -> None:
+        """Write the manifest, sync and give the folder its name.
+
+        Args:
+            ids: of the whole context up to the turn's last token.
+        """
+        write_turn_manifest(partial, self.reading, ids, shards)
+        sync_folder(partial)
+        place = self._place(ids[: shards[0].start], question, answer)
+        if not place.is_dir():
+            os.rename(partial, place)
+            sync_folder(self.folder)
+
+    def forget(self, before: Sequence[int], question: str, answer: str) -> None:
+        """Delete a turn, such as one that turned out to be damaged."""
+        self.store.remove(self._place(before, question, answer))
+
+    def _mark_used(self) -> None:
+        """The chat, and the reading that is of use to it."""
+        mark_used(self.folder)
+        mark_used(self.store.folder / self.reading / MANIFEST)
+
+    def _place(self, before: Sequence[int], question: str, answer: str) -> Path:
+        words = json.dumps([ids_hash(before), question, answer])
+        return self.folder / sha256(words.encode())[:_TURN_DIGITS]
+
+
+def default_cap(folder: Path) -> int:
+    """The default cap in bytes: a quarter of the free disk, within 1 to 100 GB."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return int(min(100e9, max(1e9, shutil.disk_usage(existing).free / 4)))
+
+
+def partial_name(name: str) -> str:
+    """A temporary name for a folder that this process writes."""
+    return f"{_PARTIAL}{name}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def chat_folder(chat: str) -> str:
+    """Name of the folder of a chat, whatever the chat is called."""
+    return sha256(chat.encode("utf-8", "surrogatepass"))[:_CHAT_DIGITS]
+
+
+def mark_used(path: Path) -> None:
+    """What is used now goes last. A folder that cannot be written to can still be read."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def _folders(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return [entry for entry in folder.iterdir() if entry.is_dir()]
+    return []
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below a folder; deleted ones meanwhile count nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
+    return total
+
+
+def _last_used(unit: Path) -> float:
+    """When a reading (by its manifest) or a chat (by its folder) was last used."""
+    for path in (unit / MANIFEST, unit):
+        with suppress(OSError):
+            return path.stat().st_mtime
+    return -math.inf
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return psutil.pid_exists(process)
+    except OverflowError:  # no process has a number of this length
+        return False
+
+
+def _writer(partial: Path) -> int:
+    """Process id in the name of a temporary folder; one that no process has if the name is odd."""
+    number = partial.name.split("-")[-2:][0]
+    return int(number) if number.isdecimal() else -1

@@ -1,0 +1,160 @@
+"""The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
+
+Axis order (kv_heads, slot, head_dim) per layer. Keys are stored BEFORE RoPE and rotated by their slot, so positions
+count inside the cache and a draft model with a short context serves a long one. A rotated copy is kept and renewed only
+when slots move. Oldest tokens are evicted in ``settle`` alone, which looks only at the committed length: cropping
+speculated tokens and growing again gives the same cache as never having grown. Newest tokens can be cropped back to the
+length at the last ``settle``.
+
+Which tokens are held (length n, window w): the sinks, and at least the w newest; up to ``slack`` older ones more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.kv.shape import KvShape
+from engine.model import attention
+
+Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(x (1, heads, n, head_dim), slots (n,)) -> x rotated by RoPE at these positions."""
+
+
+class StreamingCache:
+    """KV of the sinks and the recent window.
+
+    Args:
+        shape: of the draft model.
+        num_sink_tokens, window_size: tokens that are always held, from the start and from the end of the context.
+        slack: tokens that may be added between two evictions; at least the longest speculation.
+        rotate: RoPE of the draft model.
+    """
+
+    def __init__(self, shape: KvShape, num_sink_tokens: int, window_size: int, slack: int, rotate: Rotate) -> None:
+        self.shape = shape
+        self.num_sink_tokens = num_sink_tokens
+        self.window_size = window_size
+        self._slack = slack
+        self._rotate = rotate
+        # Committed overhang (< slack) plus one speculation (<= slack).
+        self.capacity = num_sink_tokens + window_size + 2 * slack
+        size = (shape.layers, shape.kv_heads, self.capacity, shape.head_dim)
+        self._raw, self._rotated, self._values = (
+            torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(3)
+        )
+        self.length = 0
+        self._floor = 0
+        self._evicted = 0
+
+    @property
+    def held(self) -> int:
+        """Tokens in the cache."""
+        return self.length - self._evicted
+
+    def reset(self) -> None:
+        """Forget everything: equal to a new cache."""
+        self.length = 0
+        self._floor = 0
+        self._evicted = 0
+
+    def crop(self, length: int) -> None:
+        """Drop the newest tokens so that the context counts ``length``."""
+        if not self._floor <= length <= self.length:
+            raise ValueError(f"cannot crop a streaming cache of {self.length} tokens to {length}")
+        self.length = length
+
+    def settle(self) -> None:
+        """Evict the oldest tokens, a whole ``slack`` at a time, once the committed context has outgrown the window."""
+        sinks = self.num_sink_tokens
+        self._floor = self.length
+        target = max(0, (self.length - sinks - self.window_size) // self._slack * self._slack)
+        count = target - self._evicted
+        if count <= 0:
+            return
+        held = self.held
+        for store in (self._raw, self._values):
+            store[:, :, sinks : held - count] = store[:, :, sinks + count : held].clone()
+        self._evicted = target
+        self._renew()
+
+    def skip(self, count: int) -> None:
+        """Count tokens of the context that are never shown to the draft: right after the sinks, before the window."""
+        if self.length != self.num_sink_tokens:
+            raise ValueError("tokens can be skipped only right after the sinks")
+        if count % self._slack:
+            raise ValueError(f"tokens are skipped in multiples of {self._slack}")
+        self.length += count
+        self._evicted += count
+
+    def _renew(self) -> None:
+        slots = torch.arange(self.held, device=self.shape.device)
+        raw = self._raw[:, :, : self.held].flatten(0, 1).unsqueeze(0)
+        self._rotated[:, :, : self.held] = self._rotate(raw, slots)[0].unflatten(
+            0, (self.shape.layers, self.shape.kv_heads)
+        )
+
+    def extend(self, count: int) -> StreamingPass:
+        """The view that one forward pass of ``count`` new tokens attends through."""
+        if self.held + count > self.capacity:
+            raise ValueError(f"{count} tokens do not fit beside {self.held} in {self.capacity} slots")
+        return StreamingPass(self, self.held, count)
+
+    def extend_at(self, place: torch.Tensor, count: int) -> FixedStreamingPass:
+        """The same view, of tokens whose first slot ``place`` (1,) says: nothing in it depends on ``held``.
+
+        There must be free slots, and ``zero`` must have been called once.
+        """
+        return FixedStreamingPass(self, place, count)
+
+    def zero(self) -> None:
+        """Leave nothing in unused slots that is not a number: a pass of fixed shape multiplies it by zero."""
+        self._values.zero_()
+
+    def advance(self, count: int) -> None:
+        """Count tokens as stored, once every layer has written them."""
+        self.length += count
+
+    def free_slots(self) -> int:
+        """Slots for tokens before the next ``settle``."""
+        return self.capacity - self.held
+
+
+class StreamingPass:
+    """One forward pass of the draft. Expects unrotated queries and keys. Implements ``attention.KeyValues``."""
+
+    def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
+        self._cache = cache
+        self._start = start
+        self._slots = torch.arange(start, start + count, device=cache.shape.device)
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        cache, start = self._cache, self._start
+        stop = start + q.shape[2]
+        rotated = cache._rotate(torch.cat([q, k], dim=1), self._slots)
+        q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
+        cache._raw[layer, :, start:stop] = k[0]
+        cache._rotated[layer, :, start:stop] = turned[0]
+        cache._values[layer, :, start:stop] = v[0]
+        keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
+        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
+
+
+class FixedStreamingPass:
+    """``StreamingPass`` over all slots, with a mask: the same operations on the same memory for any place."""
+
+    def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:
+        self._cache = cache
+        self._slots = place + torch.arange(count, device=place.device)
+        self._seen = torch.arange(cache.capacity, device=place.device) <= self._slots[:, None]
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        cache, slots = self._cache, self._slots
+        rotated = cache._rotate(torch.cat([q, k], dim=1), slots)
+        q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
+        cache._raw[layer].index_copy_(1, slots, k[0])
+        cache._rotated[layer].index_copy_(1, slots, turned[0])
+        cache._values[layer].index_copy_(1, slots, v[0])
+        keys, values = cache._rotated[layer], cache._values[layer]
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)

@@ -1,0 +1,1 @@
+"""Models from transformers, unmodified: loaded, walked layer by layer, and the kernels that compute them."""

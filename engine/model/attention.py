@@ -1,0 +1,129 @@
+"""One attention primitive: exact attention over a piece of the context, and the merge of pieces.
+
+``attend`` answers queries against keys that they all see; ``attend_causal`` answers new tokens against themselves;
+``kernels.merge`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident
+and streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous buffer. The rows of one KV head's
+queries (the GQA group times the queries) are packed together, so each key and value is read once.
+
+Also owns the bridge to transformers: ``register`` installs an attention function that hands the layer's queries, keys
+and values to the cache object that came down the call as ``kv``.
+
+Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from engine.model.kernels import Kernel, cpu, cuda, merge, plain
+
+IMPLEMENTATION = "trifold"
+"""Name under which ``register`` installs the attention function in transformers."""
+
+# Most queries that go through one masked call; more would make the mask itself the cost.
+_MASKED_QUERIES = 64
+
+
+class KeyValues(Protocol):
+    """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries."""
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor: ...
+
+
+def register() -> None:
+    """Install Trifold's attention in transformers' attention interface. Harmless when repeated."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, _forward)
+
+
+def _forward(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    kv: KeyValues,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    out = kv.attend(module.layer_idx, query, key, value, scaling)
+    return out.transpose(1, 2), None
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of every query to every key, unmasked.
+
+    Returns:
+        out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). With no keys: zeros and minus infinity, the
+        neutral element of ``merge``.
+    """
+    heads, n = q.shape[1], q.shape[2]
+    kv_heads, seq = k.shape[1], k.shape[2]
+    if seq == 0:
+        return torch.zeros_like(q), q.new_full((1, heads, n), float("-inf"), dtype=torch.float32)
+    packed = q.reshape(1, kv_heads, heads // kv_heads * n, q.shape[3])
+    out, lse = _kernel_for(packed)(packed, k, v, scaling)
+    return out.reshape(q.shape), lse.reshape(1, heads, n)
+
+
+def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
+
+    Shapes as ``attend``; returns out alone. A single token sees everything. A few tokens on a CPU take one call with a
+    mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
+    """
+    n, past = q.shape[2], k.shape[2] - q.shape[2]
+    if n == 1 or past == 0:
+        return (attend if n == 1 else attend_causal)(q, k, v, scaling)[0]
+    if q.device.type == "cpu" and n <= _MASKED_QUERIES:
+        group = q.shape[1] // k.shape[1]
+        packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
+        return cpu.attend_newest(packed, k, v, scaling, n).reshape(q.shape)
+    parts = [
+        attend(q, k[:, :, :past], v[:, :, :past], scaling),
+        attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
+    ]
+    return merge(parts)
+
+
+def attend_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor) -> torch.Tensor:
+    """Attention of n tokens to those of the keys that ``seen`` (n, seq) says, whatever lies in the others.
+
+    Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
+    """
+    group, n = q.shape[1] // k.shape[1], q.shape[2]
+    packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
+    return plain(packed, k, v, scaling, seen.repeat(group, 1))[0].reshape(q.shape)
+
+
+def attend_causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as ``attend`` with seq = n."""
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    if q.device.type == "cpu":
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scaling)
+        return out, lse
+    if _has_cuda_flash(q):
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)[:2]
+    n = q.shape[2]
+    mask = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
+    return plain(q, k, v, scaling, mask)
+
+
+def _kernel_for(q: torch.Tensor) -> Kernel:
+    if q.device.type == "cpu":
+        return cpu.attend
+    if _has_cuda_flash(q):
+        return cuda.fastest(q.device, q.dtype, q.shape[1], q.shape[3])
+    return plain
+
+
+def _has_cuda_flash(q: torch.Tensor) -> bool:
+    return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] <= 256

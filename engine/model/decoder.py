@@ -1,0 +1,288 @@
+"""Loads target and draft, unmodified, from transformers, and walks them layer by layer.
+
+Only this module and ``attention`` know transformers' internals. Weights are safetensors, never remote code; the pieces
+are embed, one layer, head, and a forward pass is given the object that stores and reads KV. The architectures that the
+walk is right for are in ``architectures``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import ModelError, VocabularyMismatch
+from engine.kv.shape import KvShape
+from engine.model import attention, linear, weights
+from engine.model.architectures import (
+    check_architecture,
+    check_numbers,
+    display_name,
+    estimate_parameters,
+    head_dim_of,
+    load_config,
+    pick_dtype,
+)
+from engine.model.device_io import to_device
+from engine.quantization import BITS
+
+# RoPE kinds whose frequencies depend on the longest position of a call.
+_LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
+
+# A draft must know at least this share of the target's tokens, by the same ids.
+_SHARED_VOCABULARY = 0.95
+
+# Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
+_MAX_DESCRIBED = 3
+
+
+class Decoder:
+    """One loaded causal language model, walked by hand.
+
+    Args:
+        model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
+        name: what to call it.
+        window: tokens that it will be used with; settles RoPE kinds that depend on the length.
+    """
+
+    def __init__(self, model: Any, name: str, window: int) -> None:
+        self.model = model
+        self.config = model.config
+        self.name = name
+        self.window = window
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._layers = list(model.model.layers)
+        self._rope = model.model.rotary_emb
+        self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
+        parameters = getattr(self.config, "rope_parameters", None) or {}
+        self.rope_depends_on_window = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def parameters(self) -> int:
+        return linear.count_parameters(self.model)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        return kv_shape_of(self.config, self.dtype, self.device)
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids that the model's own settings declare to end a text."""
+        ends: list[int] = []
+        for source in (self.config, getattr(self.model, "generation_config", None)):
+            value = getattr(source, "eos_token_id", None)
+            ends += [end for end in (value if isinstance(value, list) else [value]) if type(end) is int]
+        return tuple(dict.fromkeys(ends))
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """(n,) token ids to hidden states (1, n, hidden)."""
+        hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.unsqueeze(0))
+        return hidden
+
+    def rope(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(n,) positions to RoPE's (cos, sin), each (1, n, rotary_dim)."""
+        probe = torch.empty(1, dtype=self.dtype, device=self.device)
+        if not self.rope_depends_on_window:
+            cos, sin = self._rope(probe, position_ids.unsqueeze(0))
+            return cos, sin
+        # One position at the window's end makes the frequencies those of the whole window in every call, so that
+        # keys of early and late calls fit together.
+        last = position_ids.new_full((1,), self.window - 1)
+        cos, sin = self._rope(probe, torch.cat([position_ids, last]).unsqueeze(0))
+        return cos[:, :-1], sin[:, :-1]
+
+    def no_rope(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Identity position embeddings: the layer's queries and keys come out unrotated."""
+        cos, sin = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
+        return torch.ones_like(cos).expand(1, count, -1), torch.zeros_like(sin).expand(1, count, -1)
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x (1, heads, n, head_dim) to positions (n,) by this model's own RoPE."""
+        cos, sin = self.rope(positions)
+        turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
+        return turned
+
+    def layer(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        kv: attention.KeyValues,
+    ) -> torch.Tensor:
+        """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
+        out: torch.Tensor = self._layers[index](hidden, attention_mask=None, position_embeddings=rope, kv=kv)
+        return out
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
+        logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0].float()
+        return logits
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        kv: attention.KeyValues,
+        rows: int | None = None,
+    ) -> torch.Tensor:
+        """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
+        hidden = self.embed(input_ids)
+        for index in range(self.num_layers):
+            hidden = self.layer(index, hidden, rope, kv)
+        return self.head(hidden if rows is None else hidden[:, -rows:])
+
+    def span(self, start: int, count: int) -> torch.Tensor:
+        """Positions start..start+count-1 as a tensor on the model's device."""
+        return torch.arange(start, start + count, device=self.device)
+
+    def ids(self, tokens: list[int]) -> torch.Tensor:
+        """Token ids as a tensor on the model's device."""
+        return to_device(tokens, self.device)
+
+
+def load(
+    name: str, *, window: int | None, device: torch.device, dtype: str = "auto", weights: str = "stored"
+) -> Decoder:
+    """Load a model from a folder or, if it is not one, a hub id.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+        weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        ModelError: weights are missing, damaged, or not safetensors.
+    """
+    config = settings_of(name, window)
+    window = window or int(config.max_position_embeddings)
+    _check_weights(name, config)
+    attention.register()
+    model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
+    model.requires_grad_(False)
+    title = display_name(name)
+    if weights in BITS:
+        linear.quantize(model, weights, title)
+        title = f"{title} ({BITS[weights]}-bit weights)"
+    return Decoder(model.to(device).eval(), title, window)
+
+
+def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
+    """Shape of a model's KV, from its configuration alone."""
+    return KvShape(config.num_hidden_layers, config.num_key_value_heads, head_dim_of(config), dtype, device)
+
+
+def settings_of(name: str, window: int | None) -> Any:
+    """A model's configuration, once nothing in it speaks against loading it; no weights are looked at.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        ModelError: the settings mean nothing, or the window is larger than the model's limit.
+    """
+    config = load_config(name)
+    check_numbers(config, name)
+    limit = int(config.max_position_embeddings)
+    if window is not None and window > limit:
+        raise ModelError(
+            f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
+            f"Use --context {limit} or less.",
+        )
+    check_architecture(config, name, window or limit)
+    return config
+
+
+def check_embedding(name: str, config: Any, largest_id: int) -> None:
+    """Refuse a model that has no row of its embedding for a token that its tokenizer gives.
+
+    Raises:
+        ModelError: with both numbers.
+    """
+    if largest_id >= config.vocab_size:
+        raise ModelError(
+            f"The tokenizer of {display_name(name)} gives token ids up to {largest_id:,}, and its config.json says "
+            f"that the model knows {config.vocab_size:,} tokens.",
+            "The two files are not of one model; download it again.",
+        )
+
+
+def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
+    """Refuse a draft whose tokens mean something else than the target's.
+
+    Compared by tokens, not by sizes: models of one family pad their vocabularies differently and add a few special
+    tokens of their own. Those are harmless: a proposal that the target does not know is rejected.
+
+    Raises:
+        VocabularyMismatch: with both sizes and, where there is one, a token that differs.
+    """
+    shared = draft_tokens.keys() & target_tokens.keys()
+    odd = sorted(token for token in shared if draft_tokens[token] != target_tokens[token])
+    if not odd and len(shared) >= _SHARED_VOCABULARY * max(len(draft_tokens), len(target_tokens)):
+        return
+    example = f", and differ, for example, at {odd[0]!r}" if odd else ""
+    raise VocabularyMismatch(
+        f"The draft model {display_name(draft)} has {len(draft_tokens):,} tokens and the target has "
+        f"{len(target_tokens):,}; they share {len(shared) - len(odd):,}{example}.",
+        "Both must speak one vocabulary: choose a draft of the same family, or --draft none.",
+    )
+
+
+def _check_weights(name: str, config: Any) -> None:
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    stored, described = weights.check_folder(folder), estimate_parameters(config)
+    if described > _MAX_DESCRIBED * stored:  # memory would be taken for weights that are nowhere
+        raise ModelError(
+            f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
+            f"{stored:,}.",
+            "They do not belong together; download the model again.",
+        )
+
+
+def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    library: Any = AutoModelForCausalLM  # its types do not know that it can return two things
+    try:
+        model, found = library.from_pretrained(
+            name,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation=attention.IMPLEMENTATION,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise ModelError(
+            f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}.",
+            "The files may be incomplete or damaged; download them again.",
+        ) from error
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise ModelError(
+            f"The weights of {display_name(name)} lack {missing[0]}{more}.",
+            "The files may be incomplete or altered; download them again.",
+        )
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".!") if lines else type(error).__name__

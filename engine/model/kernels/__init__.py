@@ -1,0 +1,65 @@
+"""Kernels for a few queries over many keys, behind one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
+
+Queries are packed: q (1, kv_heads, rows, head_dim), the query group of a KV head and the new tokens together as rows; k
+and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked.
+
+Here are the plain path, which defines the right answer, and the two helpers that cut the keys of one sequence into
+pieces and merge what a kernel gives for each: neither a processor nor a GPU is busy with one sequence otherwise. The
+fused kernels are in ``cpu`` and ``cuda``; ``cuda`` also has their registry and the choice among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
+def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
+    if len(parts) == 1:
+        return parts[0][0]
+    lse = torch.stack([part[1] for part in parts])
+    weights = torch.softmax(lse, dim=0).unsqueeze(-1)
+    outs = torch.stack([part[0] for part in parts])
+    return (outs * weights).sum(dim=0).to(outs.dtype)
+
+
+def plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The definition that every fast path is tested against."""
+    scores = torch.matmul(q, k.transpose(-1, -2)).float() * scaling
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    lse = torch.logsumexp(scores, dim=-1)
+    weights = torch.exp(scores - lse.unsqueeze(-1))
+    return torch.matmul(weights.to(v.dtype), v), lse
+
+
+def split_attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run ``kernel`` on equal pieces of the keys as one batch, and join them. The views copy nothing."""
+    even = k.shape[2] // splits * splits
+    parts = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)
+    if even < k.shape[2]:
+        parts.append(kernel(q, k[:, :, even:], v[:, :, even:]))
+    joined = torch.logsumexp(torch.stack([lse for _, lse in parts]), dim=0)
+    return merge(parts), joined
+
+
+def attend_each(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The results of ``kernel`` on each of ``splits`` equal pieces of the keys, taken as one batch."""
+    heads, piece, dim = k.shape[1], k.shape[2] // splits, k.shape[3]
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        return x[0].unflatten(1, (splits, piece)).transpose(0, 1)
+
+    out, lse = kernel(q.expand(splits, heads, q.shape[2], dim), cut(k), cut(v))
+    return list(zip(out.unsqueeze(1), lse.unsqueeze(1), strict=True))

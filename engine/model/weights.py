@@ -1,0 +1,174 @@
+"""Whether weights on disk are what they say: safetensors only, whole, and of the shapes that the settings describe.
+
+Reads headers, never tensors, and allocates nothing whose size a file has merely claimed. Standard library only. What
+the numbers mean is not judged here: a file with other values of the right shape is somebody else's model.
+The format: eight bytes of length, that many bytes of JSON, then the tensors without gaps
+(https://huggingface.co/docs/safetensors).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from engine.errors import ModelError
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_INDEX_BYTES = 50_000_000
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 8),
+}
+"""Bits of one value by the format's names of types."""
+
+SETTINGS = "config.json"
+MAX_SETTINGS_BYTES = 4 << 20
+MAX_VOCABULARY_BYTES = 256 << 20  # the largest of today have a tenth of it
+_WHOLE_NUMBERS = ("I", "U", "BOOL")
+
+_LENGTH_BYTES = 8
+_AGAIN = "Download the model again."
+
+
+def check_folder(folder: Path) -> int:
+    """Look at every file of weights that loading the folder would open.
+
+    Returns:
+        the number of values in the weights.
+
+    Raises:
+        ModelError: there are none, one is missing, cut off, altered in its structure, or not safetensors.
+    """
+    shards = _shards(folder)
+    return sum(check_file(folder / name, expected) for name, expected in shards.items())
+
+
+def check_settings(folder: Path) -> None:
+    """Look at the files of settings and vocabulary before any library reads them whole.
+
+    Raises:
+        ModelError: they are larger than any model's, or ``config.json`` is missing or no JSON object.
+    """
+    for file in folder.glob("*.json"):
+        limit = MAX_SETTINGS_BYTES if file.name == SETTINGS else MAX_VOCABULARY_BYTES
+        if file.name != INDEX and file.stat().st_size > limit:
+            raise ModelError(f"{file.name} has {file.stat().st_size / 1e6:,.0f} MB, which no model needs.", _AGAIN)
+    try:
+        content = (folder / SETTINGS).read_bytes()
+    except OSError as error:
+        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN) from error
+    _json_object(content, SETTINGS)
+
+
+def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
+    """Check one safetensors file without reading its tensors; ``expected`` are names that it must hold.
+
+    Returns:
+        the number of its values.
+
+    Raises:
+        ModelError: what is wrong with it.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
+                raise ModelError(f"{path.name} is cut off: its header does not fit into {size:,} bytes.", _AGAIN)
+            if length > MAX_HEADER_BYTES:
+                raise ModelError(f"{path.name} claims a header of {length:,} bytes, which no model has.", _AGAIN)
+            header = _json_object(file.read(length), path.name)
+    except OSError as error:
+        raise ModelError(f"{path.name} cannot be read: {error.strerror}.", "Check the folder of the model.") from error
+    header.pop("__metadata__", None)
+    values = _check_tensors(header, size - _LENGTH_BYTES - length, path.name)
+    if missing := expected - header.keys():
+        raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _AGAIN)
+    return values
+
+
+def _shards(folder: Path) -> dict[str, frozenset[str]]:
+    """Files to look at, with the tensors that the index promises in each."""
+    index = folder / INDEX
+    if index.is_file():
+        return _of_index(index)
+    names = sorted(file.name for file in folder.glob("*.safetensors"))
+    if not names:
+        raise ModelError(
+            f"The model folder {folder} holds no .safetensors weights.",
+            "Other formats can run code when opened and are refused; convert the weights to safetensors.",
+        )
+    # Without an index transformers opens this one alone.
+    return dict.fromkeys([SINGLE] if SINGLE in names else names, frozenset())
+
+
+def _of_index(index: Path) -> dict[str, frozenset[str]]:
+    if index.stat().st_size > MAX_INDEX_BYTES:
+        raise ModelError(f"{index.name} is larger than any model needs.", _AGAIN)
+    places = _json_object(index.read_bytes(), index.name).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ModelError(f"{index.name} does not say where the weights are.", _AGAIN)
+    shards: dict[str, set[str]] = {}
+    for tensor, name in places.items():
+        if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(f"{index.name} names {name!r}, which is not a .safetensors file of its folder.", _AGAIN)
+        shards.setdefault(name, set()).add(tensor)
+    for name in sorted(shards):
+        if not (index.parent / name).is_file():
+            raise ModelError(f"{name} is missing: the model has {len(shards)} files of weights.", _AGAIN)
+    return {name: frozenset(tensors) for name, tensors in sorted(shards.items())}
+
+
+def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
+    """The tensors must fill the body in order, without gaps, each as large as its shape says."""
+    spans: list[tuple[int, int]] = []
+    values = 0
+    for name, entry in header.items():
+        try:
+            bits, shape, (begin, end) = BITS[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole or (end - begin) * 8 != math.prod(shape) * bits:
+            raise ModelError(f"{file} describes {name[:80]!r} in a way that cannot be right.", _AGAIN)
+        if name.endswith(".weight") and entry["dtype"].startswith(_WHOLE_NUMBERS):
+            raise ModelError(
+                f"{file} holds {name[:80]!r} in whole numbers ({entry['dtype']}): it is quantized or altered.",
+                "Choose the model in its usual precision; it can be rounded when it is loaded.",
+            )
+        spans.append((begin, end))
+        values += math.prod(shape)
+    position = 0
+    for begin, end in sorted(spans):
+        if begin != position:
+            raise ModelError(f"{file} has tensors that overlap or leave gaps.", _AGAIN)
+        position = end
+    if position != body:
+        what = "is cut off" if position > body else "has something behind its last tensor"
+        raise ModelError(f"{file} {what}: {position:,} bytes of weights are described and {body:,} are there.", _AGAIN)
+    return values
+
+
+def _json_object(content: bytes, file: str) -> dict[str, Any]:
+    try:
+        value = json.loads(content, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name that stands twice means two things at once."""
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name stands twice")
+    return dict(pairs)

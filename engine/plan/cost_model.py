@@ -1,0 +1,222 @@
+"""The cost model: what passes of a model cost on this machine, and what follows from that. Pure arithmetic.
+
+A pass over n tokens costs each layer a share for its weights and a share for every token of context. The cost of a
+whole model is put together from measured passes of one of its layers (``probe``); every constant here is a rule, not a
+measurement, and says where it comes from. The measurements of a machine are saved in a file from one start to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from engine.events import KvBytes
+
+MIN_BUDGET, MAX_BUDGET = 1024, 8192
+"""Bounds of the retrieval budget in tokens. The smaller one loses little acceptance on the bundled pair
+(assets/measurements), the larger is twice what TriForce (arXiv 2404.11912) takes at 128K."""
+
+BUDGET_SHARE = 10
+"""The retrieval budget is this fraction of the book (one in ten) where that is more: the longer a book, the dearer it
+is to verify, and the more tokens compete. TriForce takes a 32nd at 128K; measured in assets/measurements."""
+
+# Extra time that a middle pass may take for its budget, as a share of one over no context.
+_MIDDLE_SLOWDOWN = 0.25
+# The largest part of the window, one in sixteen, that is a selection at all.
+_WINDOW_PER_BUDGET = 16
+# Smaller blocks than this are the choice of a probe that ran out of time.
+_MIN_BLOCK = 128
+# Seconds that a prefill block may take in one layer: stopping must feel immediate.
+_BLOCK_S = 0.25
+# Share of the best rate that counts as equally fast: other programs disturb a short probe.
+_EQUAL_RATE = 0.75
+# Seconds after which probes are taken again: drivers and other programs change.
+_FRESH_S = 7 * 24 * 3600.0
+# Share of the processors that other programs may have during probes that stay valid for that long.
+_MAX_OTHERS = 0.1
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Seconds of a pass through one layer: ``base`` without context, ``per_token`` more for each token of it."""
+
+    base: float
+    per_token: float
+
+    def seconds(self, context: float) -> float:
+        return self.base + self.per_token * context
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Measured costs of one model on this machine. Rates in bytes per second.
+
+    Args:
+        memory: copying within the memory that computes, what is read and what is written counted.
+        bus: from pinned host memory to the device; 0 without one.
+        disk: reading a file in the folder for spilled KV; 0 where it was too full to try.
+        layers: of the model.
+        head: what the output head weighs, in layers; one row of the embedding is nothing.
+        step: a pass over one token. middle: over ``middle_tokens``.
+        blocks: prefill blocks that were tried, (tokens, seconds without context).
+        block_per_token: seconds more for each token of a block and each token of context before it.
+    """
+
+    memory: float
+    bus: float
+    disk: float
+    layers: int
+    head: float
+    step: PassCost
+    middle: PassCost
+    middle_tokens: int
+    blocks: tuple[tuple[int, float], ...]
+    block_per_token: float
+
+    @property
+    def prefill_block(self) -> int:
+        """The largest block that ends soon enough and is about as fast as any; 0 where only small ones were tried."""
+        best = max(tokens / seconds for tokens, seconds in self.blocks)
+        short = ((tokens, tokens / seconds) for tokens, seconds in self.blocks if seconds <= _BLOCK_S)
+        block = max((tokens for tokens, rate in short if rate >= _EQUAL_RATE * best), default=0)
+        return block if block >= _MIN_BLOCK else 0
+
+    def retrieval_budget(self, window: int) -> int:
+        """Tokens of the retrieval cache: the largest power-of-two step that hardly slows a middle pass."""
+        free = _MIDDLE_SLOWDOWN * self.middle.base / max(self.middle.per_token, 1e-15)
+        budget = MIN_BUDGET
+        while 2 * budget <= min(free, MAX_BUDGET, window // _WINDOW_PER_BUDGET):
+            budget *= 2
+        return budget
+
+    def reading_s(self, tokens: int, kv: KvBytes) -> float:
+        """Seconds to read a book; what is spilled to disk is written while the model computes."""
+        per_token = min(seconds / tokens for tokens, seconds in self.blocks)
+        computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
+        return max(computing, _over(kv.disk, self.disk))
+
+    def step_ms(self, context: int, kv: KvBytes) -> float:
+        """Milliseconds of one plain step; spilled KV comes in while the model computes."""
+        computing = (self.layers + self.head) * self.step.base + self.layers * self.step.per_token * context
+        moving = _over(kv.disk, self.disk) + _over(kv.host, self.bus)
+        return 1000.0 * max(computing, moving)
+
+
+def _over(count: int, rate: float) -> float:
+    """Seconds to move bytes at a rate; none where it was not measured."""
+    return count / rate if rate else 0.0
+
+
+def sentence(costs: CostModel, tokens: int, kv: KvBytes) -> str:
+    """What is to be expected of a book, for a person; it says where the numbers come from."""
+    seconds, ms = costs.reading_s(tokens, kv), costs.step_ms(tokens, kv)
+    how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f"about {how_long} to read, then {ms:.0f} ms a token before speculation, by short probes of this machine"
+
+
+def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
+    """Share of all processors that other programs took.
+
+    Args:
+        busy_s: seconds that the processors worked, added up; own_s: those of them for this program.
+        seconds: by the clock.
+    """
+    return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
+
+
+def is_quiet(others: float) -> bool:
+    """Whether probes say what the machine can do, and not what other programs leave of it."""
+    return others <= _MAX_OTHERS
+
+
+def best_of(one: CostModel, other: CostModel) -> CostModel:
+    """The better of each measure of two probes of one model: whatever else runs makes all of them worse, and nothing
+    makes one better."""
+    blocks = dict(one.blocks)
+    for tokens, seconds in other.blocks:
+        blocks[tokens] = min(seconds, blocks.get(tokens, seconds))
+    return replace(
+        other,
+        memory=max(one.memory, other.memory),
+        bus=max(one.bus, other.bus),
+        disk=max(one.disk, other.disk),
+        step=_faster(one.step, other.step),
+        middle=_faster(one.middle, other.middle),
+        blocks=tuple(sorted(blocks.items())),
+        block_per_token=min(one.block_per_token, other.block_per_token),
+    )
+
+
+def _faster(one: PassCost, other: PassCost) -> PassCost:
+    return PassCost(min(one.base, other.base), min(one.per_token, other.per_token))
+
+
+# The file -----------------------------------------------------------------------------------------------------------
+
+
+def load(file: Path, key: str, now: float) -> CostModel | None:
+    """The measurements under this key, if they are no older than a week at ``now`` (Unix seconds) and usable."""
+    found = _load(file, key, now)
+    return found[0] if found and found[1] else None
+
+
+def load_rough(file: Path, key: str, now: float) -> CostModel | None:
+    """The same, even where other programs were at work meanwhile: the best so far, to be measured again."""
+    found = _load(file, key, now)
+    return found[0] if found else None
+
+
+def _load(file: Path, key: str, now: float) -> tuple[CostModel, bool] | None:
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        entry = json.loads(file.read_text(encoding="utf-8"))[key]
+        if 0.0 <= now - _number(entry["measured"]) <= _FRESH_S:
+            return _from(entry["speeds"]), entry["quiet"] is True
+    return None
+
+
+def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> None:
+    """Add measurements to the file. A folder that cannot be written to costs the next start another measurement.
+
+    Args:
+        quiet: whether the machine had nothing else to do.
+    """
+    saved: Any = {}
+    with suppress(OSError, ValueError, RecursionError):
+        saved = json.loads(file.read_text(encoding="utf-8"))
+    saved = saved if isinstance(saved, dict) else {}
+    partial = file.with_name(f".{file.name}-{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(
+            json.dumps({**saved, key: {"measured": now, "quiet": quiet, "speeds": asdict(costs)}}, indent=1),
+            encoding="utf-8",
+        )
+        os.replace(partial, file)
+
+
+def _from(entry: dict[str, Any]) -> CostModel:
+    """Checked: a file of ours that somebody else has changed must not make a plan."""
+    known = {field.name for field in fields(CostModel)}
+    step, middle = (PassCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
+    blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])
+    numbers = {name: _number(entry[name], 1.0 if name in _POSITIVE else 0.0) for name in known - _COMPOUND}
+    numbers["layers"], numbers["middle_tokens"] = int(numbers["layers"]), int(numbers["middle_tokens"])
+    if entry.keys() != known or not blocks:
+        raise ValueError("an entry of another kind")
+    return CostModel(**numbers, step=step, middle=middle, blocks=blocks)  # type: ignore[arg-type]
+
+
+_PASSES = ("step", "middle")
+_COMPOUND = {*_PASSES, "blocks"}
+_POSITIVE = ("memory", "layers")
+_LARGEST = 1e18
+
+
+def _number(value: Any, smallest: float = 0.0) -> float:
+    if type(value) not in (int, float) or not smallest <= value <= _LARGEST:
+        raise ValueError("a number out of range")
+    return float(value)

@@ -1,0 +1,218 @@
+"""Devices of this machine as torch sees them, and the needs of a model here, found out without loading its weights.
+
+Meant to be called in a process of its own (every result can be pickled): a broken driver can take its process down,
+and importing torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.plan.cost_model import CostModel
+    from engine.plan.planner import Plan
+
+PROBE_DTYPES = ("float32", "bfloat16")
+_PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
+_PROBE_REPEATS = 5
+_USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the window that long-context models have
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device that torch can compute on. Bytes; ``trouble`` is a sentence when torch cannot really use it.
+
+    ``gflops`` are measured matrix-product speeds in GFLOP/s by dtype.
+    """
+
+    device: str
+    name: str
+    memory_total: int
+    memory_free: int
+    capability: str | None = None
+    trouble: str | None = None
+    gflops: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """The installed torch. ``cuda`` is the CUDA version that it was built for, or None."""
+
+    version: str
+    cuda: str | None
+    threads: int
+    devices: tuple[DeviceFacts, ...]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expected times of reading a book of ``tokens`` tokens and of a plain step behind it, by probes and arithmetic."""
+
+    tokens: int
+    reading_s: float
+    step_ms: float
+    kv: str
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model by its configuration. ``context_in_memory`` is the longest context that the free memory holds.
+
+    ``context_in_all`` is the longest with host memory and disk besides; ``window_kv`` says where its KV would lie.
+    ``speeds`` are short probes of this machine with a layer of this shape; ``expected`` is what follows from them for
+    books of several lengths; ``prefill_block`` (0: the usual one), ``retrieval_budget`` and ``retrieval_share`` (0: the
+    budget holds for every book) are what the planner takes. ``kv_note`` is what has to be said of the format of KV.
+    ``others`` is the share of this machine that other programs took while it was probed; ``probed_busy`` says that it
+    was too much for the probes to be the machine's own.
+    """
+
+    name: str
+    architecture: str
+    context_limit: int
+    dtype: str
+    device: str
+    weights_bytes: int
+    kv_bytes_per_token: int
+    context_in_memory: int
+    context_in_all: int
+    window_kv: str
+    prefill_block: int = 0
+    retrieval_budget: int = 0
+    retrieval_share: int = 0
+    expected: tuple[Expected, ...] = ()
+    speeds: CostModel | None = None
+    kv_note: str = ""
+    others: float = 0.0
+    probed_busy: bool = False
+
+
+def probe_torch() -> TorchFacts:
+    """Look at every device, run one kernel on each and time matrix products."""
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory()
+    cpu = DeviceFacts("cpu", "processor", memory.total, memory.available, gflops=_matrix_rates("cpu"))
+    gpus = tuple(_probe_gpu(index) for index in range(torch.cuda.device_count()))
+    return TorchFacts(torch.__version__, torch.version.cuda, torch.get_num_threads(), (cpu, *gpus))
+
+
+def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
+    """Read a model's configuration and say what it needs here.
+
+    Args:
+        name: folder or hub id.
+        config: device, dtype and the limits of memory.
+
+    Raises:
+        ModelError: there is no such model.
+        OptionError: there is no such device.
+    """
+    from engine.config import KV_NOTES
+    from engine.model import architectures
+    from engine.model.decoder import kv_shape_of
+    from engine.plan import cost_model, planner, probe
+
+    model = architectures.load_config(name)
+    device = planner.pick_device(config.device)
+    shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
+    kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
+    shape = shape.stored_as(kv)
+    limit = int(model.max_position_embeddings)
+    window = config.context or limit
+    if name == config.model:
+        shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
+    weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
+    free = planner.free_resources(device, config)
+    # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
+    limited = config.host_memory if device.type == "cpu" else config.device_memory
+    left = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
+    longest = planner.longest_context(shape, limit, left)
+    plan = planner.plan(shape, longest, left)
+    watch = probe.OtherPrograms()
+    probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
+    others = watch.share()
+    chosen = planner.complete_config(config, probed, window, shape)
+    return ModelFacts(
+        name=architectures.display_name(name),
+        architecture=model.model_type,
+        context_limit=limit,
+        dtype=str(shape.dtype).removeprefix("torch."),
+        device=str(device),
+        weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
+        kv_bytes_per_token=shape.bytes_per_token,
+        context_in_memory=min(limit, left.device // shape.bytes_per_token),
+        context_in_all=longest,
+        window_kv=planner.tiers_in_words(plan.kv) if plan else "",
+        prefill_block=chosen.prefill_block or 0,
+        retrieval_budget=chosen.retrieval_budget or 0,
+        retrieval_share=chosen.retrieval_share or 0,
+        expected=tuple(_expected(planner.plan_for_book(shape, n, longest, left), n, probed) for n in _lengths(longest)),
+        speeds=probed,
+        kv_note=KV_NOTES[kv],
+        others=round(others, 2),
+        probed_busy=not cost_model.is_quiet(others),
+    )
+
+
+def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
+    """Bytes of the weights in memory: those of the decoder blocks may be quantized."""
+    from engine.model import architectures
+    from engine.quantization import bytes_per_weight
+
+    embeddings = architectures.embedding_parameters(model)
+    blocks = architectures.estimate_parameters(model) - embeddings
+    return int(embeddings * itemsize + blocks * bytes_per_weight(weights, itemsize))
+
+
+def _lengths(longest: int) -> list[int]:
+    """Lengths of books to estimate: some usual ones, and the longest that has a place."""
+    usual = [tokens for tokens in _USUAL_LENGTHS if tokens < longest]
+    return [*usual, longest] if longest > 0 else []
+
+
+def _expected(plan: Plan, tokens: int, costs: CostModel) -> Expected:
+    from engine.plan import planner
+
+    kv = plan.kv
+    return Expected(tokens, costs.reading_s(tokens, kv), costs.step_ms(tokens, kv), planner.tiers_in_words(kv))
+
+
+def _probe_gpu(index: int) -> DeviceFacts:
+    import torch
+
+    device = f"cuda:{index}"
+    properties = torch.cuda.get_device_properties(index)
+    capability = f"{properties.major}.{properties.minor}"
+    try:
+        free, total = torch.cuda.mem_get_info(index)
+        torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here, not before
+        return DeviceFacts(device, properties.name, total, free, capability, gflops=_matrix_rates(device))
+    except RuntimeError as error:
+        built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"
+        trouble = f"torch cannot use it ({str(error).splitlines()[0]}); this build is for {built_for}"
+        return DeviceFacts(device, properties.name, properties.total_memory, 0, capability, trouble)
+
+
+def _matrix_rates(device: str) -> tuple[tuple[str, float], ...]:
+    return tuple((dtype, round(_gflops(device, dtype), 1)) for dtype in PROBE_DTYPES)
+
+
+def _gflops(device: str, dtype: str) -> float:
+    """Speed of a square matrix product, the best of a few."""
+    import torch
+
+    width = _PROBE_WIDTH[device.partition(":")[0]]
+    left = torch.ones(width, width, device=device, dtype=getattr(torch, dtype))
+    seconds = []
+    for _ in range(_PROBE_REPEATS):
+        begin = time.perf_counter()
+        product = left @ left
+        product[0, 0].item()  # waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return 2 * width**3 / min(seconds) / 1e9

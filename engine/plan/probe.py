@@ -1,0 +1,333 @@
+"""Short probes of this machine: rates of copying and reading from disk, and the time of passes of one layer of a model.
+
+One layer of the model's own shape is built with weights that mean nothing and run over a few lengths; nothing is
+loaded or downloaded for it. All probes together stay within ``LIMIT_S`` seconds: longer ones are tried on fewer tokens.
+``cost_model`` says what follows from the numbers. The rates at the end are also the bench's, which measures them longer
+and sets attention and prefill against them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import torch
+
+from engine.config import EngineConfig
+from engine.kv.full import FullCache
+from engine.model import attention, linear
+from engine.model.architectures import embedding_parameters, estimate_parameters
+from engine.model.decoder import Decoder, kv_shape_of
+from engine.plan import cost_model
+from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.planner import spill_folder
+from engine.quantization import BITS
+
+LIMIT_S = 2.0
+"""Seconds that all probes may take together, building the layer apart."""
+
+Clock = Callable[[], float]
+
+_log = logging.getLogger(__name__)
+
+# Share of the limit after which a probe is not repeated.
+_PROBE_SHARE = 0.1
+_REPEATS = 3
+# Tokens of context behind which passes are timed again.
+_CONTEXT = 4096
+_MIDDLE_TOKENS = 8
+_FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
+_PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
+# Free space that the disk must have before it is probed, in probe files.
+_FREE_FILES = 16
+# Any value but zero: processors may be quicker with that.
+_FILLING = 0.01
+# Of the rates at the end.
+COPY_BYTES = 1 << 28
+_MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
+_RATE_REPEATS = 10
+
+
+def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
+    """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
+
+    Where other programs were at work meanwhile it is measured again at the next start, and the better of each counts.
+    None where the configuration names no such file, and where measuring fails: a plan can do without.
+    """
+    if not config.speeds_file:
+        return None
+    file = Path(config.speeds_file)
+    key = key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv)
+    known = cost_model.load(file, key, time.time())
+    if known is not None:
+        return known
+    others = OtherPrograms()
+    try:
+        taken = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv)
+    except (RuntimeError, MemoryError):  # a device too full for one more layer
+        _log.exception("this machine could not be probed")
+        return None
+    quiet = cost_model.is_quiet(others.share())
+    rough = cost_model.load_rough(file, key, time.time())
+    if not quiet and rough is not None:
+        taken = cost_model.best_of(rough, taken)
+    cost_model.save(file, key, taken, time.time(), quiet=quiet)
+    return taken
+
+
+class OtherPrograms:
+    """The share of this machine that other programs take from now on."""
+
+    def __init__(self) -> None:
+        self._began = self._look()
+
+    def share(self) -> float:
+        """Of all processors, since this was made."""
+        busy, own, seconds = (now - before for now, before in zip(self._look(), self._began, strict=True))
+        return cost_model.others_share(busy, own, seconds, psutil.cpu_count() or 1)
+
+    @staticmethod
+    def _look() -> tuple[float, float, float]:
+        """Seconds that all processors worked, those for this program, and the clock's."""
+        times = psutil.cpu_times()
+        # What guests take is in the user's time already.
+        resting = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+        own = psutil.Process().cpu_times()
+        return sum(times) - resting, own.user + own.system, time.monotonic()
+
+
+def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:
+    """The key of measurements: a hash of this machine, this torch, and the shape of the model."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
+    shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
+    model = [config.model_type, config.hidden_size, config.intermediate_size, config.vocab_size, *map(str, shape)]
+    return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
+
+
+def measure(
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    folder: Path | None = None,
+    weights: str = "stored",
+    kv: str = "model",
+    clock: Clock = time.perf_counter,
+    limit_s: float = LIMIT_S,
+) -> CostModel:
+    """Measure.
+
+    Args:
+        config: the model's.
+        dtype, device: of weights and KV.
+        folder: for spilled KV, whose disk is read; None is the system's own place.
+        weights: "stored", or the format to which they are quantized.
+        kv: "model", or the format to which it is quantized.
+        clock: seconds.
+    """
+    probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
+    with torch.inference_mode():
+        memory = 2 * _PROBE_BYTES / probe.copy_seconds()
+        disk = _disk_rate(folder, clock)
+        # The retrieval cache, which middle passes attend to, holds nothing that has to be unpacked.
+        step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
+        blocks = probe.blocks()
+        tokens, alone = blocks[-1]
+        behind = probe.seconds(tokens, probe.context)
+    layers = config.num_hidden_layers
+    layer = (estimate_parameters(config) - embedding_parameters(config)) // layers
+    return CostModel(
+        memory=memory,
+        bus=bus_rate(device, _PROBE_BYTES) if device.type == "cuda" else 0.0,
+        disk=disk,
+        layers=layers,
+        head=config.vocab_size * config.hidden_size / max(1, layer),
+        step=step,
+        middle=middle,
+        middle_tokens=_MIDDLE_TOKENS,
+        blocks=tuple(blocks),
+        block_per_token=max(0.0, behind - alone) / (tokens * probe.context),
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Probe:
+    """One layer and a cache behind which it can be timed."""
+
+    def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
+        self._layer, self._clock, self._device = layer, clock, layer.device
+        config, device = layer.config, layer.device
+        self._most = _CPU_BLOCK if device.type == "cpu" else _CUDA_BLOCK
+        window = max(64, min(config.max_position_embeddings, _CONTEXT + self._most))
+        self._most = min(self._most, window // 2)
+        self.context = min(_CONTEXT, window - self._most)
+        shape = layer.kv_shape.stored_as(kv)
+        self._cache = FullCache(shape, window)
+        self._cache.reserve(window)
+        filling = torch.full((1, 1, 1, 1), _FILLING, dtype=shape.dtype, device=device)
+        filling = filling.expand(1, shape.kv_heads, window, shape.head_dim)
+        self._cache.write(0, 0, filling, filling)
+        self._end = clock() + limit_s
+        self._share = _PROBE_SHARE * limit_s
+
+    def copy_seconds(self) -> float:
+        source = torch.full((_PROBE_BYTES,), 1, dtype=torch.uint8, device=self._device)
+        target = torch.zeros_like(source)
+        return self._best(lambda: target.copy_(source))
+
+    def pass_speed(self, tokens: int, before: Callable[[], None] = _nothing) -> PassCost:
+        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context, before)
+        return PassCost(alone, max(0.0, behind - alone) / self.context)
+
+    def blocks(self) -> list[tuple[int, float]]:
+        """Blocks of prefill, each twice the one before, as long as there is time for the next."""
+        found, tokens = [], min(_FIRST_BLOCK, self._most)
+        while tokens <= self._most:
+            seconds = self.seconds(tokens, 0)
+            found.append((tokens, seconds))
+            if 2 * seconds > self._share or self._clock() > self._end:
+                break
+            tokens *= 2
+        return found
+
+    def forget(self) -> None:
+        """KV in 8 bits that was unpacked for the last pass is unpacked again: in a whole model other layers come in
+        between. Costs other KV nothing."""
+        self._cache.crop(0)
+
+    def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
+        """Seconds of a pass over ``tokens`` tokens through the layer, behind a context, and of what comes before it."""
+        layer, cache = self._layer, self._cache
+        hidden = torch.full((1, tokens, layer.config.hidden_size), _FILLING, dtype=layer.dtype, device=self._device)
+        rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
+
+        def work() -> None:
+            before()
+            layer.layer(0, hidden, rope, cache.extend(context))
+
+        return self._best(work)
+
+    def _best(self, work: Callable[[], Any]) -> float:
+        """The best of a few, fewer where they are slow; the first one pays for memory that is touched first."""
+        best, spent = float("inf"), 0.0
+        for _ in range(1 + _REPEATS):
+            began = self._clock()
+            work()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            seconds = self._clock() - began
+            best, spent = min(best, seconds), spent + seconds
+            if spent > self._share or self._clock() > self._end:
+                break
+        return max(best, 1e-9)
+
+
+def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
+    """A decoder of the model's shape of which the first layer alone has weights."""
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    one = copy.deepcopy(config)
+    if getattr(one, "layer_types", None):
+        one.layer_types = one.layer_types[:1]
+    one.num_hidden_layers = 1
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
+    model.requires_grad_(False).eval()
+    model.model.layers[0].to_empty(device="cpu")
+    for weight in model.model.layers[0].parameters():
+        weight.fill_(_FILLING)
+    if weights in BITS:
+        linear.quantize(model, weights, config.model_type)
+    model.model.layers[0].to(device)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
+    decoder = Decoder(model, "probe", int(config.max_position_embeddings))
+    decoder.device, decoder.dtype = device, dtype
+    return decoder
+
+
+def _disk_rate(folder: Path | None, clock: Clock) -> float:
+    """Bytes per second from a file that the system does not hold in memory, as far as it can be told to let go of it.
+
+    0 where the disk is so full, or the folder so closed, that no file should be made for this.
+    """
+    try:
+        place = Path(tempfile.gettempdir()) if folder is None else folder
+        place.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(place).free < _FREE_FILES * _FILE_BYTES:
+            return 0.0
+        with tempfile.TemporaryFile(dir=place, prefix="probe-", buffering=0) as file:
+            return _FILE_BYTES / _file_seconds(file, clock)
+    except OSError as error:
+        _log.info("the disk was not probed: %s", error.strerror)
+        return 0.0
+
+
+def _file_seconds(file: IO[bytes], clock: Clock) -> float:
+    piece = os.urandom(_PIECE)
+    for _ in range(_FILE_BYTES // _PIECE):
+        file.write(piece)
+    os.fsync(file.fileno())
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    file.seek(0)
+    buffer = bytearray(_PIECE)
+    began = clock()
+    while file.readinto(buffer):  # type: ignore[attr-defined]
+        pass
+    return max(clock() - began, 1e-9)
+
+
+# Rates ------------------------------------------------------------------------------------------------------------
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes per second of a copy within the device, what is read and what is written counted."""
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _seconds(device, lambda: target.copy_(source))
+
+
+def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
+    """Bytes per second from pinned host memory to the device, in copies of ``size`` bytes."""
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating point operations per second of a large matrix product."""
+    width = _MATRIX_WIDTH if device.type == "cuda" else _CPU_MATRIX_WIDTH
+    left = torch.randn(width, width, device=device).to(dtype)
+    return float(2 * width**3 / _seconds(device, lambda: left @ left))
+
+
+def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
+    """Seconds of one call, of a few after a first."""
+    work()
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(_RATE_REPEATS):
+        work()
+    _wait(device)
+    return (time.perf_counter() - began) / _RATE_REPEATS
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,45 @@
+"""Formats of quantized weights and KV: bits, scales and bytes, as arithmetic that needs no torch."""
+
+from __future__ import annotations
+
+BITS = {"8bit": 8, "4bit": 4}
+"""Bits of a quantized weight, by the names of the setting."""
+
+GROUP = 32
+"""Neighbouring 4-bit weights that share a scale."""
+
+KERNEL_WIDTH = 16
+"""Levels that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
+
+SCALE_BYTES = 2
+"""Of the scale stored behind the 8-bit levels of a key, a value or a mean key."""
+
+
+def bytes_per_weight(weights: str, itemsize: int) -> float:
+    """Bytes of a weight of the decoder blocks, scales included.
+
+    Args:
+        weights: "stored", or the name of a quantized format.
+        itemsize: of the dtype.
+    """
+    if weights not in BITS:
+        return float(itemsize)
+    return 1.0 if BITS[weights] == 8 else 0.5 + 2 * itemsize / GROUP
+
+
+def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
+    """Whether mean keys have 8 bits, each with a scale: where a kernel reads them as they are."""
+    return on_cpu and head_dim % KERNEL_WIDTH == 0
+
+
+def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, quantized: bool) -> int:
+    """Bytes of mean keys per token of context, which lie where the model computes.
+
+    Args:
+        heads: KV heads of all layers together.
+        itemsize: of the dtype of the computation.
+        chunk_size: tokens that share a mean key.
+        quantized: see ``index_is_quantized``.
+    """
+    each = head_dim + SCALE_BYTES if quantized else head_dim * itemsize
+    return -(-heads * each // chunk_size)

@@ -1,0 +1,109 @@
+"""The notes of an answer: its citations, attention told from habit, and who wrote what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from app.citations import NoteTaker, notes
+from app.citations.notes import MOST_ATTENDED
+from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
+from tests.app.citations.conftest import PAGES, make
+from tests.app.scripted import figures
+
+
+def test_a_page_that_always_draws_is_not_cited() -> None:
+    baseline = notes.AttentionBaseline(40)
+    habit = [0.5 if page == 7 else 0.5 / 39 for page in range(40)]
+    assert [page for page, _ in notes.attended_pages(habit, baseline)] == [7]
+    for _ in range(4):
+        baseline.add(habit)
+    assert notes.attended_pages(habit, baseline) == []
+    fresh = [0.4 if page in (7, 20) else 0.2 / 38 for page in range(40)]
+    assert notes.attended_pages(fresh, baseline) == [(20, pytest.approx(16.0))]
+    many = [0.2 if page < 5 else 0.0 for page in range(40)]
+    assert len(notes.attended_pages(many, notes.AttentionBaseline(40))) == notes.MOST_PAGES
+    assert notes.attended_pages([1 / 40] * 40, notes.AttentionBaseline(40)) == []
+    assert notes.attended_pages([0.0] * 40, notes.AttentionBaseline(40)) == []
+
+
+def events(answer: str, readings: tuple[PagesScored, ...] = ()) -> list[object]:
+    """One token per word, in turn from each stage."""
+    pieces = re.findall(r"\S+\s*", answer)
+    stages = [list(TokenSource)[number % 4] for number in range(len(pieces))]
+    deltas: list[object] = [
+        TextDelta(piece, (1,), (stage,), figures(), (len(piece),)) for piece, stage in zip(pieces, stages, strict=True)
+    ]
+    done = AnswerDone(answer, (1,) * len(pieces), tuple(stages), StopReason.END, figures(), (), readings)
+    return [*deltas, done]
+
+
+def test_the_notes_of_an_answer() -> None:
+    document = make(*PAGES, *["Other words on a page of its own."] * 36)
+    answer = (
+        "“It was Maren Holt who kept the north light.” Nobody came to the harbour in the winter. "
+        'Now "words that stand nowhere at all". She was proud of the lamps there.'
+    )
+    words = answer.split()
+    peak = tuple(0.61 if page == 1 else 0.39 / 39 for page in range(40))
+    last = PagesScored(peak, words.index("She"), len(words) - 1)
+    notes = NoteTaker().begin(document)
+    for event in events(answer, (last,)):
+        notes.take(event)
+    record = notes.record()
+    kinds = [(chip["kind"], [page["label"] for page in chip["pages"]]) for chip in record["chips"]]
+    assert kinds == [("quoted", ["1"]), ("verbatim", ["4"]), ("missing", []), ("drew", ["2"])]
+    for chip in record["chips"]:
+        assert answer[: chip["at"]].endswith(("”", ".", '"'))
+        for number, start, end in chip["marks"]:
+            assert document.pages[number - 1].text[start:end]
+    assert record["chips"][0]["extract"]["hit"] == "It was Maren Holt who kept the north light"
+    counts = [int(count) for count in re.findall(r"\d+", record["ink"])]
+    assert sum(counts) == sum(map(str.isalpha, answer))
+    assert record["ink"].startswith("D2L3R5T4D3")
+
+
+def test_a_continued_answer_keeps_its_ink_and_is_checked_as_a_whole() -> None:
+    taker, document = NoteTaker(), make(*PAGES)
+    first = taker.begin(document)
+    for event in events("It was “Maren Holt who kept the north ")[:-1]:
+        first.take(event)
+    first.close()
+    assert [chip["kind"] for chip in first.record()["chips"]] == ["quoted"]
+    more = taker.begin(document, "It was “Maren Holt who kept the north ", first.record())
+    for event in events("moon.”"):
+        more.take(event)
+    assert [chip["kind"] for chip in more.record()["chips"]] == ["missing"]
+    assert more.record()["ink"] == first.record()["ink"] + "D4"
+
+
+def test_hints_are_few_and_not_said_twice() -> None:
+    document = make(*PAGES, *["Other words on a page of its own."] * 96)
+    answer = " ".join(["Something else happened then."] * 60)
+    words = 4
+
+    def drew(page_of: Callable[[int], int]) -> int:
+        readings = tuple(
+            PagesScored(
+                tuple(0.9 if page == page_of(at) else 0.1 / 99 for page in range(100)), at * words, at * words + 3
+            )
+            for at in range(60)
+        )
+        notes = NoteTaker().begin(document)
+        for event in events(answer, readings):
+            notes.take(event)
+        chips = notes.record()["chips"]
+        assert {chip["kind"] for chip in chips} == {"drew"}
+        return len(chips)
+
+    assert drew(lambda at: 50) == 1
+    assert drew(lambda at: 10 + at) == MOST_ATTENDED
+
+
+def test_citations_come_while_the_answer_is_written() -> None:
+    notes = NoteTaker().begin(make(*PAGES))
+    changed = [notes.take(event) for event in events("So “we light the lamps” it says and goes on")[:-1]]
+    assert [number for number, now in enumerate(changed) if now] == [1, 4]
+    assert [chip["kind"] for chip in notes.record()["chips"]] == ["quoted"]

@@ -1,0 +1,247 @@
+"""One question's life: what is written down, when it stops, and that it never blocks for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.core import chat_run
+from app.core.state import AppState, Stage
+from engine.config import SamplingParams
+from engine.errors import Busy, TrifoldError
+from engine.events import Failed, StopReason
+from tests.app.scripted import ScriptedEngine, wait_for
+
+Make = Callable[..., AppState]
+LONG = " ".join(["word"] * 400)
+
+
+def ask(state: AppState, question: str = "Who?", position: int | None = None) -> Iterator[str]:
+    return chat_run.ask(state, question, SamplingParams(), "hierarchical", position)
+
+
+def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    list(ask(state))
+    exchange = state.chat.exchanges[0]
+    assert (exchange.question, exchange.answer) == ("Who?", "It was Maren Holt who kept the north light.")
+    assert engine.asked_in == [state.chat.id]  # so that its turns are kept, and deleted with it
+    assert exchange.stopped is StopReason.END
+    assert exchange.figures.answer_tokens == 9
+    assert state.current.figures == exchange.figures
+    assert sum(state.current.scores) == pytest.approx(1.0)
+    assert len(state.current.pace) > 0
+    assert not state.current.asking
+
+
+def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    list(ask(state))
+    list(ask(state, "And after her?"))
+    question, history, sampling, mode = engine.asked[1]
+    assert question == "And after her?"
+    assert [(turn.question, turn.answer) for turn in history] == [("Who?", engine.answer)]
+    assert (sampling, mode) == (SamplingParams(), "hierarchical")
+
+
+def test_asking_again_takes_the_old_answers_place(ready: Make) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    list(ask(state))
+    engine.answer = "Nobody knows."
+    list(ask(state, "Who?", position=0))
+    assert [exchange.answer for exchange in state.chat.exchanges] == ["Nobody knows."]
+    assert engine.asked[1][1] == ()
+
+
+def test_the_chat_is_laid_out_seldom_and_its_words_are_known_sooner(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer=LONG, word_seconds=0.005))
+    began, updates, seen = time.monotonic(), 0, set()
+    watching = threading.Event()
+
+    def watch() -> None:
+        while not watching.wait(0.01):
+            turns = state.chat.exchanges
+            seen.add(len(turns[-1].answer) if turns else 0)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    updates = len(list(ask(state)))
+    seconds = time.monotonic() - began
+    watching.set()
+    watcher.join()
+    phases = 4  # thinking, reading the question, writing, the first word
+    assert updates <= seconds / chat_run.SHARED.layout + phases
+    assert len(seen) > 2 * updates  # what the live stream brings in between
+    assert len(seen) <= seconds / chat_run.UPDATE_SECONDS + phases
+
+
+def test_a_first_word_is_laid_out_at_once(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer="One two", word_seconds=0.3))
+    steps, began = ask(state), time.monotonic()
+    while not (state.chat.exchanges and state.chat.exchanges[-1].answer):
+        next(steps)
+    assert time.monotonic() - began < 0.3 + chat_run.OWN.layout / 2
+    list(steps)
+
+
+def test_stop_ends_it_within_a_second_and_keeps_the_words(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer=LONG))
+    steps = ask(state)
+    wait_for(lambda: next(steps) is not None and len(state.chat.exchanges[0].answer) > 20)
+    state.stop_asking()
+    stopped = time.monotonic()
+    list(steps)
+    assert time.monotonic() - stopped < 1.0
+    exchange = state.chat.exchanges[0]
+    assert exchange.stopped is StopReason.CANCELLED
+    assert 20 < len(exchange.answer) < len(LONG)
+
+
+def test_a_closed_tab_cancels_the_request(ready: Make) -> None:
+    engine = ScriptedEngine(answer=LONG)
+    state = ready(engine)
+    steps = ask(state)
+    wait_for(lambda: next(steps) is not None and bool(state.chat.exchanges[0].answer))
+    steps.close()  # type: ignore[attr-defined]
+    assert engine.requests[-1].cancelled.is_set()
+    assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert not state.current.asking
+    list(ask(state, "And now?"))
+    assert state.chat.exchanges[1].stopped is StopReason.END
+
+
+def test_the_caller_gets_its_turn_while_the_engine_is_silent(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer=LONG, word_seconds=5.0))
+    steps = ask(state)
+    next(steps)
+    for _ in range(3):
+        began = time.monotonic()
+        next(steps)
+        assert time.monotonic() - began < 2.0
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_second_tab_is_told_at_once(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer=LONG))
+    steps = ask(state)
+    next(steps)
+    with pytest.raises(Busy, match="Another tab"):
+        next(ask(state, "Me too?"))
+    assert len(state.chat.exchanges) == 1
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_failure_is_written_where_the_answer_would_be(ready: Make) -> None:
+    failure = Failed("The memory ran out.", "Read fewer pages.", "ResourceError")
+    engine = ScriptedEngine(failure=failure)
+    state = ready(engine)
+    list(ask(state))
+    exchange = state.chat.exchanges[0]
+    assert (exchange.trouble.cause, exchange.trouble.remedy) == ("The memory ran out.", "Read fewer pages.")
+    assert exchange.answer == "It was Maren"
+    engine.failure = None
+    list(ask(state, "Who?", position=0))
+    assert state.chat.exchanges[0].trouble is None
+
+
+def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Path) -> None:
+    """The reading pauses at a page, the answer is from what was read, and the reading goes on from there."""
+    engine = ScriptedEngine(reading_seconds=None)
+    state = make_state(engine)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+    steps = ask(state)
+    assert [next(steps), next(steps)][1].startswith("Read 24 pages so far")
+    list(steps)
+    exchange = state.chat.exchanges[0]
+    assert (exchange.stopped, exchange.pages_read) == (StopReason.END, 24)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert engine.readings == [0.0, 0.4]
+    assert not state.current.paused
+    assert (state.current.read.pages_read, state.current.read.stopped) == (60, False)
+    list(ask(state, "And now?"))
+    assert state.chat.exchanges[1].pages_read == 0
+
+
+def test_a_paused_reading_can_be_stopped_for_good(make_state: Make, a_file: Path) -> None:
+    state = make_state(ScriptedEngine(reading_seconds=None, answer=LONG, word_seconds=0.25))
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+    steps = ask(state)
+    wait_for(lambda: next(steps) is not None and bool(state.chat.exchanges[0].answer))
+    state.stop_reading()
+    wait_for(lambda: next(steps) is not None and state.current.stage is Stage.READY)
+    assert state.current.read.pages_read == 24
+    steps.close()  # type: ignore[attr-defined]
+
+
+def test_a_question_waits_for_a_reading_that_is_nearly_done(make_state: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=1.0)
+    state = make_state(engine)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.READING)
+    steps = ask(state)
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
+    list(steps)
+    assert engine.readings == [0.0]
+    assert state.chat.exchanges[0].pages_read == 0
+
+
+def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
+    engine = ScriptedEngine(answer="one two three four five six")
+    state = ready(engine)
+    engine.failure, engine.fail_after = Failed("The memory ran out.", "Read fewer pages.", "ResourceError"), 3
+    list(ask(state))
+    cut = state.chat.exchanges[0]
+    assert (cut.answer, cut.can_be_continued) == ("one two three", True)
+    engine.failure = None
+    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    whole = state.chat.exchanges[0]
+    assert (whole.answer, whole.trouble, whole.stopped) == ("one two three four five six", None, StopReason.END)
+    assert whole.answer_id == cut.answer_id
+    assert len(state.chat.exchanges) == 1
+
+
+def test_a_waiting_question_can_be_stopped(make_state: Make, a_file: Path) -> None:
+    state = make_state(ScriptedEngine(reading_seconds=None))
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.READING)
+    steps = ask(state)
+    next(steps)
+    state.stop_asking()
+    list(steps)
+    assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert state.current.stage is Stage.READING
+
+
+def test_without_a_book_there_is_nothing_to_ask(make_state: Make) -> None:
+    state = make_state()
+    with pytest.raises(TrifoldError, match="no book"):
+        next(ask(state))
+    assert not state.current.asking
+
+
+def test_a_question_that_waits_for_a_busy_engine_can_be_stopped(ready: Make) -> None:
+    engine = ScriptedEngine(answer=LONG)
+    state = ready(engine)
+    other = engine.ask("Somebody else's")
+    steps = ask(state)
+    next(steps)
+    rest = threading.Thread(target=lambda: list(steps))
+    rest.start()
+    time.sleep(0.3)
+    assert rest.is_alive(), "it waits"
+    state.stop_asking()
+    began = time.monotonic()
+    rest.join()
+    assert time.monotonic() - began < 1.0
+    assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert state.chat.exchanges[0].trouble is None
+    other.cancel()

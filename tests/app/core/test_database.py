@@ -1,0 +1,198 @@
+"""The file that everything is kept in: old ones, newer ones, damaged ones, full disks, and a process that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core import db as module
+from app.core.chats import Chats
+from app.core.db import VERSION, Database
+from engine.events import StopReason
+
+ROOT = Path(__file__).resolve().parents[3]
+BOOK = "a" * 64
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "Bücher é" / "library.db"
+
+
+def asked(database: Database, question: str = "Who kept the light?") -> tuple[Chats, str]:
+    chats = Chats(database)
+    chat = chats.begin(BOOK)
+    chats.ask(chat.id, question)
+    return chats, chat.id
+
+
+def questions(file: Path) -> list[str]:
+    connection = sqlite3.connect(file)
+    found = [row[0] for row in connection.execute("SELECT text FROM messages WHERE role = 'question' ORDER BY id")]
+    connection.close()
+    return found
+
+
+def test_a_new_file_has_the_tables_of_this_version(file: Path) -> None:
+    database = Database(file)
+    assert database.trouble == ""
+    assert database.rows("PRAGMA user_version")[0][0] == VERSION
+    assert database.rows("PRAGMA journal_mode")[0][0] == "wal"
+    assert database.rows("PRAGMA foreign_keys")[0][0] == 1
+    database.close()
+    assert file.stat().st_mode & 0o077 == 0 or os.name == "nt"
+
+
+def test_what_was_written_is_there_the_next_time(file: Path) -> None:
+    first = Database(file)
+    _, chat = asked(first)
+    first.close()
+    again = Chats(Database(file)).get(chat)
+    assert again is not None
+    assert [turn.question for turn in again.exchanges] == ["Who kept the light?"]
+
+
+def test_an_older_file_is_brought_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Database(file)
+    asked(first)
+    first.close()
+    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, "ALTER TABLE chats ADD COLUMN pinned INTEGER;"))
+    monkeypatch.setattr(module, "VERSION", VERSION + 1)
+    second = Database(file)
+    assert second.rows("PRAGMA user_version")[0][0] == VERSION + 1
+    assert [row["pinned"] for row in second.rows("SELECT pinned FROM chats")] == [None]
+
+
+def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Database(file)
+    asked(first)
+    first.close()
+    broken = "ALTER TABLE chats ADD COLUMN pinned INTEGER; INSERT INTO nowhere VALUES (1);"
+    monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, broken))
+    monkeypatch.setattr(module, "VERSION", VERSION + 1)
+    with pytest.raises(sqlite3.OperationalError):
+        module._open_file(file)
+    connection = sqlite3.connect(file)
+    assert connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
+    assert "pinned" not in [row[1] for row in connection.execute("PRAGMA table_info(chats)")]
+    connection.close()
+
+
+def test_a_newer_file_is_left_alone(file: Path) -> None:
+    Database(file).close()
+    connection = sqlite3.connect(file)
+    connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    database = Database(file)
+    assert "newer Trifold" in database.trouble
+    asked(database)
+    database.close()
+    assert questions(file) == []
+
+
+def test_a_damaged_file_is_kept_aside(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_bytes(b"this is no database at all, and never was one" * 100)
+    database = Database(file)
+    assert database.trouble == ""
+    asked(database)
+    database.close()
+    assert questions(file) == ["Who kept the light?"]
+    assert len(list(file.parent.glob("library.db.damaged-*"))) == 1
+
+
+def test_a_full_disk_is_said_and_the_chat_goes_on_in_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(file)
+    chats, chat = asked(database)
+    pages = database.rows("PRAGMA page_count")[0][0]
+    database._connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite's own word for a disk that is full
+    chats.ask(chat, "long " * 20_000)
+    assert "the disk is full" in database.trouble
+    assert "only in memory" in database.trouble
+    exchange = chats.get(chat).exchanges[1]
+    chats.update(chat, 1, module_replace(exchange, answer="It was Maren.", stopped=StopReason.END))
+    assert [turn.answer for turn in chats.get(chat).exchanges] == ["", "It was Maren."]
+    assert questions(file) == ["Who kept the light?"]
+    # There is room again: everything that was said meanwhile is written back.
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    chats.ask(chat, "Are you back?")
+    assert database.trouble == ""
+    database.close()
+    assert questions(file) == ["Who kept the light?", "long " * 20_000, "Are you back?"]
+
+
+def test_a_file_that_may_only_be_read_is_shown_and_said(file: Path) -> None:
+    database = Database(file)
+    chats, chat = asked(database)
+    database._connection.execute("PRAGMA query_only = 1")
+    chats.ask(chat, "And after her?")
+    assert "may only be read" in database.trouble
+    assert [turn.question for turn in chats.get(chat).exchanges] == [
+        "Who kept the light?",
+        "And after her?",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("in the way", encoding="utf-8")
+    database = Database(tmp_path / "blocked" / "library.db")
+    assert "cannot write to its library" in database.trouble
+    chats, chat = asked(database)
+    assert chats.get(chat).exchanges[0].question == "Who kept the light?"
+
+
+def module_replace(exchange: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(exchange, **changes)
+
+
+WRITER = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from app.core.chats import Chats
+from app.core.db import Database
+
+chats = Chats(Database(Path(sys.argv[1])))
+chat = chats.begin("a" * 64)
+at = chats.ask(chat.id, "Who kept the light?")
+print(chat.id, flush=True)
+began = time.monotonic()
+for number in range(100_000):
+    turn = chats.get(chat.id).exchanges[at]
+    chats.update(chat.id, at, replace(turn, answer=turn.answer + f" {number}"))
+    print(number, time.monotonic() - began, flush=True)
+    time.sleep(0.004)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL; its TerminateProcess is the same thing")
+@pytest.mark.parametrize("moment", [0.05, 0.3, 0.55, 0.9, 1.4])
+def test_a_killed_process_loses_less_than_a_second(file: Path, moment: float) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(file)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        chat = writer.stdout.readline().strip()
+        time.sleep(moment)
+        os.kill(writer.pid, signal.SIGKILL)
+        said = [line.split() for line in writer.stdout.read().splitlines() if len(line.split()) == 2]
+    kept = Chats(Database(file)).get(chat)
+    assert kept is not None
+    turn = kept.exchanges[0]
+    assert (turn.question, turn.interrupted, turn.stopped) == ("Who kept the light?", True, StopReason.CANCELLED)
+    numbers = [int(word) for word in turn.answer.split()]
+    assert numbers == list(range(len(numbers)))  # whole up to where it ends
+    times = {int(number): float(seconds) for number, seconds in said}
+    last_kept = times.get(len(numbers) - 1, 0.0)
+    assert max(times.values(), default=0.0) - last_kept < 1.0
+    assert turn.can_be_continued == bool(numbers)

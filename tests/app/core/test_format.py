@@ -1,0 +1,192 @@
+"""Numbers and events as words: every figure that the page shows, from records made by hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from app.core import format
+from engine.events import Acceptance, BookRead, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit, TokenSource
+from tests.app.scripted import figures
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (1500, "1.5 KB"), (500 * 10**6, "500 MB")),
+        *((9 * 10**9, "9.0 GB"), (25_276_514_304, "25.3 GB"), (3 * 10**15, "3000 TB")),
+    ],
+)
+def test_sizes(number: int, shown: str) -> None:
+    assert format.size(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.42, "420 ms"), (4.21, "4.2 s"), (42.4, "42 s"), (61.0, "1 min 1 s"), (3720.0, "1 h 2 min")],
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert format.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (3.0, "a few seconds left"),
+        (33.0, "about 35 s left"),
+        (80.0, "about 1 min left"),
+        (1500.0, "about 25 min left"),
+        (5400.0, "about 1.5 h left"),
+    ],
+)
+def test_time_left_is_coarse(seconds: float, shown: str) -> None:
+    assert format.time_left(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("fraction", "shown"), [(0.0, "0 %"), (0.001, "under 1 %"), (0.62, "62 %"), (0.999, "99 %"), (1.0, "100 %")]
+)
+def test_percent_never_rounds_to_all_or_nothing(fraction: float, shown: str) -> None:
+    assert format.percent(fraction) == shown
+
+
+def test_counts_and_rates() -> None:
+    assert format.counted(1, "page") == "1 page"
+    assert format.counted(28_412, "token") == "28,412 tokens"
+    assert format.rate(7274.4) == "7,274"
+    assert format.rate(0.94) == "0.9"
+    assert format.milliseconds(14.18) == "14.2 ms"
+    assert format.milliseconds(1234.0) == "1.2 s"
+
+
+def test_reading_says_where_how_fast_and_how_long() -> None:
+    view = format.reading_view(ReadingProgress(11_000, 22_000, 106, 212, 812.3, 13.5), "page")
+    assert view == {
+        "fraction": 0.5,
+        "pages": 106,
+        "where": "Reading page 107 of 212",
+        "pace": "812 tokens/s · about 15 s left",
+    }
+
+
+def test_reading_guesses_no_time_from_the_first_tokens() -> None:
+    view = format.reading_view(ReadingProgress(22, 78_593, 0, 76, 22.0, 3060.0), "section")
+    assert view["pace"] == ""
+    assert view["where"] == "Reading section 1 of 76"
+
+
+def test_the_last_page_is_the_last() -> None:
+    assert format.reading_view(ReadingProgress(9, 9, 3, 3, 1.0, 0.0), "page")["where"] == "Reading page 3 of 3"
+
+
+def test_the_books_line() -> None:
+    read = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
+    assert format.book_line(None, 212, "page", 0, 0) == "212 pages"
+    assert format.book_line(None, 212, "page", 28_412, 32_768) == "212 pages · 28,412 tokens · fits"
+    assert format.book_line(None, 1, "section", 9, 8) == "1 section · 9 tokens · too long for 8"
+    assert format.book_line(read, 212, "page", 28_412, 32_768) == "212 pages · 28,412 tokens · read to page 84"
+
+
+def test_how_the_reading_went() -> None:
+    whole = BookRead(200, 200, 212, 212, 4.2, 6800.0, KvBytes(), False)
+    part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
+    assert format.read_line(whole, "page").startswith("Read 212 pages in 4.2 s, 6,800 tokens/s.")
+    kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
+    assert format.read_line(kept, "page").startswith("Opened 212 pages in 4.2 s, as they were read before.")
+    assert format.read_line(part, "page") == ("Stopped at page 84 of 212. Questions are answered from what was read.")
+
+
+def test_every_figure_of_an_answer() -> None:
+    view = format.figures_view(replace(figures(40), ms_per_token_mean=14.2, tokens_per_s=70.4))
+    assert view["ms"] == "14.2 ms"
+    assert (view["p50"], view["p95"]) == ("13.1 ms", "22.7 ms")
+    assert view["rate"] == "70"
+    assert view["plain"] == "41.0 ms"
+    assert view["middle"] == {"share": 0.62, "text": "62 %"}
+    assert view["verify"] == {"share": 0.96, "text": "96 %"}
+    assert view["length"] == "7.8"
+    assert view["first"] == "420 ms"
+    assert view["window"] == {"share": 0.8694, "text": "28,490 of 32,768 tokens"}
+    assert view["reused"] == "38 new tokens read for this question, 28,412 kept from before"
+
+
+def test_what_was_not_measured_is_empty() -> None:
+    bare = replace(
+        figures(1),
+        ms_per_token_mean=None,
+        ms_per_token_p50=None,
+        ms_per_token_p95=None,
+        tokens_per_s=None,
+        middle=Acceptance(),
+        verify=Acceptance(),
+        mean_acceptance_length=None,
+        plain_ms=None,
+        speedup_vs_plain=None,
+        ttft_s=None,
+        time_split=TimeSplit(),
+        kv_bytes=KvBytes(),
+    )
+    view = format.figures_view(bare)
+    assert {view[name] for name in ("ms", "p50", "p95", "rate", "speedup", "plain", "length", "first")} == {""}
+    assert view["middle"] == {"share": 0.0, "text": ""}
+    assert view["split"] == []
+    assert view["kv"] == []
+
+
+def test_time_and_memory_are_shares_of_a_whole() -> None:
+    split = format.split_view(TimeSplit(20.0, 30.0, 40.0, 10.0, 0.0))
+    assert [part["text"] for part in split] == ["20 %", "30 %", "40 %", "10 %", "0 %"]
+    assert sum(part["share"] for part in split) == pytest.approx(1.0)
+    kv = format.kv_view(KvBytes(3 * 10**9, 10**9, 0))
+    assert [(part["name"], part["text"], part["share"]) for part in kv] == [
+        ("GPU", "3.0 GB", 0.75),
+        ("memory", "1.0 GB", 0.25),
+    ]
+
+
+def test_pace_is_the_time_of_the_newest_tokens_alone() -> None:
+    before = replace(figures(10), ms_per_token_mean=10.0)
+    after = replace(figures(14), ms_per_token_mean=20.0)
+    assert format.pace_of(None, before) == 10.0
+    assert format.pace_of(before, after) == pytest.approx((14 * 20 - 10 * 10) / 4)
+    assert format.pace_of(after, after) is None
+
+
+def test_the_moving_line_has_an_end() -> None:
+    pace: tuple[format.PacePoint, ...] = ()
+    before = None
+    for number in range(1, format.PACE_LENGTH + 30):
+        event = TextDelta("a", (1,), (TokenSource.DRAFT,), replace(figures(number), ms_per_token_mean=5.0))
+        pace = format.longer_pace(pace, event, before)
+        before = event.figures
+    assert len(pace) == format.PACE_LENGTH
+    assert set(pace) == {(5.0, 13.1, 22.7)}
+
+
+def test_only_what_stands_out_glows() -> None:
+    assert format.glow((0.1, 0.4, 0.0, 0.1, 0.25)) == [0, 100, 0, 0, 50]
+    assert format.glow((0.25, 0.25, 0.25, 0.25)) == [0, 0, 0, 0]
+    assert format.glow((0.0, 0.0)) == [0, 0]
+    assert format.glow(()) == []
+
+
+def test_the_line_under_an_answer() -> None:
+    done = replace(figures(142), ms_per_token_mean=14.2, speedup_vs_plain=2.9)
+    assert format.answer_line(done, StopReason.END) == "142 tokens · 14.2 ms each · 2.9× plain"
+    assert format.answer_line(replace(done, mode="plain"), StopReason.CANCELLED) == (
+        "142 tokens · 14.2 ms each · stopped"
+    )
+    assert format.answer_line(replace(done, mode="plain"), StopReason.END, 180) == (
+        "180 tokens · the last 142 at 14.2 ms each"
+    ), "an answer that was continued: the figures are of its end"
+    assert format.answer_line(None, StopReason.CANCELLED) == "stopped"
+    assert format.answer_line(None, None) == ""
+
+
+def test_what_was_done_today_is_told_apart_by_the_hour() -> None:
+    now = time.mktime((2026, 5, 14, 21, 30, 0, 0, 0, -1))
+    assert format.moment(now - 3 * 3600 - 25 * 60, now) == "today, 18:05"
+    assert format.moment(now - 24 * 3600, now) == format.day(now - 24 * 3600, now) == "yesterday"
+    assert format.moment(now - 40 * 24 * 3600, now) == "4 Apr"

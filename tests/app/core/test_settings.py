@@ -1,0 +1,56 @@
+"""Where things live on each platform, and what is used when nobody says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, data_folder, is_hub_id, make_settings
+from engine.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "parts"),
+    [
+        ("linux", {}, (".local", "share", "trifold")),
+        ("linux", {"XDG_DATA_HOME": "/x/share"}, ("x", "share", "trifold")),
+        ("darwin", {}, ("Library", "Application Support", "Trifold")),
+        ("win32", {"LOCALAPPDATA": "/c/Local"}, ("c", "Local", "Trifold")),
+        ("win32", {}, ("AppData", "Local", "Trifold")),
+        ("linux", {"TRIFOLD_DATA": "/my data/é"}, ("my data", "é")),
+    ],
+)
+def test_data_folder_follows_the_platform(platform: str, environ: dict[str, str], parts: tuple[str, ...]) -> None:
+    folder = data_folder(environ, platform)
+    assert folder.is_absolute()
+    assert folder.parts[-len(parts) :] == parts
+
+
+def test_bundled_draft_goes_with_the_bundled_target_only() -> None:
+    assert make_settings().draft == str(DEMO_DRAFT)
+    assert make_settings(model=str(DEMO_MODEL)).draft == str(DEMO_DRAFT)
+    assert make_settings(model="/another/model").draft is None
+    assert make_settings(model="owner/name", draft="owner/small").draft == "owner/small"
+    assert make_settings(draft="none").draft is None
+
+
+def test_engine_settings_come_together() -> None:
+    config = make_settings(model="/m", context=4096, options={"retrieval_budget": 256}).engine_config()
+    assert (config.model, config.context, config.retrieval_budget) == ("/m", 4096, 256)
+    with pytest.raises(OptionError, match="retrieval_budget"):
+        make_settings(options={"retrieval_budge": 1}).engine_config()
+
+
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [("Qwen/Qwen3-8B", True), ("/models/x", False), ("./x/y", False), ("x", False), ("a/b/c", False), ("~/x", False)],
+)
+def test_hub_ids_are_told_from_folders(name: str, hub: bool) -> None:
+    assert is_hub_id(name) is hub
+
+
+def test_folder_that_exists_is_not_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert not is_hub_id("owner/name")

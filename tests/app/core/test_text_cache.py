@@ -1,0 +1,91 @@
+"""Kept texts and covers: the same document again, parsed once, and never one that others made."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.core import books
+from app.core.books import TextCache
+from app.core.settings import SAMPLE_BOOKS
+from engine.document import Document, OutlineItem
+from tests.app.scripted import book
+
+BOOK = replace(book(3, 5), outline=(OutlineItem("The Light é", 2, 0),), warnings=("Page 3 is a picture.",))
+
+
+class Reader:
+    """Counts how often a file is taken apart."""
+
+    def __init__(self, document: Document = BOOK) -> None:
+        self.document = document
+        self.times = 0
+
+    def __call__(self, path: Path, password: str | None = None) -> Document:
+        self.times += 1
+        return self.document
+
+
+def test_a_book_is_parsed_once(tmp_path: Path) -> None:
+    reader = Reader()
+    read = TextCache(reader)
+    assert read(tmp_path / "book.txt") == read(tmp_path / "book.txt") == BOOK
+    assert reader.times == 1
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"readers": "other", "document": {}}'])
+def test_what_is_damaged_or_made_by_others_is_made_anew(tmp_path: Path, damage: str) -> None:
+    reader = Reader()
+    read = TextCache(reader)
+    read(tmp_path / "book.txt")
+    kept = tmp_path / books.TEXT
+    whole = json.loads(kept.read_text(encoding="utf-8"))
+    assert whole["readers"] == books.readers_hash()
+    kept.write_text(damage, encoding="utf-8")
+    assert read(tmp_path / "book.txt") == BOOK
+    assert reader.times == 2
+
+
+def test_the_text_of_a_locked_book_is_not_kept(tmp_path: Path) -> None:
+    reader = Reader()
+    read = TextCache(reader)
+    read(tmp_path / "book.pdf", password="lamp")
+    assert list(tmp_path.iterdir()) == []
+    assert books.draw_cover(tmp_path / "book.pdf", replace(BOOK, kind="pdf"), "lamp") is None
+
+
+def test_half_a_surrogate_and_a_full_disk_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = replace(BOOK, title="\ud800")
+    assert TextCache(Reader(odd))(tmp_path / "book.txt") == odd
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(books, "write_whole", full)
+    reader = Reader()
+    (tmp_path / books.TEXT).unlink()
+    assert TextCache(reader)(tmp_path / "book.txt") == BOOK
+
+
+def test_the_cover_is_the_first_page(tmp_path: Path) -> None:
+    path = tmp_path / "book.pdf"
+    path.write_bytes((SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf").read_bytes())
+    thread = books.draw_cover(path, replace(BOOK, kind="pdf"), None)
+    assert isinstance(thread, threading.Thread)
+    thread.join(60)
+    assert (tmp_path / books.COVER).read_bytes().startswith(b"\x89PNG")
+    assert books.draw_cover(path, replace(BOOK, kind="pdf"), None) is None
+    assert books.draw_cover(path, BOOK, None) is None
+
+
+def test_a_broken_file_has_no_cover(tmp_path: Path) -> None:
+    path = tmp_path / "book.pdf"
+    path.write_bytes(b"%PDF-1.4 nothing")
+    thread = books.draw_cover(path, replace(BOOK, kind="pdf"), None)
+    assert thread is not None
+    thread.join(60)
+    assert [file.name for file in tmp_path.iterdir()] == ["book.pdf"]

@@ -1,0 +1,282 @@
+"""A server elsewhere in the engine's place: a second Trifold in a process of its own, and servers that misbehave."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from app.core.settings import Remote
+from app.models import openai_client
+from app.models.remote import RemoteEngine
+from engine import SamplingParams, Turn
+from engine.document import Document, Page
+from engine.errors import Busy, Closed, EngineError, ModelNotFound, OptionError, TrifoldError
+from engine.events import AnswerDone, BookRead, Failed, StopReason, TextDelta
+from tests.app.running import Running
+
+WORDS = "Maren Holt kept the north light, and the boat came in at dusk. "
+BOOK = Document("Orre", "", tuple(Page(number, str(number), WORDS * 20) for number in range(1, 6)), "text", "0" * 64)
+SHORT = SamplingParams(max_tokens=16, temperature=2.0, seed=7)
+LONG = SamplingParams(max_tokens=100_000, temperature=4.0)  # words at random: minutes on any machine
+
+
+@pytest.fixture(scope="module")
+def server(endless_app: Running) -> Running:
+    endless_app.until(lambda state: state["model"]["state"] == "ready")
+    endless_app.post("/books/close")  # a text that is sent takes the place of no book
+    endless_app.until(lambda state: state["book"]["stage"] == "empty")
+    return endless_app
+
+
+@pytest.fixture
+def engine(server: Running) -> Iterator[RemoteEngine]:
+    made = RemoteEngine(Remote(server.api, "", server.key))
+    made.wait_ready(20)
+    yield made
+    made.close()
+
+
+def final(request: Any) -> tuple[list[Any], Any]:
+    events = list(request)
+    return events, events[-1]
+
+
+def test_a_book_is_sent_once_and_then_asked_about(engine: RemoteEngine) -> None:
+    fit = engine.measure(BOOK)
+    assert fit.fits
+    assert engine.status().model is not None
+    _, read = final(engine.read(BOOK))
+    assert isinstance(read, BookRead)
+    assert read.pages_read == 5
+    assert read.tokens > 1000
+    events, done = final(engine.ask("Who kept the light?", sampling=SHORT))
+    assert isinstance(done, AnswerDone), done
+    assert done.answer
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == done.answer
+    assert done.stop_reason is StopReason.LENGTH
+    assert done.figures.answer_tokens == 16
+    assert done.figures.prompt_tokens == pytest.approx(read.tokens, abs=30), "the book is part of every prompt"
+    assert done.figures.prefilled_tokens < 0.1 * done.figures.prompt_tokens, "the server had the book in its cache"
+    assert done.figures.ttft_s is not None
+    turns = (Turn("Who kept the light?", done.answer),)
+    _, second = final(engine.ask("And then?", turns, SHORT))
+    assert isinstance(second, AnswerDone)
+    assert second.figures.prompt_tokens > done.figures.prompt_tokens
+    book = engine.status().book
+    assert book is not None
+    assert book.complete
+
+
+def test_an_answer_is_stopped_at_once_and_the_next_one_is_taken(engine: RemoteEngine) -> None:
+    list(engine.read(BOOK))
+    request = engine.ask("Who?", sampling=LONG)
+    with pytest.raises(Busy):
+        engine.ask("Me too?")
+    words = ""
+    while not words:
+        event = request.next_event(10)
+        words = event.text if isinstance(event, TextDelta) else ""
+    request.cancel()
+    begin = time.monotonic()
+    _, done = final(request)
+    assert time.monotonic() - begin < 2
+    assert isinstance(done, AnswerDone)
+    assert done.stop_reason is StopReason.CANCELLED
+    assert done.answer.startswith(words)
+    until = time.monotonic() + 20
+    while True:  # the server notices that nobody listens any more, and is free again
+        _, again = final(engine.ask("Who?", sampling=SHORT))
+        if isinstance(again, AnswerDone):
+            break
+        assert again.kind == "Busy"
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def test_a_reading_can_be_stopped(engine: RemoteEngine) -> None:
+    request = engine.read(BOOK)
+    request.cancel()
+    _, read = final(request)
+    assert isinstance(read, BookRead)
+    assert read.stopped
+    assert read.tokens == 0
+    _, failed = final(engine.ask("Who?"))
+    assert isinstance(failed, Failed)
+    assert "No book" in failed.cause
+
+
+def test_a_wrong_key_is_named(server: Running) -> None:
+    engine = RemoteEngine(Remote(server.api, "x", "sk-wrong"))
+    with pytest.raises(OptionError, match="does not accept this key"):
+        engine.wait_ready(20)
+    assert engine.status().state == "failed"
+    with pytest.raises(OptionError):
+        engine.ask("Who?")
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are(server: Running) -> None:
+    with pytest.raises(ModelNotFound, match=r"no model gpt-4\. It offers: \w+"):
+        RemoteEngine(Remote(server.api, "gpt-4", server.key)).wait_ready(20)
+
+
+def test_nobody_there_is_one_quick_sentence() -> None:
+    begin = time.monotonic()
+    engine = RemoteEngine(Remote("http://127.0.0.1:9/v1", "x"))
+    with pytest.raises(EngineError, match=r"Nobody answers at 127\.0\.0\.1:9"):
+        engine.wait_ready(20)
+    assert time.monotonic() - begin < 8
+
+
+def test_closed_is_closed(engine: RemoteEngine) -> None:
+    engine.close()
+    with pytest.raises(Closed):
+        engine.ask("Who?")
+
+
+@contextmanager
+def speaking(*answers: bytes, heard: list[bytes] | None = None) -> Iterator[str]:
+    """A server that says exactly this, connection after connection, whatever is asked."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(8)
+
+        def serve() -> None:
+            for answer in answers:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    asked = connection.recv(1 << 20)
+                    if heard is not None:
+                        heard.append(asked)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 20):  # what comes late must not break what was said
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+
+
+def http(body: bytes, status: str = "200 OK", head: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{head}\r\n".encode() + body
+
+
+MODELS = http(b'{"data": [{"id": "m", "max_model_len": 4096}]}')
+
+
+@pytest.mark.parametrize(
+    "listing", [b"<html>", b"[]", b'{"data": 3}', b'{"data": [{}]}', b"[" * 50_000], ids=lambda body: body[:12].decode()
+)
+def test_a_server_that_speaks_something_else_is_refused(listing: bytes) -> None:
+    with speaking(http(listing)) as base, pytest.raises(TrifoldError):
+        RemoteEngine(Remote(base, "m")).wait_ready(10)
+
+
+def test_a_server_that_leads_elsewhere_is_not_followed() -> None:
+    with (
+        speaking(http(b"", "302 Found", "Location: http://127.0.0.1:9/v1/models\r\n")) as base,
+        pytest.raises(EngineError, match="error 302"),
+    ):
+        RemoteEngine(Remote(base, "m", "secret")).wait_ready(10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (http(b'{"error": {"message": "this model\'s maximum context length is 4096"}}', "400 Bad"), "does not fit"),
+        (http(b'{"error": {"message": "later"}}', "429 No"), "busy"),
+        (http(b"oops", "500 No"), "error 500"),
+        (http(b'data: {"error": {"message": "CUDA out of memory"}}\n\n'), "CUDA out of memory"),
+        (http(b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'), "broke off"),
+        (http(b"data: {\n\n"), "cannot be read"),
+        (http(b"data: " + b"x" * (2 << 20)), "without end"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\ndata: ", "broke"),
+        (b"", "broke"),
+    ],
+    ids=range(9),
+)
+def test_what_goes_wrong_over_there_is_one_sentence(answer: bytes, said: str) -> None:
+    with speaking(MODELS, answer) as base:
+        engine = RemoteEngine(Remote(base, "m"))
+        engine.wait_ready(10)
+        _, failed = final(engine.read(BOOK))
+    assert isinstance(failed, Failed), failed
+    assert said in failed.cause
+    assert engine.status().state == "idle"
+
+
+def test_nothing_is_told_about_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official client adds the system, versions of Python, and keys that it finds in the environment."""
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, "of-another-service")
+    heard: list[bytes] = []
+    with speaking(MODELS, MODELS, heard=heard) as base:
+        RemoteEngine(Remote(base, "m", "secret")).wait_ready(10)
+        RemoteEngine(Remote(base, "m")).wait_ready(10)
+    head = {line.partition(b":")[0].lower() for line in heard[0].splitlines()[1:] if line}
+    assert head == {
+        b"host",
+        b"accept",
+        b"accept-encoding",
+        b"connection",
+        b"user-agent",
+        b"authorization",
+    }
+    assert b"Bearer secret" in heard[0]
+    assert b"authorization" not in heard[1].lower()
+    assert b"another-service" not in b"".join(heard)
+
+
+def test_a_packed_answer_is_not_unpacked() -> None:
+    packed = gzip.compress(b'{"data": [{"id": "m"}]}')
+    with (
+        speaking(http(packed, head="Content-Encoding: gzip\r\n")) as base,
+        pytest.raises(EngineError, match="protocol"),
+    ):
+        RemoteEngine(Remote(base, "m")).wait_ready(10)
+
+
+def test_the_window_of_the_server_counts() -> None:
+    with speaking(MODELS) as base:
+        engine = RemoteEngine(Remote(base, "m"))
+        fit = engine.measure(Document("x", "", BOOK.pages * 4, "text", "0" * 64))
+    assert fit.limit == 4096
+    assert not fit.fits
+    assert 0 < fit.pages_that_fit < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "stays"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/v1", True),
+        ("http://localhost:8000/v1/", "http://localhost:8000/v1", True),
+        ("http://[::1]:8000/v1/chat/completions", "http://[::1]:8000/v1", True),
+        ("https://gpu.example.org/openai/v1", "https://gpu.example.org/openai/v1", False),
+        ("http://127.0.0.1.example.org", "http://127.0.0.1.example.org/v1", False),
+        ("http://192.168.1.7:8000", "http://192.168.1.7:8000/v1", False),
+        ("http://0.0.0.0:8000", "http://0.0.0.0:8000/v1", False),
+    ],
+)
+def test_addresses(text: str, base: str, stays: bool) -> None:
+    found = openai_client.parse_address(text)
+    assert found.base == base
+    assert found.stays_here is stays
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://x", "http://", "http://user:pass@host", "http://h/v1?key=1", "http://h:99999", "http://a b", "x\n" * 2],
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    check: Callable[[str], object] = openai_client.parse_address
+    with pytest.raises(OptionError):
+        check(text)

@@ -1,0 +1,215 @@
+"""The child process: crashes, cancels, orphans, memory, what it loads and what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from app.readers import Limits, read_document, reader, sandbox
+from app.readers.sandbox import ChildFailed
+from engine.errors import DocumentError
+
+_PAGES = [[(72, 700, f"Words that stand on page {'abcdefgh'[at]} only.")] for at in range(8)]
+_MANY = 3_000
+
+
+def reading_children() -> list[psutil.Process]:
+    """Child processes that read documents; other tests may have left helpers of their own running."""
+    return [child for child in psutil.Process().children() if "app.readers.child" in child.cmdline()]
+
+
+@pytest.fixture
+def slow(files: Any) -> Path:
+    """So many pages that the child is met at work when the first ones are told."""
+    path: Path = files.pdf("slow.pdf", [[(72, 700, f"Words that stand on page {at} only.")] for at in range(_MANY)])
+    return path
+
+
+def _child() -> psutil.Process:
+    children = reading_children()
+    assert len(children) == 1
+    return children[0]
+
+
+def test_crash_on_a_page_is_read_again_by_the_second_reader(slow: Path) -> None:
+    killed: list[int] = []
+
+    def crash(done: int, total: int) -> None:
+        if done == 2 and not killed:
+            killed.append(_child().pid)
+            _child().kill()
+
+    document = read_document(slow, progress=crash)
+    assert killed
+    assert len(document.pages) == _MANY
+    assert all(page.text == f"Words that stand on page {at} only." for at, page in enumerate(document.pages))
+    assert document.warnings == ()
+
+
+def test_page_that_always_crashes_is_a_warning_with_its_number(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+
+    def failing(request: dict[str, Any], *rest: Any) -> Generator[dict[str, Any], None, None]:
+        told.append(request["trouble"])
+        if len(told) < 3:
+            raise ChildFailed("crash", 3)
+        yield from sandbox.run_in_child(request, *rest)
+
+    monkeypatch.setattr(reader, "run_in_child", failing)
+    document = read_document(files.pdf("a.pdf", _PAGES))
+    assert told == [{}, {"3": "second"}, {"3": "made its reader crash"}]
+    assert [bool(page.text) for page in document.pages] == [True, True, False] + [True] * 5
+    assert document.warnings == ("Page 3 could not be read: made its reader crash.",)
+
+
+def test_file_that_breaks_on_every_page_is_given_up(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def failing(request: dict[str, Any], *rest: Any) -> Generator[dict[str, Any], None, None]:
+        tries.append(1)
+        raise ChildFailed("crash", len(tries))
+        yield {}
+
+    monkeypatch.setattr(reader, "run_in_child", failing)
+    with pytest.raises(DocumentError, match="too many pages"):
+        read_document(files.pdf("a.pdf", _PAGES))
+    assert len(tries) < 20
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_cancel_ends_the_child(slow: Path, error: type[BaseException]) -> None:
+    started: list[psutil.Process] = []
+
+    def cancel(done: int, total: int) -> None:
+        if done == 2:
+            started.append(_child())
+            raise error
+
+    with pytest.raises(error):
+        read_document(slow, progress=cancel)
+    assert not started[0].is_running()
+    assert not reading_children()
+
+
+def test_child_does_not_outlive_a_killed_parent(slow: Path, checkout: Path) -> None:
+    program = (
+        "import os, sys, psutil; from pathlib import Path; from app.readers import read_document\n"
+        "def die(done, total):\n"
+        "    if done == 2: print(psutil.Process().children()[0].pid, flush=True), os._exit(9)\n"
+        "read_document(Path(sys.argv[1]), progress=die)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program, str(slow)],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    pid = int(out.stdout)
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                break  # ended; whoever adopted it has not looked yet
+        time.sleep(0.05)
+    else:
+        assert not psutil.pid_exists(pid)
+
+
+def test_memory_is_watched_where_the_system_does_not(checkout: Path) -> None:
+    hungry = "import sys, time; held = bytearray(200 << 20); sys.stdout.flush(); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", hungry], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    arrived: queue.Queue[Any] = queue.Queue()
+    arrived.put({"type": "ready", "bounded": False})
+    try:
+        with pytest.raises(ChildFailed) as caught:
+            for _ in sandbox._messages(child, arrived, Limits(memory_bytes=100 << 20), time.monotonic() + 30):
+                pass
+        assert caught.value.reason == "memory"
+    finally:
+        sandbox._end(child)
+    assert child.returncode is not None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux holds a limit of address space")
+def test_child_sets_its_own_memory_limit(slow: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(done: int, total: int) -> None:
+        if done == 2:
+            seen.append(_child().rlimit(psutil.RLIMIT_AS))
+
+    read_document(slow, progress=look)
+    assert seen == [(2 << 30, 2 << 30)]
+
+
+def test_child_loads_no_engine_and_no_user_interface(checkout: Path) -> None:
+    program = (
+        "import sys, app.readers.child, app.readers.detect, app.readers.pdf, app.readers.pdf_lines, app.readers.epub,"
+        " app.readers.docx, app.readers.markup, app.readers.text, app.readers.pdf_render\n"
+        "heavy = ('torch', 'gradio', 'transformers', 'numpy', 'engine', 'psutil')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert out.stdout.strip() == "[]"
+
+
+def test_child_is_not_told_secrets(slow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_not_for_parsers")
+    seen: list[dict[str, str]] = []
+
+    def look(done: int, total: int) -> None:
+        if done == 2:
+            seen.append(_child().environ())
+
+    read_document(slow, progress=look)
+    assert "HF_TOKEN" not in seen[0]
+    assert "hf_not_for_parsers" not in "".join(seen[0].values())
+
+
+def test_password_is_not_on_the_command_line(slow: Path) -> None:
+    seen: list[str] = []
+
+    def look(done: int, total: int) -> None:
+        if done == 2:
+            seen.extend(_child().cmdline())
+
+    read_document(slow, "sesame", progress=look)
+    assert "app.readers.child" in seen
+    assert not any("sesame" in word for word in seen)
+
+
+def test_nothing_is_left_on_disk(files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(temporary))
+    path = files.epub("a.epub", [("a.xhtml", "<p>hello")])
+    pdf = files.pdf("a.pdf", _PAGES)
+    before = sorted(os.listdir(tmp_path))
+    read_document(path)
+    read_document(pdf)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert not list(temporary.iterdir())
+
+
+def test_many_at_once_do_not_disturb_each_other(files: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    paths = [files.pdf(f"{at}.pdf", [[(72, 700, f"This is book number {at} of all.")]]) for at in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        texts = [document.text for document in pool.map(read_document, paths)]
+    assert texts == [f"This is book number {at} of all." for at in range(6)]

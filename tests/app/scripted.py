@@ -1,0 +1,309 @@
+"""An engine that follows a script: the seams of ``engine.Engine`` with event records made by the test.
+
+It stands in for the engine where the test is about the page: states that a real model reaches only by luck (a
+failure in the middle, a book read to 40 %), and timing that a test can rely on. It never ships.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from engine.config import Mode
+from engine.document import Document
+from engine.errors import Busy
+from engine.events import (
+    Acceptance,
+    AnswerDone,
+    AnswerStarted,
+    BookRead,
+    Event,
+    Failed,
+    Figures,
+    KvBytes,
+    ModelInfo,
+    PagesScored,
+    ReadingProgress,
+    Status,
+    StopReason,
+    TextDelta,
+    TimeSplit,
+    TokenSource,
+)
+from engine.plan.memory_budget import BookFit
+
+GIB = 1 << 30
+KV_BYTES = 12_288  # of a token
+_ENDS = (BookRead, AnswerDone, Failed)
+
+
+def model_info(**changes: Any) -> ModelInfo:
+    """A model that the page can tell of, as the engine's own record."""
+    known: dict[str, Any] = {
+        "name": "Storyteller 27M",
+        "path": "demo",
+        "parameters": 27_000_000,
+        "architecture": "llama",
+        "context_limit": 32_768,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "vocabulary": 8_192,
+        "kv_bytes_per_token": KV_BYTES,
+        "draft_name": "Storyteller 3M",
+        "draft_parameters": 3_000_000,
+    }
+    return ModelInfo(**{**known, **changes})
+
+
+def engine_status(**changes: Any) -> Status:
+    """What the engine says of itself when it has nothing to do."""
+    return Status(**{"state": "idle", "detail": "", "model": model_info(), **changes})
+
+
+class Request:
+    """Events from a generator that runs in a thread of its own, as the engine's requests do."""
+
+    def __init__(
+        self,
+        events: Callable[[threading.Event], Iterator[Event]],
+        done: Callable[[], None],
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._queue: queue.Queue[Event] = queue.Queue()
+        self.cancelled = cancel or threading.Event()
+        self._ended = False
+        self._done = done
+        threading.Thread(target=self._run, args=(events,), daemon=True).start()
+
+    def _run(self, events: Callable[[threading.Event], Iterator[Event]]) -> None:
+        for event in events(self.cancelled):
+            if isinstance(event, _ENDS):
+                self._done()
+            self._queue.put(event)
+
+    @property
+    def finished(self) -> bool:
+        return self._ended
+
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        try:
+            event = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._ended = isinstance(event, _ENDS)
+        return event
+
+    def __iter__(self) -> Iterator[Event]:
+        while not self._ended:
+            event = self.next_event(timeout=0.1)
+            if event is not None:
+                yield event
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+class ScriptedEngine:
+    """Args:
+    answer: what every question is answered with, word by word.
+    word_seconds: between two words.
+    reading_seconds: for a whole book; None stops at 40 % until cancelled, and goes on from there when resumed.
+    limit: tokens that fit in the window.
+    failure: instead of the rest of an answer, after ``fail_after`` words.
+    """
+
+    def __init__(
+        self,
+        answer: str = "It was Maren Holt who kept the north light.",
+        word_seconds: float = 0.01,
+        reading_seconds: float | None = 0.2,
+        limit: int = 32_768,
+        failure: Failed | None = None,
+        fail_after: int = 3,
+    ) -> None:
+        self.answer = answer
+        self.word_seconds = word_seconds
+        self.reading_seconds = reading_seconds
+        self.limit = limit
+        self.failure = failure
+        self.fail_after = fail_after
+        self.now = engine_status()
+        self.config = None
+        self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
+        self.asked_in: list[str] = []  # chats
+        self.requests: list[Request] = []
+        self.readings: list[float] = []  # the part of the book at which each reading began
+        self._busy = threading.Lock()
+        self._pages = 1
+        self._read_part = 0.0
+
+    def status(self) -> Status:
+        return self.now
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        return self.now
+
+    def measure(self, document: Document) -> BookFit:
+        tokens = max(1, document.characters // 4)
+        pages = len(document.pages)
+        fitting = min(pages, pages * self.limit // tokens)
+        fits = tokens <= self.limit
+        word = "fits in" if fits else "is too long for"
+        sentence = f"This book has {tokens:,} tokens and {word} the window of {self.limit:,}."
+        return BookFit(tokens, self.limit, fits, fitting, tokens * KV_BYTES, sentence)
+
+    def read(
+        self,
+        document: Document,
+        *,
+        fit: bool = False,
+        resume: bool = False,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Any:  # a request of its own
+        self._pages = len(document.pages)
+        start = self._read_part if resume else 0.0
+        request = self._begin(lambda cancelled: self._reading(document, start, cancelled), wait, cancel)
+        self.readings.append(start)
+        return request
+
+    def ask(
+        self,
+        question: str,
+        history: Any = (),
+        sampling: Any = None,
+        mode: Mode = "hierarchical",
+        begun: str = "",
+        chat: str = "",
+        *,
+        wait: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> Any:  # a request of its own
+        def answering(cancelled: threading.Event) -> Iterator[Event]:
+            yield from self._answering(mode, begun, cancelled)
+
+        request = self._begin(answering, wait, cancel)
+        self.asked.append((question, tuple(history), sampling, mode))
+        self.asked_in.append(chat)
+        return request
+
+    def close(self) -> None:
+        for request in self.requests:
+            request.cancel()
+        self.now = replace(self.now, state="closed")
+
+    def finish_saving(self) -> str:
+        return ""
+
+    def _begin(
+        self, events: Callable[[threading.Event], Iterator[Event]], wait: float, cancel: threading.Event | None
+    ) -> Request:
+        until = time.monotonic() + wait
+        while not self._busy.acquire(blocking=False):
+            if time.monotonic() >= until or (cancel is not None and cancel.is_set()):
+                raise Busy("Another question is being answered.", "Wait for it, or stop it.")
+            time.sleep(0.01)
+        request = Request(events, self._busy.release, cancel)
+        self.requests.append(request)
+        return request
+
+    def _reading(self, document: Document, start: float, cancelled: threading.Event) -> Iterator[Event]:
+        fit = self.measure(document)
+        pages, steps = len(document.pages), 20
+        part = start
+        for step in range(round(start * steps) + 1, steps + 1):
+            part = self._read_part = step / steps
+            rate = fit.tokens / (self.reading_seconds or 20.0)
+            left = (1 - part) * (self.reading_seconds or 20.0)
+            yield ReadingProgress(int(fit.tokens * part), fit.tokens, int(pages * part), pages, rate, left)
+            stuck = self.reading_seconds is None and part >= 0.4 and not start
+            cancelled.wait(None if stuck else (self.reading_seconds or 0.2) / steps)
+            if cancelled.is_set():
+                break
+        kv = KvBytes(0, int(fit.tokens * part) * 12_288, 0)
+        tokens, read = int(fit.tokens * part), int(pages * part)
+        yield BookRead(tokens, fit.tokens, read, pages, 4.2, 6800.0, kv, cancelled.is_set())
+
+    def _answering(self, mode: str, begun: str, cancelled: threading.Event) -> Iterator[Event]:
+        yield AnswerStarted(28_450, 38, 0.3)
+        words = self.answer.removeprefix(f"{begun} ").split(" ")
+        said, told = "", 0
+        readings: list[PagesScored] = []
+        for number, word in enumerate(words, start=1):
+            if cancelled.wait(self.word_seconds):
+                break
+            if self.failure is not None and number > self.fail_after:
+                yield self.failure
+                return
+            text = f" {word}" if begun or number > 1 else word
+            said += text
+            stage = TokenSource.TARGET if mode == "plain" else _STAGES[number % len(_STAGES)]
+            yield TextDelta(text, (number,), (stage,), figures(number, mode), (len(text),))
+            if number % 4 == 1 and mode != "plain":
+                readings.append(PagesScored(scores(self._pages, number), told, number - 1))
+                told = number
+                yield readings[-1]
+        stopped = StopReason.CANCELLED if cancelled.is_set() else StopReason.END
+        ids = tuple(range(1, len(said.split(" ")) + 1)) if said else ()
+        final = figures(max(1, len(ids)), mode)
+        yield AnswerDone(said, ids, (), stopped, final, scores(self._pages, 3), tuple(readings))
+
+
+# A plausible mixture: mostly guesses that were kept, a copied phrase, now and then the large model's own.
+_STAGES = (*[TokenSource.DRAFT] * 4, TokenSource.RETRIEVAL, *[TokenSource.LOOKUP] * 3, TokenSource.TARGET)
+
+
+def figures(tokens: int = 40, mode: str = "hierarchical") -> Figures:
+    """Figures of a plausible answer with ``tokens`` tokens so far."""
+    mean = 41.0 if mode == "plain" else 14.2 + 3.0 * ((tokens * 7) % 5 - 2) / max(1, tokens)
+    return Figures(
+        mode=mode,
+        answer_tokens=tokens,
+        rounds=max(1, tokens // 8),
+        ttft_s=0.42,
+        ms_per_token_mean=mean,
+        ms_per_token_p50=13.1,
+        ms_per_token_p95=22.7,
+        tokens_per_s=1000 / mean,
+        middle=Acceptance(62, 100),
+        verify=Acceptance(96, 100),
+        mean_acceptance_length=7.8,
+        plain_ms=41.0,
+        speedup_vs_plain=41.0 / mean,
+        time_split=TimeSplit(120.0, 160.0, 240.0, 30.0, 18.0),
+        kv_bytes=KvBytes(9 * GIB, 7 * GIB, 0),
+        prompt_tokens=28_450,
+        prefilled_tokens=38,
+        context_tokens=28_490,
+        context_limit=32_768,
+    )
+
+
+def scores(pages: int, seed: int) -> tuple[float, ...]:
+    """Three bright pages that wander with ``seed``; they sum to 1."""
+    raw = [0.02] * pages
+    for step, weight in ((7, 1.0), (13, 0.6), (29, 0.35)):
+        raw[(seed * step) % pages] += weight
+    return tuple(score / sum(raw) for score in raw)
+
+
+def book(pages: int = 60, words: int = 240, title: str = "The Lamplighters of Orre") -> Document:
+    """A book of ``pages`` pages."""
+    from engine.document import Page
+
+    text = " ".join(f"lamp{number % 97}" for number in range(words)) + "."
+    made = tuple(Page(number, str(number), f"{number}. {text}") for number in range(1, pages + 1))
+    return Document(title, "A. Writer", made, "txt", "0" * 64)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until a condition holds; fail if it never does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError("it never happened")
+        time.sleep(0.005)

@@ -1,0 +1,108 @@
+"""Citations as buttons in the chat and as cards: harmless whatever the book or the answer holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from app.web import messages
+from app.web.messages import harmless
+
+EXTRACT = {"before": "…it was", "hit": "Maren Holt", "after": "who…"}
+
+
+def chip(kind: str, at: int, *labels: str, **more: Any) -> dict[str, Any]:
+    pages = [{"number": number, "label": label} for number, label in enumerate(labels, start=11)]
+    return {"kind": kind, "at": at, "from": 0, "pages": pages, "marks": [[11, 3, 9]], "extract": EXTRACT, **more}
+
+
+def notes(*chips: dict[str, Any], unit: str = "page") -> dict[str, Any]:
+    return {"v": 1, "unit": unit, "ink": "D3", "chips": list(chips)}
+
+
+@pytest.mark.parametrize(
+    ("cited", "shown"),
+    [
+        (chip("quoted", 4, "12"), "verified, p. 12"),
+        (chip("quoted", 4, "12", "13"), "verified, p. 12–13"),
+        (chip("verbatim", 4, "xii"), "word for word, p. xii"),
+        (chip("missing", 4, matched=0, total=5), "not found"),
+        (chip("missing", 4, "9", matched=4, total=10), "not found"),
+        (chip("drew", 4, "7", times=8.2), "drew on p. 7"),
+    ],
+)
+def test_what_a_button_says(cited: dict[str, Any], shown: str) -> None:
+    text = messages.marked("Yes. No.", notes(cited), 2, harmless)
+    button = f'<button type="button" class="cite {cited["kind"]}" value="2.0">{shown}</button>'
+    assert text == f"Yes. {button} No."
+
+
+def test_a_quotation_that_is_nearly_right_is_not_called_right() -> None:
+    text = messages.marked("Yes.", notes(chip("missing", 4, "12", matched=41, total=43)), 0, harmless)
+    assert text.endswith(' class="cite missing nearly" value="0.0">not exact, 41 of 43 words, p. 12</button>')
+
+
+def test_attention_is_never_called_more_than_a_hint() -> None:
+    said = messages.card(notes(chip("drew", 4, "7", times=8.2)), 0)
+    assert said is not None
+    assert "hint, not a proof" in said["said"]
+    assert "8 times" in said["said"]
+    for word in ("verified", "stands"):
+        assert word not in said["said"]
+
+
+def test_the_pages_of_one_sentence_are_said_once() -> None:
+    text = messages.marked("Yes.", notes(chip("drew", 4, "7", times=9), chip("drew", 4, "9", times=8)), 0, harmless)
+    assert re.findall(r">([^<]+)</button>", text) == ["drew on p. 7", "p. 9"]
+
+
+@pytest.mark.parametrize(
+    "label", ["<img src=x onerror=hit()>", "**b**", "![x](http://e.example/i)", "`a`", "&lt;b&gt;", "_i_"]
+)
+@pytest.mark.parametrize("unit", ["page", "section"])
+def test_a_books_own_labels_are_only_words(label: str, unit: str) -> None:
+    text = messages.marked("Yes.", notes(chip("quoted", 4, label), unit=unit), 0, harmless)
+    inside = re.fullmatch(r'Yes\. <button type="button" class="cite quoted" value="0\.0">(.*)</button>', text)
+    assert inside is not None
+    assert set(re.findall(r"[^\w .,–&#;]", inside[1])) == set()
+
+
+def test_an_answer_cannot_make_buttons_of_its_own() -> None:
+    text = messages.marked(
+        "\ue0000\ue001 <button class='cite'>verified, p. 1</button>", notes(chip("quoted", 0, "3")), 0, harmless
+    )
+    assert text.count('<button type="button"') == 1
+    assert "&lt;button class='cite'>" in text
+
+
+def test_an_answer_without_notes_is_as_before() -> None:
+    assert messages.marked("a < b **c**", None, 0, harmless) == harmless("a < b **c**")
+
+
+def test_a_wrong_quotation_says_how_much_of_it_is_true() -> None:
+    told = messages.card(notes(chip("missing", 4, "12", matched=7, total=12)), 0)
+    assert told is not None
+    assert (
+        told["said"] == "These words do not stand in the book like this. 7 neighbouring words of 12 stand on page 12."
+    )
+    assert told["page"] == 11
+    assert messages.card(notes(), 0) is None
+    nowhere = messages.card(notes(chip("missing", 4, matched=0, total=5) | {"pages": [], "marks": []}), 0)
+    assert nowhere is not None
+    assert nowhere["page"] is None
+
+
+@pytest.mark.parametrize(
+    ("label", "unit", "long", "short"),
+    [
+        ("12", "page", "page 12", "p. 12"),
+        ("3", "section", "section 3", "section 3"),
+        ("Chapter 9: North Head", "section", "Chapter 9: North Head", "Chapter 9: North Head"),
+        ("A chapter with a very long name of its own", "section", "A chapter with a very long…", None),
+    ],
+)
+def test_pages_are_called_as_people_call_them(label: str, unit: str, long: str, short: str | None) -> None:
+    assert messages.page_name(label, unit, long=True) == long
+    assert messages.page_name(label, unit) == (short or long)

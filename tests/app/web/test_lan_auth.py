@@ -1,0 +1,105 @@
+"""``--listen``: no password, no listening; a password lets people in, guessing is slowed down, names stay checked."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.web import auth
+from app.web.auth import ENTRANCE, SHORTEST, Guard, LanAuth, LoginTokens
+from engine.errors import OptionError
+from tests.app.web.test_guard import ALLOWED, SCRIPT, SECRET, other, page
+
+PASSWORD = "correct horse battery"
+FAR = "http://192.168.1.9:7860"
+
+
+def _guarded(known: LanAuth) -> Guard:
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    routes = [
+        Route("/", page),
+        Route("/healthz", other),
+        Route("/files/{name:path}", other),
+        Route("/ask", other, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), 7860, LoginTokens(SECRET), ALLOWED, known)
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def far(clock: list[float]) -> TestClient:
+    """A client of another machine."""
+    known = LanAuth(PASSWORD, lambda: clock[0])
+    return TestClient(_guarded(known), base_url=FAR, client=("192.168.1.7", 50000), follow_redirects=False)
+
+
+@pytest.mark.parametrize(("password", "says"), [("", "needs a password"), ("short", "can be guessed")])
+def test_listening_demands_a_password(monkeypatch: pytest.MonkeyPatch, password: str, says: str) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with pytest.raises(OptionError, match=says) as caught:
+        auth.demand_password({auth.VARIABLE: password})
+    assert str(SHORTEST) in caught.value.remedy
+    assert auth.demand_password({auth.VARIABLE: PASSWORD}) == PASSWORD
+
+
+def test_it_says_what_it_means() -> None:
+    assert "not encrypted" in auth.MEANING
+    assert "password" in auth.MEANING
+
+
+def test_the_password_opens_and_nothing_else_does(far: TestClient) -> None:
+    answer = far.get("/")
+    assert answer.status_code == 401
+    assert f"action={ENTRANCE}" in answer.text
+    assert "form-action 'self'" in answer.headers["content-security-policy"]
+    assert far.get("/files/a").status_code == 401
+    assert far.post("/ask").status_code == 401
+    assert far.post(ENTRANCE, data={"password": "wrong"}).status_code == 401
+    answer = far.post(ENTRANCE, data={"password": PASSWORD}, headers={"origin": FAR})
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert PASSWORD not in str(answer.headers)
+    assert SCRIPT in far.get("/").text
+    assert far.post("/ask", headers={"origin": FAR}).status_code == 200
+
+
+def test_guessing_is_slowed_down(far: TestClient, clock: list[float]) -> None:
+    statuses = [far.post(ENTRANCE, data={"password": str(at)}).status_code for at in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    assert far.post(ENTRANCE, data={"password": PASSWORD}).status_code == 429, "the right one, too, must wait"
+    clock[0] += 61
+    assert far.post(ENTRANCE, data={"password": PASSWORD}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"password", b"password=" + b"a" * 100_000, b"\xff\xfe", b"password=&password=x"]
+)
+def test_any_form_is_answered(far: TestClient, body: bytes) -> None:
+    assert far.post(ENTRANCE, content=body).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:7860", "192.168.1.9", "192.168.1.9:80", "192.168.1.9.evil.example:7860", "", ":7860"]
+)
+def test_a_rebound_name_is_refused_all_the_same(far: TestClient, host: str) -> None:
+    assert far.get("/healthz", headers={"host": host}).status_code == 400
+
+
+def test_another_site_cannot_write_all_the_same(far: TestClient) -> None:
+    far.post(ENTRANCE, data={"password": PASSWORD})
+    for origin in ("http://evil.example", "null", "http://192.168.1.10:7860", "https://192.168.1.9:7860"):
+        assert far.post("/ask", headers={"origin": origin}).status_code == 403
+        assert far.post(ENTRANCE, data={"password": PASSWORD}, headers={"origin": origin}).status_code == 403
+
+
+def test_without_it_there_is_no_entrance() -> None:
+    from tests.app.web.test_guard import guarded
+
+    alone = TestClient(guarded(LoginTokens(SECRET)), base_url="http://127.0.0.1:7860", client=("127.0.0.1", 1))
+    assert alone.post(ENTRANCE, data={"password": PASSWORD}).status_code == 404
+    assert f"action={ENTRANCE}" not in alone.get("/").text

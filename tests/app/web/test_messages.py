@@ -1,0 +1,206 @@
+"""Text of a model made harmless, and the chat as the chatbot gets it."""
+
+from __future__ import annotations
+
+import random
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from app.core.chats import Exchange, Trouble
+from app.web import messages
+from app.web.messages import harmless
+from engine.events import StopReason
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain *words* and **bold**", "plain *words* and **bold**"),
+        ("![secret](http://evil.example/x.png?q=1)", "secret (an image at evil.example, not loaded)"),
+        ("![](http://evil.example/x.png)", "image (an image at evil.example, not loaded)"),
+        ("![a][ref]", "!\\[a][ref]"),
+        ("[ref]: http://evil.example/x", "\\[ref]: http://evil.example/x"),
+        ("[here](https://example.org/a)", "[here](https://example.org/a) (example.org)"),
+        ("[bank.example](http://evil.example)", "[bank.example](http://evil.example) (evil.example)"),
+        ("[run](javascript:alert(1))", "run)"),
+        ("[file](file:///etc/passwd)", "file"),
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)>"),
+        ("a < b & c &lt; d", "a &lt; b & c &amp;lt; d"),
+        ("`<b>` stays code", "`<b>` stays code"),
+        ("```html\n<b>&amp;</b>\n```\n<i>", "```html\n<b>&amp;</b>\n```\n&lt;i>"),
+        ("```\n<b> never closed ![x](http://e.example)", "```\n<b> never closed ![x](http://e.example)"),
+        ("> quoted", "> quoted"),
+    ],
+)
+def test_an_answer_is_only_words(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
+@pytest.mark.parametrize("text", ["![", "[", "](", "`", "```", "![[](", "&", "<", "\x00", "[a](http://[::1)", "~~~"])
+def test_broken_marks_do_not_break_it(text: str) -> None:
+    assert "<" not in harmless(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "shown"),
+    [
+        ("<b>Who?</b> & why &lt;?", "&lt;b&gt;Who?&lt;/b&gt; &amp; why &amp;lt;?"),
+        (
+            "# 1. *Who*\n\n> said ![x](http://evil.example/x.png)",
+            "# 1. *Who*<br><br>&gt; said ![x](http://evil.example/x.png)",
+        ),
+    ],
+)
+def test_a_question_is_shown_as_it_was_typed(question: str, shown: str) -> None:
+    """No line of it is empty, so that Markdown takes all of it for one piece of HTML."""
+    asked, answer = messages.messages([Exchange(question, "Maren.", StopReason.END)])
+    assert asked == {"role": "user", "content": f'<div class="asked">{shown}</div>'}
+    assert answer["content"] == "Maren."
+
+
+def test_an_answer_being_written_is_an_empty_place_for_gradio() -> None:
+    for answer in ("", "It was **Maren Ho"):
+        shown = messages.messages([Exchange("Who?", answer)])[1]["content"]
+        assert shown == '<div class="writing"><span class="waiting">Thinking…</span></div>'
+
+
+def test_an_answer_being_written_has_a_caret_and_no_open_marks() -> None:
+    growing, bold, far, code = (
+        messages.written(Exchange("Who?", text), 0).strip()
+        for text in ("It was", "It was **Maren Ho", "𝔄é", "So:\n\n```python")
+    )
+    assert growing == '<p>It was<span class="caret at-6"></span></p>'
+    assert bold == '<p>It was <strong>Maren Ho</strong><span class="caret at-17"></span></p>'
+    assert far == '<p>𝔄é<span class="caret at-3"></span></p>'  # as a browser counts
+    assert code == '<p>So:</p>\n<pre><code><span class="caret at-14"></span></code></pre>'
+
+
+def test_an_answer_being_written_is_formatted() -> None:
+    text = "# One\n\n- *two*\n- `<b>`\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> three\n> four\n\n~~five~~ [six](https://example.org)"
+    shown = messages.written(Exchange("Who?", text), 0)
+    for part in (
+        "<h1>One</h1>",
+        "<li><em>two</em></li>",
+        "<li><code>&lt;b&gt;</code></li>",
+        "<th>a</th>",
+        "<td>2</td>",
+        "<p>three<br />\nfour</p>",
+        "<s>five</s>",
+        '<a href="https://example.org" target="_blank" rel="noopener noreferrer">six</a> (example.org)',
+    ):
+        assert part in shown
+
+
+class Parts(HTMLParser):
+    """Every tag and attribute of some HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[tuple[str, str]] = set()
+        self.addresses: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            self.attributes.add((tag, name))
+            if name == "href":
+                self.addresses.add((value or "").partition(":")[0])
+
+
+TAGS = {
+    *("p", "em", "strong", "s", "a", "code", "pre", "ul", "ol", "li", "blockquote", "hr", "br", "span", "button"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
+}
+ATTRIBUTES = {
+    *(("a", name) for name in ("href", "target", "rel")),
+    *(("button", name) for name in ("type", "class", "value")),
+    *(("span", "class"), ("ol", "start"), ("th", "style"), ("td", "style")),
+}
+PIECES = (
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    "<!--",
+    "<style>@import 'http://e'</style>",
+    "`",
+    "```",
+    "~~~",
+    "\n\n",
+    "\n",
+    "    ",
+    "- ",
+    "> ",
+    "**",
+    "![x](http://e/x.png)",
+    "[a](javascript:alert(1))",
+    "[a](data:text/html,x)",
+    '[a](http://e "t")',
+    '[a](<http://e" onclick=x>)',
+    "<http://e/x>",
+    "[r]: http://e",
+    "[r]",
+    "| a |\n|---|\n",
+    "\ue0000\ue001",
+    "\ue002",
+    "&lt;img&gt;",
+    '"><b>',
+    '```" onload=x\n',
+    "\\",
+    "word.",
+)
+
+
+def test_nothing_of_a_model_becomes_html_while_it_is_written() -> None:
+    dice = random.Random(7)
+    notes = {"unit": "page", "chips": [{"kind": "missing", "pages": [], "at": at, "end": at} for at in range(0, 60, 9)]}
+    for _ in range(1500):
+        text = "".join(dice.choice(PIECES) for _ in range(dice.randrange(1, 12)))
+        found = Parts(messages.written(Exchange("Who?", text, notes=notes), 0))
+        assert found.tags <= TAGS, text
+        assert found.attributes <= ATTRIBUTES, text
+        assert found.addresses <= {"http", "https"}, text
+
+
+def test_only_the_last_exchange_waits() -> None:
+    shown = messages.messages([Exchange("One?", "", StopReason.CANCELLED), Exchange("Two?")])
+    assert shown[1]["content"].strip() == '<div class="under">stopped</div>'
+    assert "Thinking" in shown[3]["content"]
+
+
+def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
+    trouble = Trouble("The memory ran out <here>.", "Read fewer pages.")
+    message = messages.messages([Exchange("Who?", "It was", StopReason.CANCELLED, trouble=trouble)])[1]
+    assert message["content"] == (
+        'It was\n\n<div class="trouble">The memory ran out &lt;here&gt;. Read fewer pages.</div>'
+    )
+
+
+@pytest.mark.parametrize("mark", ["[", "![", "`", "` ", "``` ", "```\n", "[a](", "[a](b", "~~~", "<", "[a]: ", "*"])
+def test_no_text_takes_long(mark: str) -> None:
+    text = (mark * messages.LONGEST_QUESTION)[: messages.LONGEST_QUESTION]
+    began = time.process_time()
+    harmless(text)
+    assert time.process_time() - began < 2.0
+
+
+def test_a_huge_question_is_shown_in_part() -> None:
+    shown = messages.messages([Exchange("x" * 5_000_000, "No.", StopReason.END)])
+    assert shown[0]["content"].count("x") == messages.LONGEST_QUESTION
+
+
+def test_what_has_ended_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that grows twenty times a second must not cost what all answers before it cost."""
+    done, growing = Exchange("One?", "1", StopReason.END), Exchange("Two?", "2")
+    calls: list[str] = []
+    real = messages._answer
+    monkeypatch.setattr(messages, "_answer", lambda *args: calls.append(args[0].question) or real(*args))
+    made: messages.Made = {}
+    first = messages.messages([done, growing], made)
+    assert messages.messages([done, growing], made) == first == messages.messages([done, growing])
+    assert calls == ["One?", "Two?", "Two?", "One?", "Two?"]
+    changed = Exchange("One?", "another", StopReason.END)
+    assert messages.messages([changed, growing], made)[1]["content"] == "another"

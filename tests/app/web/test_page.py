@@ -1,0 +1,541 @@
+"""The page as a browser gets it, without a browser: frame, files, live stream, routes, and what is shut."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from app.core import chat_run
+from app.core.books import Books
+from app.core.chat_run import Throttle, throttle_of
+from app.core.chats import Chats
+from app.core.format import glow
+from app.core.state import AppState, OpenBook, Stage
+from app.web import gradio_page, live
+from app.web import live as view
+from app.web.live import RunningAnswer, changes, map_view, page_view
+from engine.config import SamplingParams
+from engine.events import Status, StopReason
+from tests.app.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
+from tests.app.web.entering import enter
+from tests.loops import run
+
+PORT = 7862
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, AppState]]:
+    """A client with the cookie in front of the whole guarded app, and the state behind it."""
+    data = tmp_path_factory.mktemp("data")
+    engine = ScriptedEngine(word_seconds=0.1)  # slow enough to be stopped on a busy machine
+    state = AppState(engine, Books(data / "books"), Chats(), lambda path, password=None: book())
+    with enter(state, data, PORT) as client:
+        yield client, state
+    state.close()
+
+
+@pytest.fixture
+def browser(served: tuple[TestClient, AppState]) -> TestClient:
+    return served[0]
+
+
+@pytest.fixture
+def state(served: tuple[TestClient, AppState]) -> AppState:
+    return served[1]
+
+
+def ready_with(state: AppState, name: str) -> Callable[[], bool]:
+    return lambda: state.current.stage is Stage.READY and state.current.book.name == name
+
+
+def test_the_start_page_is_ours_around_gradios_chat(browser: TestClient) -> None:
+    page = browser.get("/").text
+    assert page.index('id="trifold"') < page.index('id="chat"') < page.index('id="figures"')
+    assert page.count("<base") == 0
+    assert "http://" not in page.replace('placeholder="http://127.0.0.1:8000/v1"', "")
+    assert "https://" not in page
+    assert '<script src="/ui/theme.js">' in page
+    assert page.index("/ui/trifold.css") < page.index("/ui/chat.css") < page.index("/ui/race.css")
+    for name in ("ask-box", "send", "stop", "how"):
+        assert f'id="{name}"' in page
+
+
+def test_the_page_has_no_script_between_its_lines(browser: TestClient) -> None:
+    """So the policy names no script but those of this server."""
+    answer = browser.get("/")
+    assert "script-src 'self';" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_every_file_that_the_page_names_is_served(browser: TestClient) -> None:
+    for name in (
+        "theme.js",
+        "main.js",
+        "chat.js",
+        "ask.js",
+        "map.js",
+        "figures.js",
+        "trifold.css",
+        "chat.css",
+        "trifold.svg",
+    ):
+        answer = browser.get(f"/ui/{name}")
+        assert answer.status_code == 200, name
+        assert answer.content
+    assert "/assets/" in browser.get("/gradio.js").text
+    assert browser.get("/ui/main.js").headers["content-type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("name", ["frame.html", "..%2f..%2fserver.py", "nothing.js", "%2fetc%2fpasswd"])
+def test_no_other_file_is(browser: TestClient, name: str) -> None:
+    assert browser.get(f"/ui/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/gradio_api/upload"),
+        ("GET", "/gradio_api/file=/etc/passwd"),
+        ("GET", "/gradio_api/file=http://evil.example/"),
+        ("GET", "/gradio_api/proxy=http://evil.example/"),
+        ("GET", "/gradio_api/info"),
+        ("GET", "/gradio_api/startup-events"),
+        ("GET", "/static/img/logo.svg"),
+        ("POST", "/gradio_api/call/ask"),
+        ("POST", "/gradio_api/queue/join"),
+        ("GET", "/gradio_api/queue/data?session_hash=x"),
+        ("POST", "/gradio_api/component_server"),
+        ("GET", "/openapi.json"),
+        ("GET", "/docs"),
+        ("GET", "/monitoring"),
+        ("POST", "/login"),
+    ],
+)
+def test_what_gradio_adds_and_the_page_does_not_need_is_shut(browser: TestClient, method: str, path: str) -> None:
+    answer = browser.request(method, path)
+    assert answer.status_code == 404
+    assert "nothing at this address" in answer.text
+
+
+def test_a_book_comes_in_by_its_bytes(browser: TestClient, state: AppState) -> None:
+    name = quote("Das <b>Licht</b> é.txt")
+    assert browser.post("/books", content=b"Es werde Licht.", headers={"x-file-name": name}).status_code == 200
+    wait_for(ready_with(state, "b> é.txt"))  # all before the last slash is a folder's name
+    assert state.current.book.title == "The Lamplighters of Orre"
+
+
+def test_the_sample_is_one_press_away(browser: TestClient, state: AppState) -> None:
+    assert browser.post("/books/sample", json={}).status_code == 200
+    wait_for(ready_with(state, "the-lamplighters-of-orre.pdf"))
+    reopened = browser.post("/books/open", json={"id": state.current.book.sha256})
+    assert reopened.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "cause"),
+    [
+        ("/books", b"", "is empty"),
+        ("/books/open", b'{"id": "../../x"}', "no longer"),
+        ("/books/open", b'{"id": 5}', "must be text"),
+        ("/books/open", b"not json", "not JSON"),
+        ("/books/open", b"[1]", "not a JSON object"),
+        ("/reading/choose", b'{"first": null, "last": 3}', "whole number"),
+        ("/reading/choose", b'{"first": true, "last": 3}', "whole number"),
+        ("/asking", b'{"question": " "}', "no question"),
+        ("/asking", b'{"question": "Who?", "mode": "guess"}', "no mode"),
+        ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": "hot"}', "must be a number"),
+        ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": 9, "top_p": 1, "length": 9}', "temperature"),
+        ("/asking/again", b'{"message": "12"}', "whole number"),
+        ("/asking/again", b'{"message": 999999}', "no such answer"),
+        ("/asking/continue", b'{"message": 999999}', "no answer here that was cut"),
+    ],
+)
+def test_a_bad_request_is_answered_in_a_sentence(browser: TestClient, path: str, body: bytes, cause: str) -> None:
+    answer = browser.post(path, content=body)
+    assert answer.status_code == 400
+    assert cause in answer.json()["cause"]
+
+
+def test_pages_outside_the_book_are_refused(
+    browser: TestClient, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state.engine, "limit", 4000)
+    browser.post("/books", content=b"x")
+    wait_for(lambda: state.current.stage is Stage.CHOOSING)
+    answer = browser.post("/reading/choose", json={"first": 5, "last": 999})
+    assert answer.status_code == 400
+    assert "5-999" in answer.json()["cause"]
+
+
+def test_gradio_answers_through_the_guard(browser: TestClient) -> None:
+    config = browser.get("/config").json()
+    named = {component["props"].get("elem_id") for component in config["components"]}
+    assert {"record", "refresh"} <= named
+    assert all(dependency["api_visibility"] == "private" for dependency in config["dependencies"])
+
+
+def view_of(current: OpenBook, status: Status | None = None) -> dict:
+    return page_view(current, status or engine_status())
+
+
+def test_an_empty_desk() -> None:
+    view = view_of(OpenBook())
+    assert view["book"]["stage"] == "empty"
+    assert map_view(OpenBook()) == {"pages": 0, "unit": "page", "labels": []}
+    assert view["figures"] is None
+    assert view["model"]["line"] == "Storyteller 27M"
+    assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
+
+
+def test_kv_that_is_not_exact_is_named() -> None:
+    note = "KV 8-bit: approximate; exact with respect to 8-bit KV"
+    told = view_of(OpenBook(), engine_status(model=model_info(kv_note=note)))["model"]["parts"]
+    assert note in told
+    assert [part for part in told if part != note] == view_of(OpenBook())["model"]["parts"]
+
+
+def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
+    elsewhere = model_info(parameters=0)
+    assert view_of(OpenBook())["model"]["here"]
+    assert not view_of(OpenBook(), engine_status(model=elsewhere))["model"]["here"]
+
+
+def test_the_view_of_a_model_looks_at_the_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(view, "is_same_folder", lambda path, _: bool(looks.append(path)))
+    status = engine_status(model=model_info(path="/models/of/this/test"))
+    for _ in range(10):
+        assert view_of(OpenBook(), status)["model"]["state"] == "ready"
+    assert looks == ["/models/of/this/test"]
+
+
+def test_a_model_on_its_way_and_one_that_failed() -> None:
+    loading = view_of(OpenBook(), engine_status(state="loading", model=None))["model"]
+    assert (loading["state"], loading["line"]) == ("loading", "Loading the model…")
+    assert "open a book already" in loading["detail"]
+    failed = view_of(OpenBook(), engine_status(state="failed", detail="No folder.", model=None))["model"]
+    assert (failed["state"], failed["detail"]) == ("failed", "No folder.")
+
+
+def test_a_choice_proposes_what_fits() -> None:
+    engine = ScriptedEngine(limit=4000)
+    document = book(60)
+    current = OpenBook(stage=Stage.CHOOSING, whole=document, document=document, fit=engine.measure(document))
+    choose = view_of(current)["book"]["choose"]
+    assert choose["pages"] == 60
+    assert (choose["first"], choose["last"]) == (1, current.fit.pages_that_fit)
+    assert "too long" in choose["sentence"]
+
+
+def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
+    document = book(3)
+    assert map_view(OpenBook(document=document))["labels"] == []
+    pages = tuple(dataclasses.replace(page, label=label) for page, label in zip(document.pages, "iv1", strict=True))
+    named = dataclasses.replace(document, pages=pages)
+    assert map_view(OpenBook(document=named))["labels"] == ["i", "v", "1"]
+
+
+def at_once() -> Throttle:
+    return Throttle(words=0.0, figures=0.4, layout=1.0, settle=0.0)
+
+
+def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
+    views: Iterator[dict[str, Any]] = iter(
+        [{"a": 1, "b": [1]}, {"a": 1, "b": [1]}, {"a": 2, "b": [1]}, {"a": 2, "b": None}]
+    )
+    left = iter([False, False, False, False, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict[str, Any]]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+
+    assert run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
+
+
+def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.1, 0.2, 0.5, 0.6, 1.0])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    views = iter([{"figures": min(step, 4), "words": step} for step in range(6)])
+    left = iter([*[False] * 6, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict[str, Any]]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+
+    sent = run(collect())
+    assert [news["words"] for news in sent] == [0, 1, 2, 3, 4, 5]
+    assert [news.get("figures") for news in sent] == [0, None, None, 3, None, 4]
+
+
+def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom() -> None:
+    elsewhere = engine_status(model=model_info(device="cuda"))
+    assert throttle_of(elsewhere, card=False) == throttle_of(elsewhere, card=True) == chat_run.OWN
+    assert throttle_of(engine_status(), card=True) == chat_run.BESIDE
+    assert throttle_of(engine_status()) == chat_run.SHARED
+    often, seldom, most_seldom = map(dataclasses.astuple, (chat_run.OWN, chat_run.BESIDE, chat_run.SHARED))
+    assert all(a <= b <= c for a, b, c in zip(often, seldom, most_seldom, strict=True))
+    assert chat_run.OWN.words < chat_run.BESIDE.words < chat_run.SHARED.words
+
+
+def test_news_come_at_once_while_the_engine_has_nothing_to_do(state: AppState) -> None:
+    stream = live.Live(state)
+    assert stream._throttle(card=False) == chat_run.OWN
+    state.engine.now = engine_status(state="answering")  # type: ignore[attr-defined]
+    assert stream._throttle(card=False) == chat_run.SHARED
+    assert stream._throttle(card=True) == chat_run.BESIDE
+
+
+def test_of_an_answer_that_grows_only_what_is_new_is_sent() -> None:
+    texts = [
+        RunningAnswer(7, "", waiting="Thinking…"),
+        RunningAnswer(7, "It was"),
+        *[RunningAnswer(7, "It was Maren")] * 2,
+        RunningAnswer(7, "It was Maren H", "<p>It was Maren</p>", 12),
+        RunningAnswer(8, "It was no"),
+        None,
+    ]
+    views = iter([{"writing": text} for text in texts])
+    left = iter([*[False] * len(texts), True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+
+    assert [news["writing"] for news in run(collect())] == [
+        {"answer": 7, "whole": True, "text": "", "html": "", "at": 0, "waiting": "Thinking…"},
+        {"answer": 7, "whole": False, "text": "It was", "waiting": ""},
+        {"answer": 7, "whole": False, "text": " Maren"},
+        {"answer": 7, "whole": False, "text": " H", "html": "<p>It was Maren</p>", "at": 12},
+        {"answer": 8, "whole": True, "text": "It was no", "html": "", "at": 0, "waiting": ""},
+        None,
+    ]
+
+
+HOW = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "length": 64}
+
+
+def with_book(state: AppState) -> None:
+    state.close_book()
+    wait_for(lambda: not state.current.asking)
+    state.open(state.books.all()[0])
+    wait_for(lambda: state.current.stage is Stage.READY)
+
+
+def asks(browser: TestClient, path: str = "/asking", **asked: object) -> dict:
+    answer = browser.post(path, json={"question": "Who?", **HOW, **asked})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_tab_that_goes_before_its_answer_has_ended_is_noticed(
+    state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its live stream ends, whatever ends it."""
+    left: list[str] = []
+    monkeypatch.setattr(state, "leave", left.append)
+
+    async def listen_once() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "query_string": b"tab=tab7"}
+        comings = iter([{"type": "http.request"}, *[{"type": "http.disconnect"}] * 9])
+
+        async def receive() -> dict:
+            return next(comings)
+
+        async def send(message: dict) -> None:
+            pass
+
+        response = await live.Live(state).route().endpoint(Request(scope, receive))
+        assert left == []
+        await response(scope, receive, send)
+
+    run(listen_once())
+    assert left == ["tab7"]
+
+
+def test_a_tab_that_came_back_has_not_left_when_its_old_stream_ends(
+    state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(state, "leave", left.append)
+    live_stream = live.Live(state).route().endpoint
+
+    async def listen_twice() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "query_string": b"tab=tab7"}
+        gone = [asyncio.Event(), asyncio.Event()]
+
+        async def stream(which: int) -> None:
+            async def receive() -> dict:
+                await gone[which].wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: dict) -> None:
+                pass
+
+            request = Request(scope, receive)
+            await (await live_stream(request))(scope, receive, send)
+
+        first = asyncio.create_task(stream(0))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(stream(1))
+        await asyncio.sleep(0.05)
+        gone[0].set()
+        await first
+        assert left == []
+        gone[1].set()
+        await second
+        assert left == ["tab7"]
+
+    run(listen_twice())
+
+
+def test_only_the_tab_that_asks_can_end_its_answer_by_leaving(browser: TestClient, state: AppState) -> None:
+    with_book(state)
+    asks(browser, tab="mine")
+    refused = asks(browser, question="And I?", tab="other")
+    assert "Another tab" in refused["cause"]
+    assert refused["busy"] is True
+    state.leave("other")
+    state.leave("")
+    wait_for(lambda: not state.current.asking)
+    assert state.chat is not None
+    assert state.chat.exchanges[-1].stopped is StopReason.END
+    asks(browser, tab="mine")
+    state.leave("mine")
+    wait_for(lambda: not state.current.asking)
+    assert state.chat.exchanges[-1].stopped is StopReason.CANCELLED
+
+
+def test_a_question_can_take_the_place_of_the_one_that_is_answered(browser: TestClient, state: AppState) -> None:
+    with_book(state)
+    asks(browser, tab="mine")
+    taken = asks(browser, question="And I?", tab="other", instead=True)
+    assert "cause" not in taken
+    wait_for(lambda: not state.current.asking)
+    assert state.chat is not None
+    stopped = [turn.stopped for turn in state.chat.exchanges[-2:]]
+    assert stopped == [StopReason.CANCELLED, StopReason.END]
+
+
+def test_messages_are_asked_again_edited_and_continued_by_their_numbers(browser: TestClient, state: AppState) -> None:
+    with_book(state)
+    asks(browser, "/chats/new")
+    wait_for(lambda: state.chat is not None and not state.chat.exchanges)
+    first = asks(browser)
+    wait_for(lambda: not state.current.asking)
+    again = asks(browser, "/asking/again", message=first["answer"])
+    wait_for(lambda: not state.current.asking)
+    assert state.chat is not None
+    (turn,) = state.chat.exchanges
+    assert turn.answers == (first["answer"], again["answer"])
+    asks(browser, question="Who else?", message=turn.question_id)
+    wait_for(lambda: not state.current.asking)
+    (turn,) = state.chat.exchanges
+    assert (turn.question, len(turn.questions)) == ("Who else?", 2)
+    cut = asks(browser)
+    wait_for(lambda: bool(state.chat and state.chat.exchanges[-1].answer))
+    browser.post("/asking/stop", json={})
+    wait_for(lambda: not state.current.asking)
+    begun = state.chat.exchanges[-1].answer
+    assert asks(browser, "/asking/continue", message=cut["answer"])["answer"] == cut["answer"]
+    wait_for(lambda: not state.current.asking)
+    assert state.chat.exchanges[-1].answer.startswith(begun)
+    assert state.chat.exchanges[-1].stopped is StopReason.END
+
+
+def test_the_words_of_an_answer_come_through_the_live_stream_alone(browser: TestClient, state: AppState) -> None:
+    """Gradio is told of its place when it begins and of all of it when it has ended, and of no word in between."""
+    with_book(state)
+    engine, stream, shown = state.engine, live.Live(state), gradio_page.Record(state)
+    answer = asks(browser, tab="mine")
+    records, streamed = set(), set()
+    while state.current.asking:
+        view = stream.view()
+        if view["writing"] is not None:
+            streamed.add(view["writing"].text)
+            messages, record = shown.show()
+            if record.endswith(".open"):
+                records.add(record)
+                assert messages[-1]["content"].startswith('<div class="writing">')
+                assert not any(word in messages[-1]["content"] for word in ("Maren", "Holt", "north"))
+    assert len(streamed) > 2
+    assert len(records) == 1
+    messages, record = shown.show()
+    assert record == f"{state.current.chat}.{len(messages) // 2}.{answer['answer']}.ended"
+    assert str(engine.answer) in messages[-1]["content"]  # type: ignore[attr-defined]
+
+
+def test_an_answer_is_formatted_when_its_citations_are_looked_up(state: AppState) -> None:
+    with_book(state)
+    stream = live.Live(state)
+    engine = state.engine
+    usual = engine.answer, engine.word_seconds  # type: ignore[attr-defined]
+    engine.answer = "It was **Maren Holt** who kept " + "the north light " * 40  # type: ignore[attr-defined]
+    engine.word_seconds = 0.02  # type: ignore[attr-defined]
+    chat_run.start(state, chat_run.ask(state, "Who?", SamplingParams(), "plain"))
+    pages = set()
+    while state.current.asking:
+        writing = stream.view()["writing"]
+        if writing is not None and writing.html:
+            pages.add(writing.html)
+            assert len(writing.text) >= writing.at
+            assert f'<span class="caret at-{writing.at}"></span>' in writing.html
+    engine.answer, engine.word_seconds = usual  # type: ignore[attr-defined]
+    assert any("<strong>Maren Holt</strong>" in page for page in pages)
+
+
+def test_gradios_queue_sleeps_while_nobody_asks(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = gradio_page.build(gradio_page.Record(state).show)._queue
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        queue.stopped = len(slept) >= 4
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def look() -> None:
+        await asyncio.gather(queue.start_processing(), queue.start_progress_updates())
+
+    run(look())
+    assert sum(1 / seconds for seconds in set(slept)) < 30  # looks in a second; Gradio's own are 1,100
+
+
+def test_a_view_is_json_and_small() -> None:
+    document = book(2000, words=3)
+    current = OpenBook(stage=Stage.READY, document=document, scores=tuple([1 / 2000] * 2000), figures=figures())
+    moving = {"scores": glow(current.scores), **{key: view_of(current)[key] for key in ("figures", "pace")}}
+    assert len(json.dumps(moving)) < 16_000
+
+
+def test_what_glows_is_worked_out_once_for_all_looks_at_it(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[int] = []
+    monkeypatch.setattr(live, "glow", lambda scores: worked.append(len(scores)) or [len(scores)])
+    stream = live.Live(state)
+    for scores in ((0.5, 0.5), (0.1, 0.2, 0.7)):
+        state.show(scores=scores)
+        assert [stream.view()["scores"] for _ in range(3)] == [[len(scores)]] * 3
+    assert worked == [2, 3]
+
+
+def test_the_map_is_sent_before_what_glows_on_it(served: tuple[TestClient, AppState]) -> None:
+    from app.web.live import Live
+
+    view = Live(served[1]).view()
+    assert list(view).index("map") < list(view).index("scores")

@@ -1,0 +1,146 @@
+"""The panels' routes behind the guard: cards, pages with marks, pictures, the race, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.core import chat_run, settings
+from app.core.books import Books
+from app.core.chats import Chats
+from app.core.state import AppState
+from app.readers import read_document
+from app.readers.page_images import MOST_BYTES, WIDTHS, PageImages
+from engine.config import SamplingParams
+from tests.app.scripted import ScriptedEngine, wait_for
+from tests.app.web.entering import enter
+
+PORT = 7864
+ANSWER = (
+    "It says “Maren Holt kept the north light, as her mother had kept it before her”. And “words that stand nowhere”."
+)
+HITS = ("GET", "/behind/0/0"), ("GET", "/pages/39"), ("GET", "/race"), ("POST", "/race"), ("GET", "/behind")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, AppState]]:
+    """The app with the sample book read and one question answered."""
+    data = tmp_path_factory.mktemp("data")
+    engine = ScriptedEngine(answer=ANSWER, word_seconds=0.001, limit=100_000)
+    state = AppState(engine, Books(data / "books"), Chats(), read_document)
+    sample = settings.SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf"
+    state.open(state.books.copy_in(sample))
+    wait_for(lambda: state.current.stage.value == "ready", 60)
+    list(chat_run.ask(state, "Where?", SamplingParams(), "hierarchical"))
+    with enter(state, data, PORT) as client:
+        yield client, state
+    state.close()
+
+
+@pytest.fixture
+def client(served: tuple[TestClient, AppState]) -> TestClient:
+    return served[0]
+
+
+def test_an_answer_has_its_citations(served: tuple[TestClient, AppState]) -> None:
+    from app.web import messages
+
+    client, state = served
+    assert state.chat is not None
+    shown = messages.messages(state.chat.exchanges)[1]["content"]
+    assert 'class="cite quoted" value="0.0">verified, p. 39</button>' in shown
+    assert 'class="cite missing" value="0.1">not found</button>' in shown
+    card = client.get("/behind/0/0").json()
+    assert card["page"] == 39
+    assert card["extract"]["hit"] == "Maren Holt kept the north light, as her mother had kept it before her"
+    letters = sum(map(str.isalpha, ANSWER))
+    inks = client.get("/behind").json()["inks"]
+    assert sum(int(count) for count in re.findall(r"\d+", inks[0])) == letters
+
+
+def test_a_page_has_its_text_its_marks_and_its_picture(client: TestClient) -> None:
+    page = client.get("/pages/39?turn=0&chip=0").json()
+    ((start, end),) = page["marks"]
+    assert page["text"][start:end].replace("\n", " ").startswith("Maren Holt kept the north light")
+    assert (page["number"], page["first"], page["last"], page["name"]) == (39, 1, 76, "page 39")
+    rectangles = client.get("/pages/39/marks?turn=0&chip=0").json()["marks"]
+    assert len(rectangles) == 2, "the passage runs over two printed lines"
+    assert all(0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1 for x0, y0, x1, y1 in rectangles)
+    picture = client.get(f"{page['picture']}/700.png")
+    assert picture.headers["content-type"] == "image/png"
+    assert struct.unpack(">I", picture.content[16:20])[0] == pytest.approx(900, abs=1)  # the next width that is drawn
+    assert "immutable" in picture.headers["cache-control"]
+
+
+def test_without_a_citation_nothing_is_marked(client: TestClient) -> None:
+    for query in ("", "?turn=0", "?turn=x&chip=0", "?turn=0&chip=99"):
+        assert client.get(f"/pages/39{query}").json()["marks"] == []
+    assert client.get("/pages/40?turn=0&chip=0").json()["marks"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/pages/0", 404),
+        ("/pages/77", 404),
+        ("/pages/-1", 404),
+        ("/pages/x", 404),
+        (f"/pages/{'0' * 64}/1/900.png", 404),
+        ("/pages/..%2f..%2fsecret/1/900.png", 404),
+        ("/behind/9/0", 404),
+        ("/behind/0/9", 404),
+        ("/pages/1/900.png", 404),
+    ],
+)
+def test_what_is_not_there_is_refused_in_words(client: TestClient, path: str, status: int) -> None:
+    assert client.get(path).status_code == status
+
+
+@pytest.mark.parametrize(("method", "path"), HITS)
+def test_strangers_get_nothing(client: TestClient, method: str, path: str) -> None:
+    without = TestClient(client.app, base_url=f"http://127.0.0.1:{PORT}", client=("127.0.0.1", 1))
+    assert without.request(method, path).status_code == 401
+    for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        assert client.request(method, path, headers=headers).status_code in (400, 403)
+
+
+def test_a_race_through_the_page(served: tuple[TestClient, AppState]) -> None:
+    client, state = served
+    assert client.get("/race").status_code == 404
+    assert client.post("/race", content=b"{}").status_code == 200  # the last question of the chat
+    wait_for(lambda: not state.current.asking)
+    recording = client.get("/race").json()
+    # The answer is short, so three of the questions that the page suggests for this book are raced too.
+    assert recording["question"] == "Where? … and 3 more"
+    assert recording["identical"] is True
+    tokens = 4 * len(ANSWER.split())
+    assert recording["verdict"].startswith(f"identical {tokens}/{tokens} tokens, ")
+    for lane in recording["lanes"]:
+        said = ["".join(text for _, text in heat["steps"]) for heat in lane["heats"]]
+        assert said == [ANSWER] * 4
+    assert client.post("/race", content=b"not json").status_code == 400
+    assert client.post("/race", content=b"x" * 70_000).status_code == 413
+
+
+def test_pictures_are_few_bounded_and_kept() -> None:
+    drawn: list[tuple[int, int]] = []
+
+    def draw(path: Path, number: int, password: str | None, width: int) -> bytes:
+        drawn.append((number, width))
+        return bytes(400)
+
+    pictures = PageImages(draw, room=1000)
+    for width in (1, 599, 600):
+        assert len(pictures.page("a", Path("a"), 1, width)) == 400
+    assert drawn == [(1, 600)]
+    pictures.page("a", Path("a"), 1, 10**9)
+    assert drawn[-1] == (1, WIDTHS[-1])
+    pictures.page("a", Path("a"), 2, 600)
+    pictures.page("a", Path("a"), 1, 600)  # was pushed out by the two newer ones
+    assert len(drawn) == 4
+    assert MOST_BYTES <= 64 << 20

@@ -1,0 +1,65 @@
+"""What the server keeps of its tabs, and that it is bounded."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from gradio import Button, Chatbot
+from gradio.state_holder import SessionState
+
+from app.core.books import Books
+from app.core.chats import Chats
+from app.core.state import AppState, Stage
+from tests.app.scripted import ScriptedEngine, book, wait_for
+from tests.app.web.entering import enter
+
+PORT = 7867
+TABS = 100
+KEPT = 64  # and one that has just come
+QUESTIONS = 8
+
+
+def _count(kind: type) -> int:
+    gc.collect()
+    return sum(type(thing) is kind for thing in gc.get_objects())
+
+
+def test_tabs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    """Gradio keeps what it knows of 10,000 tabs by default, 85 KB each: every reload of the page would leave that."""
+    state = AppState(ScriptedEngine(), Books(tmp_path / "books"), Chats(), lambda path, password=None: book())
+    with enter(state, tmp_path, PORT) as client:
+        parts = client.get("/config").json()["dependencies"]
+        index = next(part["id"] for part in parts if part["api_name"] == "show")
+        for tab in range(TABS):
+            asked = {"data": [], "fn_index": index, "session_hash": f"tab{tab}"}
+            assert client.post("/gradio_api/run/predict", json=asked).status_code == 200
+        assert 0 < _count(SessionState) <= KEPT + 1
+    state.close()
+
+
+def test_a_tab_that_asks_and_asks_keeps_nothing_of_it(tmp_path: Path) -> None:
+    """Gradio files every part that it updates under a number of its own when it is sent back, for ever: nothing is sent
+    back."""
+    engine = ScriptedEngine(word_seconds=0.0)
+    state = AppState(engine, Books(tmp_path / "books"), Chats(), lambda path, password=None: book())
+    (tmp_path / "a.txt").write_text("Es war einmal.", encoding="utf-8")
+    state.open(state.books.copy_in(tmp_path / "a.txt"))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    with enter(state, tmp_path, PORT) as client:
+        shows = next(part for part in client.get("/config").json()["dependencies"] if part["api_name"] == "show")
+        assert shows["inputs"] == []
+        how = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "length": 32}
+        parts_before = _count(Chatbot), _count(Button)
+        for number in range(QUESTIONS):
+            assert "answer" in client.post("/asking", json={"question": f"Who {number}?", **how}).json()
+            wait_for(lambda: not state.current.asking)
+            shown = client.post(
+                "/gradio_api/run/predict", json={"data": [], "fn_index": shows["id"], "session_hash": "tab"}
+            ).json()["data"]
+            assert len(shown[0]) == 2 * (number + 1)
+        assert state.chat is not None
+        assert len(state.chat.exchanges) == QUESTIONS
+        grown = _count(Chatbot) - parts_before[0], _count(Button) - parts_before[1]
+        assert max(grown) <= 4
+    state.close()

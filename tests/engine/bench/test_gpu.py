@@ -1,0 +1,106 @@
+"""The GPU measurements, run through on a CPU with tiny sizes: every part gives figures, the table holds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine import bench
+from engine.bench import gpu, report, synthetic_weights
+from engine.bench.gpu import Sizes
+from engine.bench.report import STAND_IN
+from engine.bench.synthetic_weights import SHAPES, LlamaShape
+from engine.config import EngineConfig
+from engine.document import Document, Page
+from engine.errors import OptionError
+from engine.model import graphs
+from engine.model.architectures import load_config
+from engine.plan import probe
+from tests.engine.tape import TapeRecorder
+
+
+@pytest.fixture(autouse=True)
+def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled pair with one more layer."""
+    own = load_config(gpu.TARGET)
+    shape = LlamaShape(
+        own.hidden_size,
+        own.intermediate_size,
+        own.num_hidden_layers + 1,
+        own.num_attention_heads,
+        own.num_key_value_heads,
+        own.head_dim,
+    )
+    monkeypatch.setitem(SHAPES, "tiny", shape)
+    monkeypatch.setattr(probe, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(gpu, "_QUERIES", (1,))
+
+
+@pytest.mark.parametrize(
+    ("part", "context"), [("spilled", 700), ("gqa", 500), ("reading", 900), ("kernels", 100), ("graphs", 500)]
+)
+def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if part == "graphs":
+        monkeypatch.setattr(graphs, "recorder_for", lambda device: TapeRecorder())
+    sizes = Sizes("tiny", context, 6, 256, "cpu")
+    figures = report.collect(gpu.measure(part, sizes, gpu.SAMPLE), part)
+    assert not [figure for figure in figures if figure.what == "ended early"], figures
+    words = " ".join(figure.what for figure in figures)
+    if part in ("spilled", "gqa"):
+        assert "plain, " in words
+        assert "hierarchical_lookup, " in words
+        assert "over memory's floor" in words
+        assert all("differs" not in figure.note for figure in figures)
+    if part == "reading":
+        assert "second question" in words
+        assert "matrix rate" in words
+        estimate = next(figure for figure in figures if "estimate" in figure.what)
+        assert isinstance(estimate.value, float)
+        assert estimate.value > 0
+    if part == "graphs":
+        replays = {figure.what: figure.value for figure in figures if "replays, " in figure.what}
+        assert set(replays) == {"graphs auto: replays, draft", "graphs auto: replays, middle"}
+        assert all("ended" not in figure.note for figure in figures)
+    out = tmp_path / "gpu.json"
+    report.add_figures(out, part, f"shape {sizes.shape}, {STAND_IN}", figures)
+    report.add_figures(out, part, f"shape {sizes.shape}, {STAND_IN}", figures)  # measured again, a part replaces itself
+    results = json.loads(out.read_text())
+    assert len(results["runs"]) == 1
+    text = report.figure_table(results)
+    assert "stand-in weights" in text
+    assert text.count("\n| ") == len(figures) + 1
+
+
+def test_an_error_is_written_down() -> None:
+    def failing() -> object:
+        yield report.Figure("x", "one", 1.0, "ms")
+        raise RuntimeError("CUDA error: out of memory")
+
+    one, end = report.collect(failing(), "x")  # type: ignore[arg-type]
+    assert one.value == 1.0
+    assert "out of memory" in str(end.value)
+
+
+def test_shapes_by_name() -> None:
+    config = EngineConfig(model=gpu.TARGET, draft=gpu.DRAFT, context=512, device="cpu")
+    with pytest.raises(OptionError, match=r"llama-2-7b"):
+        synthetic_weights.synthetic_session(config, "llama-9")
+    made = synthetic_weights.synthetic_session(config, "tiny", "tiny")
+    assert report.remarks(made) == {"weights": "stand-in"}
+    assert made.draft is not None
+    assert "stand-in" in made.draft.name
+
+
+def test_the_bench_says_on_every_row_that_weights_are_stand_ins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--stand-in", "tiny", "--context", "300", "--tokens", "4", "--repeats", "1", "--rows", "plain"]
+    text = Document("Book", "", (Page(1, "1", gpu.SAMPLE.read_text(encoding="utf-8")[:9000]),), "text", "")
+    model, draft = gpu.TARGET, gpu.DRAFT
+    status = bench.main(
+        [*arguments, "--quiet", "--device", "cpu"], model=model, draft=draft, book=tmp_path, open_book=lambda _: text
+    )
+    assert status == 0
+    assert "weights=stand-in" in capsys.readouterr().out

@@ -1,0 +1,375 @@
+"""The controller without a model: right plans at the extremes, and never slower than plain for long."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.decode.acceptance import AcceptanceRates, AcceptanceStatistics, EarlyStop, FadingRate, Trial
+from engine.decode.controller import (
+    COPY_LENGTHS,
+    NO_MATCH,
+    PLAIN,
+    Controller,
+    DraftPlan,
+    FixedLengths,
+    Limits,
+    LookupMatch,
+    RoundObservation,
+    best_plan,
+    expected_tokens,
+    stop_thresholds,
+    tokens_per_ms,
+)
+from engine.decode.pass_costs import Costs, PassCost, PassCostEstimate, cost_of
+from engine.events import Acceptance, Round, TimeSplit, TokenSource
+
+LONG_BOOK = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(100.0, 2.0))
+SHORT_TEXT = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(8.0, 0.3))
+SLOW_DRAFT = Costs(3.0, PassCost(20, 1), PassCost(50, 4))
+# A pass over two tokens costs much more than one over one: what is measured first, with one and sixteen, hides it.
+STEEP = Costs(2.5, PassCost(12.0, 0.5, 10.0), PassCost(21.0, 0.6, 17.0))
+LIMITS = Limits(8, 8, COPY_LENGTHS[-1])
+
+
+def rates(middle: float, verify: float, book: float = 0.0) -> AcceptanceRates:
+    return AcceptanceRates(middle, verify, middle * verify, book)
+
+
+def test_expected_tokens_by_hand() -> None:
+    assert expected_tokens(0.0, 5) == 1.0
+    assert expected_tokens(0.5, 2) == pytest.approx(1.75)
+    assert expected_tokens(0.9, 1) == pytest.approx(1.9)
+    assert expected_tokens(1.0, 4) == pytest.approx(5.0, rel=0.02)
+
+
+def test_speed_of_a_round_by_hand() -> None:
+    # 2 passes of 3 drafts at 0.5: 1.875 tokens each, 3.75 pending; middle 2 x (3 + 8.9), verify of 4.75 tokens 107.5.
+    speed = tokens_per_ms(DraftPlan(3, 2), LONG_BOOK, rates(0.5, 0.9))
+    pending = 2 * 1.875
+    assert speed == pytest.approx((1 - 0.9 ** (pending + 1)) / 0.1 / (2 * (3 + 8.9) + 100 + 2 * pending))
+    # Three drafted tokens at once: 1 + 0.4 + 0.16 + 0.064 tokens for three draft steps and a pass over four.
+    assert tokens_per_ms(DraftPlan(3), SHORT_TEXT, AcceptanceRates(0, 0, 0.4)) == pytest.approx(1.624 / (3 + 8.9))
+    assert tokens_per_ms(DraftPlan(copy=2), LONG_BOOK, rates(0, 0, 0.5)) == pytest.approx(1.75 / 104)
+
+
+def test_choices_at_the_extremes() -> None:
+    assert best_plan(SHORT_TEXT, rates(0.1, 0.9), LIMITS) == PLAIN
+    assert best_plan(LONG_BOOK, rates(0.01, 0.01), LIMITS) == PLAIN
+    long = best_plan(LONG_BOOK, rates(0.7, 0.97), LIMITS)
+    assert long.passes * expected_tokens(0.7, long.draft) > 10
+    assert best_plan(LONG_BOOK, rates(0.0, 0.97), LIMITS).draft == 0
+    copying = best_plan(LONG_BOOK, rates(0.3, 0.9, 0.99), LIMITS)
+    assert copying.copy >= 32
+    better = best_plan(LONG_BOOK, rates(0.5, 0.95), LIMITS)
+    worse = best_plan(LONG_BOOK, rates(0.5, 0.7), LIMITS)
+    assert better.passes > worse.passes
+    # Where the middle level costs what verification costs, a good draft goes straight to verification.
+    direct = best_plan(SHORT_TEXT, rates(0.8, 0.95), LIMITS)
+    assert direct.passes == 0
+    assert direct.draft > 0
+
+
+def test_copies_grow_with_acceptance() -> None:
+    lengths = [best_plan(LONG_BOOK, rates(0.0, 0.0, book), LIMITS).copy for book in (0.1, 0.5, 0.8, 0.95, 0.995)]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == COPY_LENGTHS[-1]
+    assert best_plan(LONG_BOOK, rates(0.0, 0.0, 0.995), Limits(0, 0, 20)).copy == 16
+
+
+def test_patience_is_short_where_time_is_dear() -> None:
+    sure = rates(0.7, 0.95)
+    long = stop_thresholds(DraftPlan(4, 4), LONG_BOOK, sure)
+    # A middle pass that costs as much as verification must bring much more.
+    short = stop_thresholds(DraftPlan(4, 4), Costs(1.0, PassCost(60.0, 1.0), LONG_BOOK.verify), sure)
+    assert 0 < long[1] < short[1] <= 0.9
+    # A further draft token pays exactly when what it brings is worth its time at the promised speed.
+    plan = DraftPlan(3)
+    speed = tokens_per_ms(plan, LONG_BOOK, sure)
+    assert stop_thresholds(plan, LONG_BOOK, sure)[0] == pytest.approx(speed * (1.0 + 2.0))
+
+
+def test_costs_are_found_from_passes() -> None:
+    assert cost_of(10.0, 25.0, 16) == PassCost(10.0, 1.0)
+    rng = random.Random(1)
+    fit = PassCostEstimate(PassCost(30.0, 0.1))
+    for _ in range(200):
+        tokens = rng.randrange(2, 40)
+        fit.add(tokens, rng.uniform(0.97, 1.03) * (50.0 + 1.5 * (tokens - 1)))
+    assert fit.cost.base == pytest.approx(50.0, rel=0.08)
+    assert fit.cost.slope == pytest.approx(1.5, rel=0.15)
+    fit.add(2, 5000.0)  # the machine was busy elsewhere
+    assert fit.cost.base < 70.0
+    for _ in range(400):  # passes of one length say little of the slope: it stays near what is known
+        fit.add(2, 51.5)
+    assert fit.cost.base == pytest.approx(50.0, rel=0.1)
+
+
+def test_a_pass_over_one_token_is_a_cost_of_its_own() -> None:
+    fit = PassCostEstimate(PassCost(30.0, 1.0))
+    for tokens in (2, 5, 9) * 40:
+        fit.add(tokens, 40.0 + 1.5 * (tokens - 1))
+    assert fit.cost.ms(1) == 30.0  # nothing has been said of it since
+    for _ in range(40):
+        fit.add(1, 33.0)
+    assert fit.cost.ms(1) == pytest.approx(33.0, rel=0.01)
+    assert fit.cost.ms(2) == pytest.approx(41.5, rel=0.02)
+    fit.add(1, 9999.0)  # the machine was busy elsewhere
+    assert fit.cost.ms(1) < 45.0
+
+
+def test_records_fade() -> None:
+    record = FadingRate(0.5)
+    assert record.rate == 0.5
+    record.add(30, 30)
+    assert record.rate > 0.9
+    for _ in range(20):
+        record.add(0, 10)
+    assert record.rate < 0.1
+
+
+def test_confidence_is_calibrated() -> None:
+    statistics, rng = AcceptanceStatistics(), random.Random(3)
+    for _ in range(2000):
+        confidence = rng.random()
+        statistics.middle_by_confidence.add([Trial(confidence, rng.random() < confidence**2)])
+    stop = EarlyStop(0.1, statistics.middle_by_confidence.table())
+    assert stop.chance(0.1) < 0.15
+    assert stop.chance(0.7) == pytest.approx(0.49, abs=0.2)
+    assert stop.chance(0.99) > 0.8
+
+
+def measured(costs: Costs) -> Costs:
+    """What the measurement at the start of a book makes of a machine: passes over one token and over several."""
+    middle = cost_of(costs.middle.ms(1), costs.middle.ms(8), 8)
+    return Costs(costs.draft, middle, cost_of(costs.verify.ms(1), costs.verify.ms(16), 16))
+
+
+class World:
+    """A machine and a text with known costs and rates, for rounds without a model."""
+
+    def __init__(self, costs: Costs, known: AcceptanceRates, seed: int) -> None:
+        self.costs, self.rates = costs, known
+        self.rng = random.Random(seed)
+        self.match = NO_MATCH
+        self.slowness = 1.0
+
+    def prefix(self, rate: float, count: int) -> int:
+        accepted = 0
+        while accepted < count and self.rng.random() < rate:
+            accepted += 1
+        return accepted
+
+    @staticmethod
+    def patient(stop: EarlyStop, count: int) -> int:
+        """Tokens that are drafted before stop ends, where every token is half sure."""
+        chance, made = 1.0, 0
+        while made < count and chance >= stop.threshold:
+            chance *= stop.chance(0.5)
+            made += 1
+        return made
+
+    def round(self, plan: DraftPlan) -> tuple[Round, RoundObservation]:
+        noise = self.slowness * self.rng.uniform(0.9, 1.2)
+        observation = RoundObservation(self.match)
+        proposed = 0
+        drafted: list[int] = []
+        if plan.passes:
+            pending, chance, rate = 0, 1.0, self.rates.verify
+            while len(drafted) < plan.passes and chance >= plan.middle_stop.threshold:
+                count = self.patient(plan.draft_stop, plan.draft)
+                drafted.append(self.prefix(self.rates.middle, count))
+                observation.draft_trials += [Trial(0.5, i < drafted[-1]) for i in range(min(drafted[-1] + 1, count))]
+                observation.passes.append((count + 1, noise * self.costs.middle.ms(count + 1)))
+                proposed += count
+                pending += drafted[-1] + 1
+                chance *= plan.middle_stop.chance(0.5) ** (drafted[-1] + 1)
+        elif plan.copy:
+            pending, rate = plan.copy, self.rates.lookup
+        else:
+            pending, rate = self.patient(plan.draft_stop, plan.draft), self.rates.direct
+            proposed = pending
+        accepted = self.prefix(rate, pending)
+        trials = [Trial(0.5, i < accepted) for i in range(min(accepted + 1, pending))]
+        if plan.passes:
+            observation.middle_trials = trials
+        elif not plan.copy:
+            observation.draft_trials = trials
+        observation.draft_steps = proposed
+        observation.draft_ms = noise * observation.draft_steps * self.costs.draft
+        split = TimeSplit(
+            draft=observation.draft_ms,
+            middle=sum(ms for _, ms in observation.passes),
+            verify=noise * self.costs.verify.ms(pending + 1),
+        )
+        tokens = (*self.match.tokens[:accepted], -1) if plan.copy else (-1,) * (accepted + 1)
+        judged = Acceptance(accepted, pending)
+        done = Round(
+            tokens,
+            (TokenSource.TARGET,) * len(tokens),
+            split,
+            False,
+            Acceptance(sum(drafted), proposed if plan.passes else 0),
+            Acceptance() if plan.copy else judged,
+            passes=len(observation.passes),
+            lookup=judged if plan.copy else Acceptance(),
+        )
+        return done, observation
+
+
+def speed(world: World, controller: Controller, rounds: int) -> float:
+    tokens, ms = 0, 0.0
+    for _ in range(rounds):
+        plan = controller.next(world.match)
+        done, observation = world.round(plan)
+        controller.observe(plan, done, observation)
+        tokens += len(done.tokens)
+        ms += done.split.total
+    return tokens / ms
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT, STEEP])
+@pytest.mark.parametrize("known", [rates(0.2, 0.5), rates(0.5, 0.9), rates(0.8, 0.98), rates(0.05, 0.05)])
+def test_finds_nearly_the_best_and_is_never_slower_than_plain(costs: Costs, known: AcceptanceRates, seed: int) -> None:
+    world = World(costs, known, seed)
+    found = speed(world, Controller(measured(costs), LIMITS), 600)
+    best = tokens_per_ms(best_plan(costs, known, LIMITS), costs, known) / 1.05  # mean of the noise
+    plain = 1.0 / costs.verify.ms(1) / 1.05
+    assert found > 0.8 * best
+    assert found > 0.97 * plain
+
+
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, SLOW_DRAFT, STEEP])
+@pytest.mark.parametrize("known", [rates(0.0, 0.0), rates(0.1, 0.3), rates(0.4, 0.2), rates(0.3, 0.9)])
+def test_a_short_answer_pays_little_for_trying(costs: Costs, known: AcceptanceRates) -> None:
+    """Ninety-six tokens where speculation is hopeless: what trying it costs stays within the guard."""
+    spent = tokens = 0.0
+    for seed in range(20):
+        world, controller = World(costs, known, seed), Controller(measured(costs), LIMITS)
+        made = 0
+        while made < 96:
+            plan = controller.next()
+            done, observation = world.round(plan)
+            controller.observe(plan, done, observation)
+            made += len(done.tokens)
+            spent += done.split.total
+        tokens += made
+    assert tokens / spent > 0.97 / costs.verify.ms(1) / 1.05
+
+
+def test_follows_a_change_of_the_text() -> None:
+    """Easy words, hard ones, and easy ones again: the lengths follow."""
+    world = World(LONG_BOOK, rates(0.97, 0.99), 1)
+    controller = Controller(LONG_BOOK, LIMITS)
+    speed(world, controller, 60)
+    easy = controller.plan
+    world.rates = rates(0.3, 0.6)
+    speed(world, controller, 60)
+    hard = controller.plan
+    assert easy.passes * (easy.draft + 1) > 2 * hard.passes * (hard.draft + 1)
+    world.rates = rates(0.97, 0.99)
+    speed(world, controller, 150)
+    assert controller.plan.passes * (controller.plan.draft + 1) > 2 * hard.passes * (hard.draft + 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("costs", [SHORT_TEXT, STEEP])
+def test_speculation_comes_back_with_an_easy_text(costs: Costs, seed: int) -> None:
+    """After a long hard text, read in part while the machine was slow, an easy one is not read plainly for ever."""
+    hard, easy = rates(0.1, 0.3), AcceptanceRates(0.8, 0.97, 0.85)
+    world, controller = World(costs, easy, seed), Controller(measured(costs), LIMITS)
+    speed(world, controller, 100)
+    world.slowness = 2.0
+    speed(world, controller, 60)
+    world.rates = hard
+    speed(world, controller, 60)
+    world.slowness = 1.0
+    assert speed(world, controller, 600) > 0.9 / costs.verify.ms(1) / 1.05
+    assert not controller.plan.speculates
+    world.rates = easy
+    speed(world, controller, 200)
+    best = tokens_per_ms(best_plan(costs, easy, LIMITS), costs, easy) / 1.05
+    assert speed(world, controller, 300) > 0.8 * best
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("costs", [LONG_BOOK, SHORT_TEXT, STEEP])
+def test_what_was_won_is_not_lost_again(costs: Costs, seed: int) -> None:
+    """A text that becomes hard after an easy one: the next hundred tokens cost little more than plain decoding."""
+    world, controller = World(costs, AcceptanceRates(0.9, 0.98, 0.9), seed), Controller(measured(costs), LIMITS)
+    speed(world, controller, 400)
+    world.rates = rates(0.0, 0.0)
+    assert speed(world, controller, 100) > 0.8 / costs.verify.ms(1) / 1.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_failed_in_a_hard_text_is_not_ruled_out_for_ever(seed: int) -> None:
+    """What the retrieval level says of the draft's tokens tells what the full cache would say, and the other way."""
+    easy = AcceptanceRates(0.9, 0.97, 0.9)
+    for costs, failed in ((SHORT_TEXT, "direct"), (LONG_BOOK, "middle")):
+        world, controller = World(costs, easy, seed), Controller(measured(costs), LIMITS)
+        statistics = controller.statistics
+        for name, record in (("direct", statistics.direct), ("middle", statistics.middle)):
+            record.add(4 if name == failed else 36, 40)
+        statistics.verify.add(39, 40)
+        speed(world, controller, 100)
+        best = best_plan(costs, easy, LIMITS)
+        assert (controller.plan.passes > 0) == (best.passes > 0)
+        assert speed(world, controller, 300) > 0.85 * tokens_per_ms(best, costs, easy) / 1.05
+
+
+def test_an_unlucky_first_round_does_not_end_speculation() -> None:
+    """A book that is read for the first time: its first answer often begins with a round that is rejected at once."""
+    world, controller = World(LONG_BOOK, rates(0.0, 0.0), 1), Controller(measured(LONG_BOOK), LIMITS)
+    while not (plan := controller.next()).passes:
+        controller.observe(plan, *world.round(plan))
+    for _ in range(2):
+        done, observation = world.round(plan)
+        assert len(done.tokens) == 1
+        controller.observe(plan, done, observation)
+    world.rates = rates(0.5, 0.9)
+    assert speed(world, controller, 8) > 1.2 / LONG_BOOK.verify.ms(1)
+
+
+def test_without_a_draft_only_passes_are_chosen() -> None:
+    world = World(LONG_BOOK, rates(0.0, 0.95), 2)
+    controller = Controller(LONG_BOOK, Limits(0, 8))
+    speed(world, controller, 50)
+    assert controller.plan.draft == 0
+    assert controller.plan.passes > 3
+
+
+@pytest.mark.parametrize("known", [rates(0.3, 0.9, 0.99), rates(0.3, 0.3, 0.95)])
+def test_a_copy_in_progress_goes_straight_to_verification(known: AcceptanceRates) -> None:
+    world = World(LONG_BOOK, known, 4)
+    world.match = LookupMatch(30, tuple(range(64)))
+    controller = Controller(LONG_BOOK, LIMITS)
+    assert controller.next(world.match).copy >= 16
+    copying = speed(world, controller, 40)
+    assert copying > 4 / LONG_BOOK.verify.base
+    # Words that are always wrong are soon not copied any more.
+    world.rates = rates(0.3, 0.3, 0.0)
+    speed(world, controller, 60)
+    assert controller.next(world.match).copy == 0
+
+
+def test_what_the_book_would_have_said_is_learned_without_copying() -> None:
+    controller = Controller(SHORT_TEXT, Limits(0, 0))
+    match = LookupMatch(4, (7, 8, 9))
+    before = controller.statistics.lookup(4).rate
+    for _ in range(10):
+        done = Round((7,), (TokenSource.TARGET,), TimeSplit(verify=8.0), False)
+        controller.observe(controller.next(match), done, RoundObservation(match))
+    assert controller.statistics.lookup(4).rate > before
+    assert controller.statistics.lookup(30).rate == pytest.approx(0.96)
+
+
+def test_fixed_lengths_copy_only_where_that_was_asked_for() -> None:
+    match = LookupMatch(20, tuple(range(64)))
+    assert FixedLengths(3, 8).next(match).copy == 0
+    fixed = FixedLengths(3, 8, copies=True)
+    assert fixed.next(match).copy == 40
+    assert fixed.next(LookupMatch(5, (1, 2))).copy == 0
+    assert fixed.next().draft == 3

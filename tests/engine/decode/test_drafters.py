@@ -1,0 +1,134 @@
+"""The draft model's drafter: whatever happened before, it proposes what a fresh one would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine.config import SamplingParams
+from engine.decode.drafters import ModelDrafter
+from engine.decode.verify import Sampler, make_generator
+from engine.model import decoder as models
+from engine.model.device_io import to_host
+
+CPU = torch.device("cpu")
+GREEDY = Sampler(SamplingParams())
+
+
+def proposal(drafter: ModelDrafter, context: list[int]) -> list[int]:
+    return drafter.propose(context, 4, GREEDY, make_generator(0, CPU)).tokens.tolist()
+
+
+def test_detours_leave_no_trace(tiny: Callable[..., str]) -> None:
+    """Proposals that were rejected, and tokens that came from elsewhere, are as if they had never been fed."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    rng = random.Random(1)
+    used = ModelDrafter(decoder, decoder.vocabulary, 4, 400, longest=30)
+    context = [rng.randrange(6, 380) for _ in range(50)]
+    with torch.inference_mode():
+        used.begin(context)
+        for step in range(25):
+            ahead = list(context)
+            for _ in range(rng.randrange(1, 4)):
+                drafted = proposal(used, ahead)
+                ahead += [*drafted[: rng.randrange(4)], rng.randrange(6, 380)]
+                if rng.random() < 0.4:  # a copy from the book that the draft model was not asked about
+                    ahead += [rng.randrange(6, 380) for _ in range(rng.randrange(1, 9))]
+            context += ahead[len(context) : len(context) + rng.randrange(1, 5)] or [7]
+            context.append(rng.randrange(6, 380))
+            used.commit(context)
+            if step % 6 == 0:
+                fresh = ModelDrafter(decoder, decoder.vocabulary, 4, 400, longest=30)
+                fresh.begin(context)
+                assert proposal(used, context) == proposal(fresh, context)
+
+
+def test_long_context_costs_a_window(tiny: Callable[..., str]) -> None:
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+    with torch.inference_mode():
+        drafter.begin([7] * 100_000)
+        assert drafter.cache.held <= drafter.cache.capacity
+        assert drafter.cache.length == 99_999
+        assert len(proposal(drafter, [7] * 100_000)) == 4
+
+
+def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) -> None:
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    with torch.inference_mode():
+        for size in (300, 384, 400):
+            drafter = ModelDrafter(decoder, size, 4, 60, longest=10)
+            drafter.begin([9, 10, 11])
+            made = drafter.propose([9, 10, 11], 3, GREEDY, make_generator(0, CPU))
+            assert made.probs.shape == (3, size)
+            assert int(made.tokens.max()) < min(size, 384)
+
+
+def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
+    """While the book itself is copied the draft model is not asked; it must still know what was said."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=40)
+    rng = random.Random(2)
+    context = [rng.randrange(6, 380) for _ in range(30)]
+    with torch.inference_mode():
+        drafter.begin(context)
+        for _ in range(40):
+            context += [rng.randrange(6, 380) for _ in range(33)]
+            drafter.commit(context)
+            assert len(context) - drafter.cache.length <= drafter._slack // 2
+        ahead = [*context, *range(10, 50)]
+        assert len(proposal(drafter, ahead)) == 4
+        assert drafter._fed[-1:] == ahead[-1:]  # then three that were drawn and that nobody has read
+
+
+def test_a_hint_is_taken_only_where_it_is_likeliest(tiny: Callable[..., str]) -> None:
+    """Not where it was drawn by chance: what is proposed would then depend on the draw, and bend the law."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+    context = [9, 10, 11, 12]
+    hot = Sampler(SamplingParams(temperature=1.0))
+
+    def first(seed: int, hint: tuple[int, ...]) -> tuple[int, bool]:
+        made = drafter.propose(context, 3, hot, make_generator(seed, CPU), hint=hint)
+        return int(made.tokens[0]), made.hinted
+
+    with torch.inference_mode():
+        drafter.begin(context)
+        likeliest = proposal(drafter, context)[0]
+        assert first(0, (likeliest,)) == (likeliest, True)
+        drawn = {seed: first(seed, ())[0] for seed in range(20)}
+        for seed, token in drawn.items():
+            if token != likeliest:
+                assert first(seed, (token,)) == (token, False)
+    assert set(drawn.values()) != {likeliest}
+
+
+def test_what_was_read_for_the_verdict_is_not_read_again(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that is told what stands goes on as one that looks for itself, and without looking."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    told, alone = (ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10) for _ in range(2))
+    looks: list[int] = []
+
+    def look(*tensors: torch.Tensor) -> list[list[float]]:
+        looks.append(len(tensors))
+        return to_host(*tensors)
+
+    monkeypatch.setattr("engine.decode.drafters.to_host", look)
+    rng, context = random.Random(4), list(range(20, 60))
+    with torch.inference_mode():
+        told.begin(context)
+        alone.begin(context)
+        for _ in range(12):
+            looks.clear()
+            drafted = proposal(told, context)
+            assert looks == []
+            assert proposal(alone, context) == drafted
+            stands = drafted[: rng.randrange(5)]
+            told.accept(stands)
+            context += [*stands, rng.randrange(6, 380)]
+    assert looks == [1]  # the other one's

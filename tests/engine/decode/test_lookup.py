@@ -1,0 +1,137 @@
+"""The lookup index against a slow, obvious search, and the drafter that proposes from the book."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.config import SamplingParams
+from engine.decode.drafters import NGRAM, LookupDrafter, LookupIndex, NoDrafter
+from engine.decode.verify import Sampler, make_generator
+from engine.events import TokenSource
+
+
+def longest_match(text: list[int], tail: list[int]) -> int:
+    """Length of the longest earlier occurrence of the end of text + tail that ends inside text, by trying all."""
+    whole = text + tail
+    best = 0
+    for end in range(NGRAM, len(text)):
+        length = 0
+        while length < end and text[end - 1 - length] == whole[-1 - length]:
+            length += 1
+        best = max(best, length)
+    return best if best >= NGRAM else 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_finds_the_longest_match(seed: int) -> None:
+    rng = random.Random(seed)
+    text = [rng.randrange(8) for _ in range(120)]
+    index = LookupIndex()
+    index.follow(text)
+    for cut in range(0, 6):
+        tail = [rng.randrange(8) for _ in range(cut)]
+        match = index.find(tail)
+        expected = longest_match(text, tail)
+        # A place near the end counts for a little less, so a slightly longer match may be passed over there.
+        assert expected - 4 <= (match.length if match else 0) <= expected
+        assert (match is None) == (expected == 0)
+        if match:
+            assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
+
+
+def test_following_another_text_equals_a_new_index() -> None:
+    rng = random.Random(0)
+    used = LookupIndex()
+    text = [rng.randrange(9) for _ in range(200)]
+    for _ in range(30):
+        keep = rng.randrange(len(text) + 1)
+        text = text[:keep] + [rng.randrange(9) for _ in range(rng.randrange(40))]
+        used.follow(text)
+        new = LookupIndex()
+        new.follow(text)
+        assert len(used) == len(text)
+        assert used.find([]) == new.find([])
+        for size, places in used._places.items():
+            assert {k: v for k, v in places.items() if v} == new._places[size]
+
+
+def test_proposal_grows_with_the_match_and_is_a_point_mass() -> None:
+    device = torch.device("cpu")
+    index = LookupIndex()
+    drafter = LookupDrafter(NoDrafter(device), index, longest=20, device=device)
+    sampler, generator = Sampler(SamplingParams()), make_generator(1, device)
+    book = list(range(100, 200))
+    sizes = []
+    for copied in (3, 9, 30):
+        context = [*book, 7, *book[10 : 10 + copied]]
+        drafter.begin(context)
+        proposal = drafter.propose(context, 4, sampler, generator)
+        sizes.append(proposal.tokens.shape[0])
+        assert proposal.probs is None
+        if sizes[-1]:
+            assert proposal.tokens.tolist() == book[10 + copied : 10 + copied + sizes[-1]]
+            assert proposal.source is TokenSource.LOOKUP
+    assert sizes == [0, 16, 16]
+
+
+def test_a_drafter_of_no_length_leaves_proposing_to_the_draft_model() -> None:
+    """The index follows what is committed all the same: the other way into the book needs it."""
+    device = torch.device("cpu")
+    loud, silent = (LookupDrafter(NoDrafter(device), LookupIndex(), longest, device) for longest in (8, 0))
+    words = [*range(20), *range(10)]
+    for drafter, proposed in ((loud, [10, 11, 12, 13]), (silent, [])):
+        drafter.begin(words[:25])
+        drafter.commit(words)
+        made = drafter.propose(words, 4, Sampler(SamplingParams(temperature=0.0)), make_generator(1, device))
+        assert made.tokens.tolist()[:4] == proposed
+        assert len(drafter.index) == len(words)
+
+
+def test_a_rare_phrase_is_found_behind_a_common_ending() -> None:
+    """The newest places of three common words are not the place where the whole sentence stands."""
+    common = [1, 2, 3]
+    sentence = [50, 51, 52, 53, 54, 55, 56, *common]
+    text = [*sentence, 60, 61, *[*common, 9] * 40]
+    index = LookupIndex()
+    index.follow(text)
+    match = index.find([70, *sentence])
+    assert match is not None
+    assert (match.position, match.length) == (len(sentence), len(sentence))
+    assert index.after(match, 2) == [60, 61]
+
+
+def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
+    book, key = list(range(100, 400)), list(range(150, 156))
+    question = [10, 11, 99, *key, 12, 13, 14]  # one token more is as in the answer
+    index = LookupIndex()
+    index.follow([*book, *question, 20, 99, *key])
+    match = index.find([])
+    assert match is not None
+    assert index.after(match, 3) == [156, 157, 158]
+
+
+@pytest.mark.parametrize("unread", [0, 1, 2, 5])
+@pytest.mark.parametrize("length", [1, 2, 7, 30])
+def test_a_circle_that_has_closed_goes_on(length: int, unread: int) -> None:
+    """``unread`` of the newest tokens are not in the index yet: proposals that nobody has judged."""
+    circle = list(range(1000, 1000 + length))
+    text = [*range(100, 300), *(circle * 20)[: 2 * length + 4 + 2 * unread]]
+    index = LookupIndex()
+    index.follow(text[: len(text) - unread])
+    tail = text[len(text) - unread :]
+    match = index.find(tail)
+    assert match is not None
+    ahead = (circle * 80)[2 * length + 4 + 2 * unread :]
+    assert index.after(match, 64, tail) == ahead[:64]
+
+
+def test_what_has_not_come_twice_is_no_circle() -> None:
+    """Four words said again are followed by what followed them, up to the end of the text and not beyond."""
+    index = LookupIndex()
+    index.follow([*range(100, 200), 1, 2, 3, 4, 50, 51, 1, 2, 3, 4])
+    match = index.find([])
+    assert match is not None
+    assert index.after(match, 64) == [50, 51, 1, 2, 3, 4]

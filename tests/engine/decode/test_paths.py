@@ -1,0 +1,222 @@
+"""Every path of a round keeps the law of the text: the real loops and judges, over models that are tables.
+
+Target, retrieval level and draft are first-order Markov chains with different laws, so the law of every token is known
+exactly, and thousands of them show whether a path bends it (a hundred thousand were drawn once, with the same result).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import SamplingParams
+from engine.decode import rounds
+from engine.decode.acceptance import EarlyStop, Every, Never, WhenAcceptanceDrops, policy_of
+from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, FixedLengths, LookupMatch, RoundObservation
+from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
+from engine.decode.rounds import Context, Speculation
+from engine.decode.verify import Sampler, make_generator
+from engine.events import Acceptance, Round, TokenSource
+
+CPU = torch.device("cpu")
+VOCABULARY = 6
+WARM, NUCLEUS = SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.9)
+
+
+def table(seed: int) -> torch.Tensor:
+    """Logits of the next token by the last one: peaked, overlapping with other tables."""
+    shared = 1.6 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    return shared + 0.8 * torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+class Chain:
+    """Stands where a ``Decoder`` stands. Its answer depends on the view that it attends through: full or retrieval."""
+
+    device = CPU
+    num_layers = 0
+
+    def __init__(self, tables: dict[str, torch.Tensor]) -> None:
+        self.tables = tables
+        self.vocabulary = next(iter(tables.values())).shape[-1]
+
+    def ids(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(tokens, dtype=torch.long)
+
+    def span(self, start: int, count: int) -> int:
+        return count
+
+    def rope(self, positions: object) -> None:
+        return None
+
+    def no_rope(self, count: int) -> None:
+        return None
+
+    def forward(self, ids: torch.Tensor, rope: object, kv: str, rows: int | None = None) -> torch.Tensor:
+        logits = self.tables[kv][ids]
+        return logits if rows is None else logits[-rows:]
+
+
+class Cache:
+    """Stands where a cache stands: a length."""
+
+    limit = 10**9
+    replays = None
+    waited_s = 0.0
+
+    def __init__(self, name: str, length: int) -> None:
+        self.name, self.length, self.num_exact = name, length, length
+        self.shape = type("Shape", (), {"layers": 0})
+        self.full = self
+
+    def reserve(self, length: int) -> None:
+        pass
+
+    def extend(self, *_: object) -> str:
+        return self.name
+
+    def advance(self, count: int) -> None:
+        self.length += count
+
+    def crop(self, length: int) -> None:
+        assert length <= self.length
+        self.length = length
+
+    settle = begin_scores = lambda self: None
+
+    def copy_from_full(self, length: int) -> None:
+        assert self.num_exact <= length
+        self.length = self.num_exact = length
+
+    def free_slots(self) -> int:
+        return 10**9
+
+
+class Draft(ModelDrafter):
+    """The real drafter over a table instead of a model."""
+
+    def __init__(self, chain: Chain, length: int) -> None:
+        self._decoder: Any = chain
+        self._vocabulary = VOCABULARY
+        self._slack = 10**6
+        self._settled, self._fed, self._unread, self.replays = length, [], [], None
+        self.cache: Any = Cache("draft", length)
+
+    def begin(self, context: Sequence[int]) -> None:
+        pass
+
+
+class AnyPlan:
+    """A policy that tries every path, at random."""
+
+    def __init__(self, plans: Sequence[DraftPlan]) -> None:
+        self.plans, self.rng = plans, random.Random(5)
+        self.taken: dict[str, int] = {}
+
+    def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
+        plan = self.rng.choice(self.plans)
+        if plan.copy > len(match.tokens):
+            plan = DraftPlan(copy=len(match.tokens))
+        return plan
+
+    def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
+        for source in done.sources:
+            self.taken[source.value] = self.taken.get(source.value, 0) + 1
+        if plan.copy:
+            self.taken["copies"] = self.taken.get("copies", 0) + done.lookup.accepted
+
+
+SHORT, LONG = EarlyStop(0.5, (0.6,) * 6), EarlyStop(0.05, (0.9, 0.8, 0.7, 0.6, 0.5, 0.4))
+PATHS = {
+    "copy": [DraftPlan(copy=3), PLAIN],
+    "draft": [DraftPlan(3, 0, draft_stop=SHORT), DraftPlan(2)],
+    "hierarchy": [DraftPlan(2, 2), DraftPlan(3, 4, draft_stop=LONG, middle_stop=SHORT)],
+    "all": [
+        DraftPlan(copy=2),
+        DraftPlan(copy=8),
+        DraftPlan(3, draft_stop=LONG),
+        DraftPlan(2, 3, 5),
+        DraftPlan(0, 2, middle_stop=SHORT),
+        DraftPlan(4, 3, draft_stop=SHORT, middle_stop=LONG),
+        PLAIN,
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(temperature=0.7, top_p=0.9), SamplingParams(temperature=1.0)], ids=str
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_keeps_the_law(path: str, params: SamplingParams) -> None:
+    tokens = 20_000 if path == "all" else 6_000
+    chain = Chain({"full": table(2), "retrieval": table(3), "draft": table(4)})
+    context = Context(
+        chain,  # type: ignore[arg-type]
+        Cache("full", 3),  # type: ignore[arg-type]
+        [0, 1, 2, 3],
+        Sampler(params),
+        make_generator(11, CPU),
+        frozenset(),
+        tokens,
+    )
+    index = LookupIndex()
+    index.follow(context.tokens)
+    drafter = LookupDrafter(Draft(chain, 3), index, 8, CPU)
+    policy = AnyPlan(PATHS[path])
+    speculation = Speculation(policy, Never(), 100, index)
+    retrieval: Any = Cache("retrieval", 3)
+    made_rounds = list(rounds.hierarchical(context, retrieval, drafter, speculation))
+    made = torch.tensor(context.tokens[3:])
+    assert made.shape[0] == tokens + 1 == sum(len(done.tokens) for done in made_rounds) + 1
+    law = Sampler(params)(chain.tables["full"])
+    counts = torch.zeros(VOCABULARY, VOCABULARY)
+    counts.index_put_((made[:-1], made[1:]), torch.ones(tokens), accumulate=True)
+    seen = counts.sum(dim=1, keepdim=True)
+    error = (counts / seen.clamp(min=1) - law).abs()
+    allowed = 5.0 * torch.sqrt(law * (1 - law) / seen.clamp(min=1)) + 1e-3
+    assert bool((error <= allowed)[seen.squeeze(1) > 50].all()), (error - allowed).max()
+    if path == "all":
+        assert {"copies", *(source.value for source in TokenSource)} <= set(policy.taken)
+        assert min(policy.taken.values()) > 100
+        # The laws of the levels differ so much that a bent one could not hide.
+        other = Sampler(params)(chain.tables["retrieval"])
+        assert float((other - law).abs().max()) > 0.1
+
+
+def test_policies_of_refreshing() -> None:
+    good, bad = Acceptance(9, 10), Acceptance(1, 10)
+    every = Every(3)
+    due = []
+    for _ in range(7):
+        due.append(every.due())
+        every.observe(good, renewed=due[-1])
+    assert due == [False, False, True, False, False, True, False]
+    assert all(policy_of("every", 1).due() for _ in range(3))
+    ours, due = policy_of("every", None), []
+    for _ in range(10):
+        due.append(ours.due())
+        ours.observe(good, renewed=due[-1])
+    assert due == [False, False, False, True, False, True, False, True, False, True]
+    never = policy_of("never", 1)
+    never.observe(bad, renewed=False)
+    assert not never.due()
+    drops = policy_of("drop", 1)
+    assert isinstance(drops, WhenAcceptanceDrops)
+    for _ in range(20):
+        drops.observe(good, renewed=False)
+        assert not drops.due()
+    for _ in range(4):
+        drops.observe(bad, renewed=False)
+    assert drops.due()
+    drops.observe(bad, renewed=True)
+    assert not drops.due()  # the new selection is given a chance
+    for _ in range(6):
+        drops.observe(bad, renewed=False)
+    assert drops.due()
+
+
+def test_fixed_lengths_are_what_they_say() -> None:
+    assert FixedLengths(3, 8).next() == DraftPlan(3, 8, 8)

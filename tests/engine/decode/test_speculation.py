@@ -1,0 +1,161 @@
+"""The law of the sampled text: exact by enumeration at every level, and within sampling noise by draws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from engine.config import SamplingParams
+from engine.decode import verify
+from engine.decode.verify import Sampler, draw, make_generator, rejection_sample, residual
+
+DRAWS = 100_000
+# Draws through rejection_sample itself, which takes one text at a time.
+JUDGED = 30_000
+SETTINGS = [SamplingParams(temperature=0.6, top_p=0.9), SamplingParams(temperature=1.0)]
+
+
+def laws(count: int, vocabulary: int, seed: int, params: SamplingParams) -> torch.Tensor:
+    """Peaked, overlapping, unequal distributions, as the levels of the hierarchy have."""
+    logits = 1.5 * torch.randn(count, vocabulary, generator=torch.Generator().manual_seed(seed))
+    return Sampler(params)(logits)
+
+
+def total_variation(counts: torch.Tensor, law: torch.Tensor) -> float:
+    return 0.5 * float((counts / counts.sum() - law).abs().sum())
+
+
+def noise(law: torch.Tensor, draws: int) -> float:
+    """Four times the expected total variation of ``draws`` samples from the law itself."""
+    return 4.0 * 0.5 * float(torch.sqrt(2 * law * (1 - law) / (math.pi * draws)).sum())
+
+
+BLOCK = 8
+
+
+def judged(q: torch.Tensor, p: torch.Tensor, g: torch.Generator) -> list[int]:
+    """Judge a block of tokens drawn from q, all against the same p: every token that comes out is a draw from p."""
+    proposed = draw(q.expand(BLOCK, -1), g)
+    sampled = rejection_sample(proposed, q.expand(BLOCK, -1), p.expand(BLOCK + 1, -1), g)
+    return [*proposed[: sampled.num_accepted].tolist(), sampled.next_token]
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=["T=0.6,p=0.9", "T=1.0"])
+def test_one_level_by_enumeration(params: SamplingParams) -> None:
+    """sum over x of q(x) [accept -> x, reject -> residual] is p, for the numbers it computes with."""
+    q, p = laws(64, 12, 1, params), laws(64, 12, 2, params)
+    kept = torch.minimum(p, q)
+    rejected = 1.0 - kept.sum(dim=1, keepdim=True)
+    assert torch.allclose(kept + rejected * residual(p, q), p, atol=1e-6)
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=["T=0.6,p=0.9", "T=1.0"])
+def test_two_levels_by_draws(params: SamplingParams) -> None:
+    """Draft -> middle -> verify: the first token that comes out has the law of the full target."""
+    vocabulary, g = 12, make_generator(7, torch.device("cpu"))
+    draft, middle, full = (laws(1, vocabulary, seed, params) for seed in (3, 4, 5))
+    inner, outer = torch.zeros(vocabulary), torch.zeros(vocabulary)
+    while outer.sum() < JUDGED:
+        pending = torch.tensor(judged(draft, middle, g))
+        inner += torch.bincount(pending, minlength=vocabulary)
+        n = pending.shape[0]
+        sampled = rejection_sample(pending, middle.expand(n, -1), full.expand(n + 1, -1), g)
+        out = torch.tensor([*pending[: sampled.num_accepted].tolist(), sampled.next_token])
+        outer += torch.bincount(out, minlength=vocabulary)
+    assert total_variation(inner, middle[0]) < noise(middle[0], JUDGED)
+    assert total_variation(outer, full[0]) < noise(full[0], JUDGED)
+    # The levels really differ: without the judging the test could not fail.
+    assert total_variation(inner, full[0]) > 2 * noise(full[0], JUDGED)
+
+
+def test_the_known_wrong_rule_is_caught() -> None:
+    vocabulary, g = 12, make_generator(8, torch.device("cpu"))
+    draft, middle = laws(1, vocabulary, 3, SETTINGS[1]), laws(1, vocabulary, 4, SETTINGS[1])
+    proposed = draw(draft.expand(DRAWS, -1), g)
+    chance = torch.rand(DRAWS, generator=g)
+    stands = chance * draft[0, proposed] < middle[0, proposed]
+    # The rule of TriForce's published code at the middle level: after a rejection draw from p, not the residual.
+    out = torch.where(stands, proposed, draw(middle.expand(DRAWS, -1), g))
+    counts = torch.bincount(out, minlength=vocabulary).float()
+    assert total_variation(counts, middle[0]) > 3 * noise(middle[0], DRAWS)
+
+
+def test_point_mass_proposal_is_exact() -> None:
+    """Text lookup proposes without a law of its own: one-hot q."""
+    vocabulary, g = 6, make_generator(13, torch.device("cpu"))
+    p, bonus = laws(1, vocabulary, 14, SETTINGS[1]), laws(1, vocabulary, 15, SETTINGS[1])
+    token = int(p[0].argsort()[-2])
+    q = torch.zeros(1, vocabulary)
+    q[0, token] = 1.0
+    # By enumeration: accepted with probability p(token), else drawn from the residual.
+    rest = residual(p, q)
+    assert torch.allclose(p[0, token] * q[0] + (1 - p[0, token]) * rest[0], p[0], atol=1e-6)
+    proposed, laws_asked = torch.tensor([token]), torch.cat([p, bonus])
+    for law in (q, None):
+        counts = torch.zeros(vocabulary)
+        for _ in range(JUDGED):
+            sampled = rejection_sample(proposed, law, laws_asked, g)
+            counts[token if sampled.num_accepted else sampled.next_token] += 1
+        assert total_variation(counts, p[0]) < noise(p[0], JUDGED)
+
+
+def test_greedy_is_the_one_hot_case() -> None:
+    sampler = Sampler(SamplingParams(temperature=0.0))
+    g = make_generator(1, torch.device("cpu"))
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0], [0.0, 0.0, 9.0]])
+    p = sampler(logits)
+    for first, second in itertools.product(range(3), repeat=2):
+        proposed = torch.tensor([first, second])
+        q = torch.nn.functional.one_hot(proposed, 3).float()
+        sampled = rejection_sample(proposed, q, p, g)
+        agree = 0 if first != 1 else 1 if second != 0 else 2
+        assert sampled.num_accepted == agree
+        assert sampled.next_token == [1, 0, 2][agree]
+
+
+def test_equal_laws_accept_everything() -> None:
+    g = make_generator(2, torch.device("cpu"))
+    p = laws(9, 20, 16, SETTINGS[1])
+    for _ in range(200):
+        proposed = draw(p[:8], g)
+        assert rejection_sample(proposed, p[:8], p, g).num_accepted == 8
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["a few first", "all at once, as on a GPU"])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
+    if at_once:
+        monkeypatch.setattr(verify, "_first_look", lambda probs: probs.shape[-1])
+    logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
+    found = Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits)
+    for row, law in zip(found, torch.softmax(logits, -1), strict=True):
+        ordered, order = law.sort(descending=True)
+        kept = int((ordered.cumsum(0) < 0.9).sum()) + 1
+        expected = torch.zeros_like(law)
+        expected[order[:kept]] = ordered[:kept] / ordered[:kept].sum()
+        assert int((row > 0).sum()) == pytest.approx(kept, abs=1)
+        assert float((row - expected).abs().max()) < 0.01
+
+
+def test_draws_have_the_law_they_were_given() -> None:
+    law = torch.tensor([[0.0, 0.5, 0.0, 1.5, 0.0]])
+    tokens = draw(law.expand(DRAWS, -1), make_generator(3, torch.device("cpu")))
+    counts = torch.bincount(tokens, minlength=5).float()
+    assert counts[0] == counts[2] == counts[4] == 0
+    assert float(counts[3]) / DRAWS == pytest.approx(0.75, abs=0.01)
+
+
+def test_top_k_and_top_p() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
+    nucleus = Sampler(SamplingParams(temperature=1.0, top_p=0.75))(logits)
+    assert torch.allclose(nucleus, torch.tensor([[0.625, 0.375, 0.0, 0.0]]), atol=1e-6)
+    smallest = Sampler(SamplingParams(temperature=1.0, top_p=0.01))(logits)
+    assert smallest.tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    top = Sampler(SamplingParams(temperature=1.0, top_k=3))(logits)
+    assert torch.allclose(top, torch.tensor([[0.5, 0.3, 0.15, 0.0]]) / 0.95, atol=1e-6)
+    warm = Sampler(SamplingParams(temperature=2.0))(logits)
+    assert torch.allclose(warm, torch.softmax(logits / 2, -1), atol=1e-6)

@@ -1,0 +1,151 @@
+"""Memory that runs out while the engine works: it shrinks in its stated order, goes on, and the text stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine.decode import prefill
+from engine.decode.rounds import full_pass
+from engine.errors import ResourceError, is_out_of_memory
+from engine.kv.full import FullCache, KvShape
+from engine.kv.offload import Tier
+from engine.kv.oom import retry_with_spill, spill_more
+from engine.model import decoder as models
+from engine.model.decoder import Decoder
+
+CPU = torch.device("cpu")
+LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny: Callable[..., str]) -> Decoder:
+    return models.load(tiny("llama", layers=LAYERS), window=2048, device=CPU)
+
+
+def some_ids(count: int) -> torch.Tensor:
+    return torch.randint(6, 380, (count,), generator=torch.Generator().manual_seed(0))
+
+
+def reference(decoder: Decoder, ids: torch.Tensor) -> torch.Tensor:
+    cache = FullCache(decoder.kv_shape, 2048)
+    prefill.run(decoder, cache, ids[:-1], segment=256, block=64)
+    with torch.inference_mode():
+        return full_pass(decoder, cache, len(ids) - 1, [int(ids[-1])])
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, decoder: Decoder, fails: Callable[[int], bool]) -> list[int]:
+    """Let memory run out in layers whose block size ``fails`` says; returns the sizes that were tried."""
+    tried: list[int] = []
+    real = type(decoder).layer
+
+    def layer(self: Decoder, index: int, hidden: torch.Tensor, rope: object, kv: object) -> torch.Tensor:
+        tried.append(hidden.shape[1])
+        made = real(self, index, hidden, rope, kv)  # type: ignore[arg-type]
+        if fails(hidden.shape[1]):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return made
+
+    monkeypatch.setattr(type(decoder), "layer", layer)
+    return tried
+
+
+def test_prefill_takes_smaller_blocks(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = some_ids(300)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 2048)
+    with monkeypatch.context() as patch:
+        tried = failing(patch, decoder, lambda size: size > 40)
+        prefill.run(decoder, cache, ids[:-1], segment=256, block=128)
+    assert tried[:3] == [128, 64, 32]
+    assert cache.length == 299
+    assert cache.placement.spilled == ()
+    with torch.inference_mode():
+        assert torch.allclose(full_pass(decoder, cache, 299, [int(ids[-1])]), expected, atol=1e-4)
+
+
+def test_then_layers_are_spilled_and_nothing_is_lost(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = some_ids(300)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 2048)
+    prefill.run(decoder, cache, ids[:-1], segment=256, block=64)
+    attempts = iter([True, False, False, True])  # the first try, and later one in the middle of the second
+
+    with monkeypatch.context() as patch, torch.inference_mode():
+        failing(patch, decoder, lambda _: next(attempts, False))
+        logits = full_pass(decoder, cache, 299, [int(ids[-1])])
+    assert torch.equal(logits, expected)
+    assert cache.placement.count(Tier.DISK) == 4  # three at first, since two buffers are needed, then one
+    assert cache.length == 299
+
+
+@pytest.mark.parametrize(("dtype", "first"), [(torch.float32, 9), (torch.bfloat16, 5)])
+def test_of_kv_in_8_bits_enough_layers_are_spilled_at_once(dtype: torch.dtype, first: int) -> None:
+    """The two buffers hold what is computed with: fewer layers than they take the place of would free nothing."""
+    shape = KvShape(10, 2, 128, dtype, CPU, quantized=True)
+    cache = FullCache(shape, 2048)
+    assert spill_more(cache)
+    assert len(cache.placement.spilled) == first
+    buffers, layer = 2 * shape.compute_bytes_per_token // 10, shape.bytes_per_token // 10
+    assert (first - 1) * layer >= buffers > (first - 2) * layer
+    assert spill_more(cache)
+    assert len(cache.placement.spilled) == first + 1
+
+
+@pytest.mark.parametrize("tier", [Tier.DISK, Tier.HOST])
+def test_what_is_written_and_not_yet_counted_moves_too(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, tier: Tier
+) -> None:
+    """A segment goes through layer after layer before its tokens count; memory ends when the fourth layer is at it.
+
+    The layers that were spilled then had lost this segment: read back as nothing, or, from host memory, as anything.
+    """
+    ids = some_ids(300)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 2048)
+    real = cache.spill
+    monkeypatch.setattr(cache, "spill", lambda layers, _: real(layers, tier))
+    blocks_of_a_layer = 256 // 16
+    attempts = iter([False] * (3 * blocks_of_a_layer + 5) + [True])
+    with monkeypatch.context() as patch:
+        failing(patch, decoder, lambda _: next(attempts, False))
+        prefill.run(decoder, cache, ids[:-1], segment=256, block=16)
+    assert cache.placement.count(tier) == 3
+    with torch.inference_mode():
+        assert torch.allclose(full_pass(decoder, cache, 299, [int(ids[-1])]), expected, atol=1e-4)
+
+
+def test_the_end_is_said_and_the_tokens_are_kept(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = some_ids(100)
+    cache = FullCache(decoder.kv_shape, 2048)
+    prefill.run(decoder, cache, ids, segment=256, block=64)
+    with monkeypatch.context() as patch, torch.inference_mode():
+        failing(patch, decoder, lambda _: True)
+        with pytest.raises(ResourceError, match="100 tokens, with the whole cache spilled"):
+            full_pass(decoder, cache, 100, [7])
+    assert cache.length == 100
+    with torch.inference_mode():
+        again = full_pass(decoder, cache, 100, [7])
+    assert torch.equal(again, reference(decoder, torch.cat([ids, torch.tensor([7])])))
+
+
+def test_room_that_cannot_be_had_is_made(decoder: Decoder) -> None:
+    cache = FullCache(decoder.kv_shape, 2048)
+    calls = iter([MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."), None])
+
+    def work() -> str:
+        if (error := next(calls)) is not None:
+            raise error
+        return "done"
+
+    assert retry_with_spill(cache, work) == "done"
+    assert len(cache.placement.spilled) == 4
+
+
+def test_other_errors_are_not_taken_for_it(decoder: Decoder) -> None:
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        retry_with_spill(FullCache(decoder.kv_shape, 64), lambda: (_ for _ in ()).throw(RuntimeError("shapes")))

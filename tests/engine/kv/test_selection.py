@@ -1,0 +1,223 @@
+"""The index of mean keys and the scores from it, against their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document
+from engine.events import AnswerDone
+from engine.kv.full import FullCache
+from engine.kv.retrieval import RetrievalCache
+from engine.kv.selection import PROMPT_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
+from engine.kv.shape import KvShape
+from engine.session import Session
+
+SHAPE = KvShape(layers=1, kv_heads=2, head_dim=16, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def scores(index: KeyIndex, count: int, q: torch.Tensor, scaling: float, most: int = 4) -> torch.Tensor:
+    """As a cache asks its policy: within the query budget."""
+    return MeanKeyAttention().score(newest_spaced(q, most), index, count, scaling)
+
+
+def random(*size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed))
+
+
+def holding(k: torch.Tensor, limit: int) -> FullCache:
+    """A cache of one layer with keys k (1, kv_heads, n, head_dim)."""
+    cache = FullCache(SHAPE, limit)
+    cache.reserve(limit)
+    cache.extend(0).attend(0, torch.zeros_like(k), k, k, 1.0)
+    cache.advance(k.shape[2])
+    return cache
+
+
+ROUNDED = [True, False]
+NAMES = ["in 8 bits", "as they are"]
+
+
+def index_of(means: torch.Tensor, rounded: bool) -> KeyIndex:
+    """An index of these mean keys (kv_heads, chunks, head_dim), as on a processor or as on a GPU."""
+    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
+    index.extend(means, 1)
+    return index
+
+
+class Unrounded(KeyIndex):
+    """What a GPU keeps, here."""
+
+    def __init__(self, shape: KvShape) -> None:
+        super().__init__(replace(shape, device=torch.device("meta")))
+        self._means = torch.empty(shape.kv_heads, 0, shape.head_dim, dtype=shape.dtype)
+        self._scales = self._means[..., 0].to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
+def test_an_index_that_grows_and_forgets_is_the_one_made_at_once(rounded: bool) -> None:
+    keys = random(2, 4 * 2_000, 16)
+    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
+    count = 0
+    for step, more in enumerate((3, 700, 1, 500, 40, 600)):
+        index.extend(keys[:, 4 * count : 4 * (count + more)], 4)
+        count += more
+        if step == 3:
+            count -= 123
+            index.forget_after(count)
+    assert index.count == count
+    index.forget_after(count + 50)  # forgets nothing
+    means = keys[:, : 4 * count].unflatten(1, (count, 4)).mean(dim=2)
+    asked = random(2, 3, 16, seed=9)
+    found = index.products(asked, count)
+    assert torch.equal(found, index_of(means, rounded).products(asked, count))
+    torch.testing.assert_close(found[:, :, :701], index.products(asked, 701))
+    off = (found.float() - asked @ means.transpose(1, 2)).abs().amax(dim=2) / asked.norm(dim=2)
+    assert float(off.max()) < (0.02 if rounded else 1e-5)
+
+
+@pytest.mark.parametrize("width", [8, 16, 40, 64, 80, 96, 128])
+def test_keys_of_every_width_are_asked(width: int) -> None:
+    """The kernel for 8 bits reads 16 codes at once."""
+    shape = replace(SHAPE, head_dim=width)
+    assert shape.index_is_quantized == (width % 16 == 0)
+    means, asked = random(2, 1_001, width), random(2, 5, width, seed=1)
+    index = KeyIndex(shape)
+    index.extend(means, 1)
+    off = (index.products(asked, 997).float() - asked @ means[:, :997].transpose(1, 2)).abs().amax(dim=2)
+    assert float((off / asked.norm(dim=2)).max()) < 0.04
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_mean_keys_in_8_bits_choose_what_whole_ones_choose(dtype: torch.dtype) -> None:
+    """Keys with one channel that is far larger than the others, as trained models have them."""
+    means = random(2, 5_003, 16, seed=6)
+    means[:, :, 3] += 8.0
+    q = random(1, 2, 4, 16, seed=7)
+    index = KeyIndex(replace(SHAPE, dtype=dtype))
+    index.extend(means.to(dtype), 1)
+    chosen = scores(index, 5_003, q.to(dtype), 0.25).topk(500).indices
+    best = scores(index_of(means, False), 5_003, q, 0.25).topk(500).indices
+    for mine, whole in zip(chosen.tolist(), best.tolist(), strict=True):
+        assert len(set(mine) & set(whole)) >= 470
+
+
+@pytest.mark.parametrize("heads", [2, 6], ids=["one query head", "a group of three"])
+@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
+def test_scores_are_the_mean_attention_of_the_queries_that_are_asked(heads: int, rounded: bool) -> None:
+    means, q = random(2, 50, 16), random(1, heads, 11, 16, seed=1)
+    asked = q[0][:, [10, 7, 4, 0]].reshape(2, -1, 16)
+    expected = torch.softmax(asked @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
+    near: dict[str, Any] = {"rtol": 0.03, "atol": 1e-4} if rounded else {}
+    index = index_of(means, rounded)
+    torch.testing.assert_close(scores(index, 50, q, 0.3, 4), expected, **near)
+    whole = torch.softmax(q[0].reshape(2, -1, 16) @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
+    torch.testing.assert_close(scores(index, 50, q, 0.3, 11), whole, **near)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 16])
+def test_the_newest_query_is_always_asked(count: int) -> None:
+    q = torch.arange(float(count)).reshape(1, 1, count, 1)
+    asked = newest_spaced(q, 4).flatten().tolist()
+    assert count - 1 in asked
+    assert len(set(asked)) == len(asked) == min(4, count)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8, 64])
+def test_a_score_reaches_forward_as_far_in_tokens_whatever_the_chunks(chunk: int) -> None:
+    mass = torch.zeros(1, 100)
+    mass[0, 10] = 1.0
+    reach = spread_forward(mass, chunk)[0]
+    steps = max(1, 32 // chunk)
+    assert reach.nonzero().flatten().tolist() == list(range(10, 11 + steps))
+    if chunk <= 8:
+        assert float(reach[10 + 8 // chunk]) == pytest.approx(0.7)
+
+
+def test_a_score_fades_evenly_and_the_larger_one_counts() -> None:
+    mass = random(2, 300, seed=8).abs()
+    decay = 0.7 ** (2 / 8)
+    expected = mass.clone()
+    for step in range(1, 17):
+        expected[:, step:] = torch.maximum(expected[:, step:], mass[:, :-step] * decay**step)
+    torch.testing.assert_close(spread_forward(mass, 2), expected)
+    assert torch.equal(mass, random(2, 300, seed=8).abs())  # what is shown to the reader stays as it was
+
+
+def test_fine_chunks_find_a_sharp_key_that_coarse_ones_lose() -> None:
+    """One key of 4,096 fits the query and its neighbours speak against it: as in a text that is copied."""
+    place = 1_234
+    k = random(1, 2, 4_200, 16, seed=2)
+    direction = torch.nn.functional.normalize(random(16, seed=3), dim=0)
+    k[0, :, place] = 12 * direction
+    k[0, :, place + 1 : place + 6] = -3 * direction
+    cache = holding(k, 5_000)
+    held = {}
+    for chunk in (2, 8):
+        retrieval = RetrievalCache(cache, 64, chunk, 256)
+        retrieval.reselect(4_096, [direction.expand(1, 2, 1, 16)], 1.0)
+        slots = retrieval._slots[0]
+        assert slots is not None
+        held[chunk] = bool((slots == place // chunk).any(dim=1).all())
+    assert held == {2: True, 8: False}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 8, 16])
+def test_the_sinks_are_held_whatever_the_chunks(chunk: int) -> None:
+    retrieval = RetrievalCache(holding(random(1, 2, 900, 16, seed=4), 1_000), 64, chunk, 256)
+    retrieval.reselect(800, [random(1, 2, 3, 16, seed=5)], 1.0)
+    slots, mass = retrieval._slots[0], retrieval.chunk_scores()
+    assert slots is not None
+    assert mass is not None
+    sinks = max(1, 8 // chunk)
+    for head in slots.tolist():
+        assert set(range(sinks)) <= set(head)
+    assert float(mass[:sinks].sum()) == 0.0
+
+
+class OldestChunks:
+    """A newcomer's policy: one class with one method. The older the better."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
+        self.asked.append((queries.shape[2], num_chunks))
+        return 1.0 / torch.arange(1, num_chunks + 1, device=queries.device).repeat(keys.kv_heads, 1)
+
+
+def test_a_newcomers_policy_chooses_and_no_answer_changes(tiny: Callable[..., str], book: Document) -> None:
+    draft = tiny("llama", seed=1, layers=1, width=32)
+    model = tiny("llama", spread=0.1)
+    config = EngineConfig(
+        model=model,
+        draft=draft,
+        context=4096,
+        retrieval_budget=64,
+        refresh_every=1,
+        num_draft_tokens=2,  # fixed, since the controller may leave the middle level out, by the clock
+        num_pending_tokens=4,
+    )
+    session = Session.load(config)
+    policy = OldestChunks()
+    levels = session.hierarchy
+    levels.retrieval = retrieval = levels.make_retrieval(policy)
+    list(session.read(book))
+    sampling = SamplingParams(max_tokens=32)
+    *_, plain = session.ask("Who lit it?", sampling=sampling, mode="plain")
+    *_, done = session.ask("Who lit it?", sampling=sampling)
+    assert isinstance(plain, AnswerDone)
+    assert isinstance(done, AnswerDone)
+    assert done.token_ids == plain.token_ids
+    assert done.figures.verify.proposed > 0
+    assert 4 < max(queries for queries, _ in policy.asked) <= PROMPT_QUERIES
+    slots = retrieval._slots[0]
+    assert slots is not None
+    assert set(slots[0].tolist()) == set(range(retrieval.num_slots))
+    assert retrieval.num_slots < retrieval.boundary // retrieval.chunk_size, "there was something to choose from"
+    assert all(index.count == 0 for index in retrieval._index), "mean keys that nobody asks for are not computed"

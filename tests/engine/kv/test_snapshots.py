@@ -1,0 +1,344 @@
+"""Read books kept on disk: opened again bit for bit, refused with the reason, never half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document
+from engine.errors import OptionError, ResourceError, SnapshotRefused
+from engine.events import AnswerDone, BookRead, ReadingProgress
+from engine.kv import persistence
+from engine.kv import snapshot_io as shards_module
+from engine.kv.full import FullCache
+from engine.kv.manifest import MANIFEST, Identity, ids_hash
+from engine.kv.snapshot_io import SnapshotWriter, restore
+from engine.kv.snapshots import SnapshotStore
+from engine.model import decoder
+from engine.session import Session
+from tests.engine.small_caches import SHAPE, assert_same, filled
+
+CPU = torch.device("cpu")
+IDS = list(range(1000))
+PLENTY = 10**9
+
+
+def identity_of(ids: list[int], **other: object) -> Identity:
+    usual = Identity("b" * 64, ids_hash(ids), "m", "t", "{}", "bfloat16", 2, 2, 8)
+    return replace(usual, **other)  # type: ignore[arg-type]
+
+
+def saved(store: SnapshotStore, cache: FullCache, tokens: int, ids: list[int] = IDS) -> None:
+    writer = SnapshotWriter(store, identity_of(ids), cache, ids, tokens)
+    assert writer.finish(30)
+    assert writer.error is None
+
+
+def reopened(store: SnapshotStore, ids: list[int] = IDS) -> FullCache:
+    found = store.find(identity_of(ids), ids)
+    assert found is not None
+    cache = FullCache(SHAPE, 4000)
+    for usable in restore(found, cache):
+        assert usable == cache.length
+    return cache
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_what_comes_back_is_what_was_saved(tmp_path: Path) -> None:
+    store, cache = SnapshotStore(tmp_path / "kept", PLENTY), filled(300)
+    assert store.find(identity_of(IDS), IDS) is None
+    saved(store, cache, 300)
+    again = reopened(store)
+    assert again.length == 300
+    assert_same(cache, again, 300)
+    found = store.find(identity_of(IDS), IDS)
+    assert found is not None
+    assert [shard.stop for shard in found.shards] == [64, 128, 192, 256, 300]
+    assert [entry.name for entry in store.folder.iterdir()] == [identity_of(IDS).folder]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_longer_reading_takes_over_what_is_there(tmp_path: Path) -> None:
+    store, cache = SnapshotStore(tmp_path, PLENTY), filled(300)
+    saved(store, cache, 150)
+    short = store.find(identity_of(IDS), IDS)
+    assert short is not None
+    first = (short.folder / short.shards[0].file).stat()
+    writer = SnapshotWriter(store, identity_of(IDS), cache, IDS, 300, short)
+    assert writer.finish(30)
+    assert writer.error is None
+    found = store.find(identity_of(IDS), IDS)
+    assert found is not None
+    assert [shard.stop for shard in found.shards] == [64, 128, 150, 214, 278, 300]
+    assert (found.folder / found.shards[0].file).stat().st_ino == first.st_ino
+    assert_same(cache, reopened(store), 300)
+
+
+def header_of(store: SnapshotStore) -> Path:
+    return store.folder / identity_of(IDS).folder / MANIFEST
+
+
+def change(store: SnapshotStore, *path: object, to: object) -> None:
+    header = json.loads(header_of(store).read_text())
+    inner = header
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    header_of(store).write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda s: change(s, "identity", "model", to="other"), "another model"),
+        (lambda s: change(s, "identity", "tokenizer", to="other"), "another tokenizer"),
+        (lambda s: change(s, "identity", "rope", to='{"rope_theta": 1}'), "other RoPE"),
+        (lambda s: change(s, "identity", "dtype", to="float32"), "float32 instead of bfloat16"),
+        (lambda s: change(s, "identity", "kv_heads", to=4), "another shape"),
+        (lambda s: change(s, "identity", "ids", to="0"), "another text"),
+        (lambda s: change(s, "prefix", to="0"), "another text"),
+        (lambda s: change(s, "format", to=99), "format 99"),
+        (lambda s: change(s, "tokens", to=10**15), "gaps"),
+        (lambda s: change(s, "shards", 0, "stop", to=10**15), "gaps|cut short"),
+        (lambda s: change(s, "shards", 0, "start", to=-1), "no usable header"),
+        (lambda s: change(s, "shards", 1, "crc32", to=1), "another checksum"),
+        (lambda s: header_of(s).write_text("{"), "no usable header"),
+        (lambda s: header_of(s).write_text("[" * 100_000), "no usable header"),
+        (lambda s: header_of(s).unlink(), "no usable header"),
+        (lambda s: header_of(s).write_bytes(b" " * (5 << 20)), "impossible size"),
+    ],
+)
+@pytest.mark.usefixtures("small_shards")
+def test_what_is_wrong_is_refused(damage: Callable[[SnapshotStore], None], reason: str, tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, PLENTY)
+    saved(store, filled(100), 100)
+    damage(store)
+    with pytest.raises(SnapshotRefused, match=reason):
+        reopened(store)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_damaged_shards_are_refused_and_leave_an_empty_cache(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, PLENTY)
+    saved(store, filled(200), 200)
+    found = store.find(identity_of(IDS), IDS)
+    assert found is not None
+    last = found.folder / found.shards[-1].file
+    whole = last.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-5] ^= 1
+    last.write_bytes(flipped)
+    cache = FullCache(SHAPE, 4000)
+    with pytest.raises(SnapshotRefused, match="checksum"):
+        list(restore(found, cache))
+    assert cache.length == 0
+    last.write_bytes(whole[:-1])
+    with pytest.raises(SnapshotRefused, match="cut short"):
+        store.find(identity_of(IDS), IDS)
+
+
+def test_a_shard_of_another_shape_is_refused(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path, PLENTY)
+    saved(store, filled(100), 100)
+    found = store.find(identity_of(IDS), IDS)
+    assert found is not None
+    for other in (replace(SHAPE, layers=3), replace(SHAPE, head_dim=4), replace(SHAPE, dtype=torch.float16)):
+        with pytest.raises(SnapshotRefused, match=r"another (shape|dtype)"):
+            list(restore(found, FullCache(other, 4000)))
+
+
+def test_least_recently_used_goes_first(tmp_path: Path) -> None:
+    cache = filled(100)
+    one = 100 * SHAPE.bytes_per_token
+    store = SnapshotStore(tmp_path, 3 * one)  # two with their headers fit, three do not
+    texts = [[seed, *range(99)] for seed in range(3)]
+    for moment, ids in enumerate(texts[:2]):
+        saved(store, cache, 100, ids)
+        os.utime(store.folder / identity_of(ids).folder / MANIFEST, (moment, moment))
+    assert store.find(identity_of(texts[0]), texts[0]) is not None  # used now
+    saved(store, cache, 100, texts[2])
+    assert store.find(identity_of(texts[0]), texts[0]) is not None
+    assert store.find(identity_of(texts[1]), texts[1]) is None
+    assert store.find(identity_of(texts[2]), texts[2]) is not None
+    assert store.used() <= store.cap
+
+
+def test_too_large_for_the_cap_is_said(tmp_path: Path) -> None:
+    writer = SnapshotWriter(SnapshotStore(tmp_path, 100), identity_of(IDS), filled(100), IDS, 100)
+    writer.finish()
+    assert isinstance(writer.error, ResourceError)
+    assert "--snapshot-cap" in str(writer.error)
+
+
+def test_forgetting_a_book(tmp_path: Path) -> None:
+    store, cache = SnapshotStore(tmp_path, PLENTY), filled(100)
+    saved(store, cache, 100)
+    other = identity_of(IDS, book="c" * 64)
+    SnapshotWriter(store, other, cache, IDS, 100).finish()
+    store.forget("b" * 64)
+    assert store.find(identity_of(IDS), IDS) is None
+    assert store.find(other, IDS) is not None
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_cancelled_writer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = shards_module.write_synced
+    monkeypatch.setattr(shards_module, "write_synced", lambda *a: (time.sleep(0.05), slow(*a)))
+    store = SnapshotStore(tmp_path, PLENTY)
+    writer = SnapshotWriter(store, identity_of(IDS), filled(900), IDS, 900)
+    time.sleep(0.1)
+    writer.cancel()
+    assert list(store.folder.iterdir()) == []
+
+
+KILLED = """
+    import sys, torch
+    from pathlib import Path
+    from engine.kv import snapshot_io as snapshot
+    snapshot._SHARD_BYTES = 4096
+    sys.path.insert(0, {tests!r})
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("t", {here!r})
+    t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
+    store = t.SnapshotStore(Path({folder!r}), t.PLENTY)
+    cache = t.filled(900)
+    print("go", flush=True)
+    while True:
+        t.SnapshotWriter(store, t.identity_of(t.IDS), cache, t.IDS, 900).finish()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal that Windows does not have")
+def test_killed_at_any_moment_it_is_whole_or_absent(tmp_path: Path, checkout: Path) -> None:
+    here = str(Path(__file__).resolve())
+    program = textwrap.dedent(KILLED).format(tests=str(checkout), here=here, folder=str(tmp_path))
+    cache = filled(900)
+    for wait in (0.005, 0.031):
+        child = subprocess.Popen([sys.executable, "-c", program], cwd=checkout, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(wait)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        store = SnapshotStore(tmp_path, PLENTY)
+        found = store.find(identity_of(IDS), IDS)
+        if found is not None:
+            assert_same(cache, reopened(store), 900)
+    saved(store, cache, 900)  # and what the killed ones left behind is swept away
+    assert [entry.name for entry in tmp_path.iterdir()] == [identity_of(IDS).folder]
+
+
+# A whole session ----------------------------------------------------------------------------------------------
+
+
+def open_session(tiny: Callable[..., str], folder: Path, **options: object) -> Session:
+    settings: dict[str, object] = {"context": 4096, "retrieval_budget": 128, "prefill_segment": 256}
+    settings |= {"snapshot_folder": str(folder), **options}
+    return Session.load(EngineConfig(model=tiny("llama", spread=0.1), **settings))  # type: ignore[arg-type]
+
+
+def read(session: Session, book: Document) -> BookRead:
+    *_, done = session.read(book)
+    assert isinstance(done, BookRead)
+    return done
+
+
+def answer(session: Session) -> AnswerDone:
+    *_, done = session.ask("Where is the key?", sampling=SamplingParams(max_tokens=12))
+    assert isinstance(done, AnswerDone)
+    return done
+
+
+def test_a_book_is_opened_again_without_reading(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    first = open_session(tiny, tmp_path)
+    assert read(first, book).source == "read"
+    said = answer(first)
+    first.close()
+    second = open_session(tiny, tmp_path)
+    done = read(second, book)
+    assert (done.source, done.tokens, done.tokens_restored) == ("snapshot", done.tokens_total, done.tokens_total)
+    assert answer(second).token_ids == said.token_ids
+    second.close()
+    # Another model finds nothing of its own.
+    other = Session.load(EngineConfig(model=tiny("llama", seed=5, spread=0.1), snapshot_folder=str(tmp_path)))
+    assert read(other, book).source == "read"
+    other.close()
+
+
+def test_a_half_read_book_is_read_on(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    whole = open_session(tiny, tmp_path / "other")
+    read(whole, book)
+    said = answer(whole)
+    first = open_session(tiny, tmp_path)
+    cancel = threading.Event()
+    for event in first.read(book, cancel=cancel):
+        if isinstance(event, ReadingProgress) and event.pages_done >= 2:
+            cancel.set()
+    part = first.conversation.read
+    first.close()
+    second = open_session(tiny, tmp_path)
+    done = read(second, book)
+    assert (done.source, done.tokens_restored, done.tokens) == ("snapshot", part, done.tokens_total)
+    assert answer(second).token_ids == said.token_ids
+    second.close()
+    third = open_session(tiny, tmp_path)
+    assert read(third, book).tokens_restored == done.tokens_total
+    third.close()
+
+
+def test_a_damaged_snapshot_is_told_and_read_again(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    first = open_session(tiny, tmp_path)
+    read(first, book)
+    first.close()
+    [folder] = tmp_path.iterdir()
+    shard = next(folder.glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    second = open_session(tiny, tmp_path)
+    done = read(second, book)
+    assert done.source == "read"
+    assert "cut short" in done.refused
+    second.close()
+    third = open_session(tiny, tmp_path)
+    assert read(third, book).source == "snapshot"
+    third.close()
+
+
+def test_another_book_stops_the_writer(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    session = open_session(tiny, tmp_path)
+    read(session, book)
+    pages = tuple(replace(page, text=page.text.upper()) for page in book.pages)
+    other = replace(book, pages=pages, sha256="1" * 64)
+    read(session, other)
+    session.close()
+    fresh = open_session(tiny, tmp_path)
+    assert read(fresh, other).source == "snapshot"
+    fresh.close()
+
+
+def test_fingerprints_tell_models_apart(tiny: Callable[..., str]) -> None:
+    loaded = [decoder.load(tiny("llama", seed=seed), window=256, device=CPU) for seed in (0, 0, 1)]
+    prints = [persistence.model_fingerprint(decoder) for decoder in loaded]
+    assert prints[0] == prints[1] != prints[2]
+    with torch.inference_mode():  # one bit of one weight
+        loaded[1].model.model.layers[1].mlp.up_proj.weight.view(torch.int32)[3, 5] ^= 1
+    assert persistence.model_fingerprint(loaded[1]) != prints[0]
+
+
+def test_sizes_of_settings() -> None:
+    assert EngineConfig(model="m", snapshot_cap="20G").snapshot_cap == "20G"
+    with pytest.raises(OptionError, match="256M"):
+        EngineConfig(model="m", host_memory="much")

@@ -1,0 +1,48 @@
+"""Parameters that a configuration describes, against those of the model that it makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.model import architectures
+from engine.plan import hardware
+
+FAMILIES = architectures.FAMILIES
+
+
+def described(family: str, **changes: Any) -> tuple[Any, Any]:
+    """A configuration of a wide vocabulary and few heads for keys, and the model that it makes, without memory."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = {
+        "vocab_size": 50_000,
+        "hidden_size": 256,
+        "intermediate_size": 700,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        **changes,
+    }
+    config = AutoConfig.for_model(family, **shape)
+    with torch.device("meta"):
+        return config, AutoModelForCausalLM.from_config(config)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_embeddings_count_where_there_are_two(family: str, tied: bool) -> None:
+    config, model = described(family, tie_word_embeddings=tied)
+    real = sum(weight.numel() for weight in model.parameters())
+    assert architectures.estimate_parameters(config) == pytest.approx(real, rel=0.01)
+    assert architectures.embedding_parameters(config) == (1 if tied else 2) * 50_000 * 256
+
+
+def test_what_is_rounded_are_the_blocks_alone() -> None:
+    config, model = described("llama", tie_word_embeddings=False)
+    blocks = sum(weight.numel() for layer in model.model.layers for weight in layer.parameters())
+    expected = 2 * 50_000 * 256 * 4 + blocks
+    assert hardware._weights_bytes(config, "8bit", 4) == pytest.approx(expected, rel=0.01)

@@ -1,0 +1,123 @@
+"""The fast attention paths against the plain definition in double precision, and the merge of pieces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.model import attention, kernels
+from engine.model.kernels import cpu
+
+
+def definition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention spelled out; with ``causal`` the queries are the last positions of the keys."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    scores = q.double() @ k.transpose(-1, -2) * scaling
+    if causal:
+        n, seq = q.shape[2], k.shape[2]
+        seen = torch.arange(seq) <= (seq - n + torch.arange(n)).unsqueeze(1)
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+
+def tensors(heads: int, kv_heads: int, n: int, seq: int, dim: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(1, heads, n, dim, generator=g),
+        torch.randn(1, kv_heads, seq, dim, generator=g),
+        torch.randn(1, kv_heads, seq, dim, generator=g),
+    )
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2), (6, 1)])
+@pytest.mark.parametrize("n", [1, 5, 64])
+@pytest.mark.parametrize("seq", [1, 7, 5000])
+def test_attend_is_exact(heads: int, kv_heads: int, n: int, seq: int) -> None:
+    q, k, v = tensors(heads, kv_heads, n, seq, 32)
+    out, lse = attention.attend(q, k, v, 0.2)
+    expected, expected_lse = definition(q, k, v, 0.2, causal=False)
+    assert torch.allclose(out.double(), expected, atol=2e-6)
+    assert torch.allclose(lse.double(), expected_lse, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [2, 4, 16])
+@pytest.mark.parametrize("seq", [4096, 5003])
+def test_split_keys_are_exact(splits: int, seq: int) -> None:
+    q, k, v = tensors(3, 3, 4, seq, 16, seed=splits)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = kernels.split_attend(q, k, v, splits, lambda a, b, c: kernel(a, b, c, 0.0, False, scale=0.3))
+    expected, expected_lse = definition(q, k, v, 0.3, causal=False)
+    assert torch.allclose(out.double(), expected, atol=2e-6)
+    assert torch.allclose(lse.double(), expected_lse, atol=1e-5)
+
+
+def test_split_count_keeps_workers_busy() -> None:
+    assert cpu.splits(heads=8, seq=100_000, workers=8) == 1
+    assert cpu.splits(heads=2, seq=100_000, workers=8) == 4
+    assert cpu.splits(heads=1, seq=100_000, workers=132) == 16
+    assert cpu.splits(heads=1, seq=3_000, workers=132) == 1
+
+
+def test_split_count_leaves_no_worker_waiting_for_the_last_head() -> None:
+    assert cpu.splits(heads=3, seq=32_768, workers=2) == 2
+    assert cpu.splits(heads=8, seq=32_768, workers=6) == 3
+    assert cpu.splits(heads=3, seq=1_024, workers=2) == 1, "short keys are not worth a merge"
+
+
+@pytest.mark.parametrize("n", [1, 2, 13, 64])
+@pytest.mark.parametrize("past", [8_190, 8_191, 12_288])
+def test_new_tokens_behind_keys_in_pieces_see_what_they_should(
+    n: int, past: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
+    expected, _ = definition(q, k, v, 0.2, causal=True)
+    assert cpu.splits(3, past, 2) > 1
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])
+@pytest.mark.parametrize("n", [1, 2, 33])
+@pytest.mark.parametrize("past", [0, 1, 300])
+def test_past_and_new_merge_to_causal_attention(heads: int, kv_heads: int, n: int, past: int) -> None:
+    q, k, v = tensors(heads, kv_heads, n, past + n, 32, seed=past)
+    parts = [
+        attention.attend(q, k[:, :, :past], v[:, :, :past], 0.2),
+        attention.attend_causal(q, k[:, :, past:], v[:, :, past:], 0.2),
+    ]
+    expected, _ = definition(q, k, v, 0.2, causal=True)
+    assert torch.allclose(kernels.merge(parts).double(), expected, atol=2e-6)
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", [65, 130])
+def test_many_new_tokens_take_the_merged_path(n: int) -> None:
+    q, k, v = tensors(4, 2, n, 400, 32)
+    expected, _ = definition(q, k, v, 0.2, causal=True)
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+
+
+def test_merge_of_many_pieces_in_any_order() -> None:
+    q, k, v = tensors(4, 2, 3, 900, 16)
+    cuts = [(500, 900), (0, 1), (1, 500)]
+    parts = [attention.attend(q, k[:, :, a:b], v[:, :, a:b], 0.25) for a, b in cuts]
+    expected, _ = definition(q, k, v, 0.25, causal=False)
+    assert torch.allclose(kernels.merge(parts).double(), expected, atol=2e-6)
+
+
+def test_plain_path_is_the_definition() -> None:
+    q, k, v = tensors(3, 3, 6, 40, 8)
+    out, lse = kernels.plain(q, k, v, 0.5)
+    expected, expected_lse = definition(q, k, v, 0.5, causal=False)
+    assert torch.allclose(out.double(), expected, atol=1e-6)
+    assert torch.allclose(lse.double(), expected_lse, atol=1e-6)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q, k, v = tensors(2, 2, 2, 50, 8)
+    out, lse = attention.attend(100 * q, 100 * k, v, 1.0)
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(lse).all()

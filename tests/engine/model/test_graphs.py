@@ -1,0 +1,230 @@
+"""Recorded passes: what a replay may depend on, and what ends it. A tape that behaves as a CUDA graph records them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine.decode.drafters import ModelDrafter
+from engine.decode.rounds import middle_logits
+from engine.document import Document
+from engine.events import AnswerDone
+from engine.kv.full import FullCache
+from engine.kv.retrieval import RetrievalCache
+from engine.model import attention, graphs
+from engine.model import decoder as models
+from engine.model.graphs import Replays
+from engine.session import Session
+from tests.engine.tape import TapeRecorder
+from tests.engine.test_equality import QUESTION, answer, load, read
+
+CPU = torch.device("cpu")
+GIVEN: dict[str, Any] = {
+    "retrieval_budget": 64,
+    "refresh_every": 4,
+    "num_draft_tokens": 3,
+    "num_pending_tokens": 8,
+    "window_size": 28,
+}
+
+Unrecorded = tuple[tuple[str, str], list[AnswerDone]]
+
+
+def taped(patch: pytest.MonkeyPatch, recorder: TapeRecorder) -> TapeRecorder:
+    patch.setattr(graphs, "recorder_for", lambda device: recorder)
+    return recorder
+
+
+def levels(session: Session) -> tuple[Replays, Replays]:
+    """The recorded passes of the draft and of the middle level."""
+    recorded = session.hierarchy.recorded()
+    return recorded["draft"], recorded["middle"]
+
+
+def answers(session: Session, book: Document, *, books: int = 1) -> list[AnswerDone]:
+    """Two questions about each book: what the buffers hold is renewed, cropped and evicted meanwhile."""
+    found = []
+    for pages in (book.pages[3:], book.pages)[:books]:
+        read(session, Document(book.title, "", pages, "text", str(len(pages)) * 64))
+        found += [answer(session, question=question) for question in (QUESTION, "Who lit the lamp at dusk?")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def unrecorded(tiny: Callable[..., str], book: Document) -> Unrecorded:
+    """A pair, and what it answers where nothing is recorded."""
+    pair = tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32)
+    return pair, answers(load(*pair, **GIVEN), book)
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-yarn", "phi3"])
+def test_replays_say_what_passes_say(
+    kind: str, tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = tiny(kind, spread=0.1), tiny("llama", seed=1, layers=1, width=32)
+    expected = answers(load(*pair, **GIVEN), book, books=2)
+    recorder = taped(monkeypatch, TapeRecorder())
+    session = load(*pair, **GIVEN)
+    found = answers(session, book, books=2)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.token_ids == theirs.token_ids
+        # The levels below say the very same, too: acceptance and rounds are those of the ordinary passes.
+        assert mine.figures.rounds == theirs.figures.rounds
+        assert (mine.figures.middle, mine.figures.verify) == (theirs.figures.middle, theirs.figures.verify)
+    draft, middle = levels(session)
+    assert not draft.off
+    assert not middle.off
+    assert min(draft.replayed, middle.replayed) > 20
+    # Recorded once per shape, over both books.
+    assert recorder.recorded == len(draft._recordings) + len(middle._recordings) < 12
+
+
+def test_sampled_answers_are_repeated_by_their_seed(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taped(monkeypatch, TapeRecorder())
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **GIVEN)
+    read(session, book)
+    warm: dict[str, Any] = {"temperature": 0.9, "top_p": 0.9, "seed": 5}
+    recorded, replayed, again = (answer(session, **warm) for _ in range(3))
+    assert recorded.token_ids == replayed.token_ids == again.token_ids
+    assert levels(session)[0].replayed > 20
+
+
+def test_a_wrong_replay_is_noticed_before_it_is_used(
+    unrecorded: Unrecorded, book: Document, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair, expected = unrecorded
+    for spoil in (lambda _, out: out.mul_(1.2), lambda _, out: out.fill_(float("nan"))):
+        caplog.clear()
+        recorder = taped(monkeypatch, TapeRecorder(spoil=spoil))
+        session = load(*pair, **GIVEN)
+        with caplog.at_level(logging.WARNING, "engine.model.graphs"):
+            found = answers(session, book)
+        assert [done.token_ids for done in found] == [done.token_ids for done in expected]
+        assert [done.figures.verify for done in found] == [done.figures.verify for done in expected]
+        assert all(level.off and level.replayed == 0 for level in levels(session))
+        assert recorder.recorded == 2  # once a level, and never again
+        assert [record.getMessage().split()[0] for record in caplog.records] == ["draft", "middle"]
+        assert all("first replay differs" in record.getMessage() for record in caplog.records)
+
+
+def test_a_replay_that_goes_wrong_later_cannot_change_the_text(
+    unrecorded: Unrecorded, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the cheap levels say is only proposed: even nonsense costs speed alone."""
+    pair, expected = unrecorded
+    taped(monkeypatch, TapeRecorder(spoil=lambda number, out: out.neg_() if number > 60 else out))
+    found = answers(load(*pair, **GIVEN), book)
+    assert [done.token_ids for done in found] == [done.token_ids for done in expected]
+    assert sum(done.figures.rounds for done in found) > sum(done.figures.rounds for done in expected)
+
+
+@pytest.mark.parametrize("when", ["recording", "replaying"])
+def test_an_exception_ends_it_for_good(
+    when: str,
+    unrecorded: Unrecorded,
+    book: Document,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(number: int, out: torch.Tensor) -> None:
+        if number >= (0 if when == "recording" else 40):
+            raise RuntimeError("CUDA error: operation not permitted")
+
+    pair, expected = unrecorded
+    taped(monkeypatch, TapeRecorder(spoil=fail))
+    session = load(*pair, **GIVEN)
+    with caplog.at_level(logging.WARNING, "engine.model.graphs"):
+        found = answers(session, book)
+    assert [done.token_ids for done in found] == [done.token_ids for done in expected]
+    assert all(level.off for level in levels(session))
+    assert len(caplog.records) == 2
+    assert "operation not permitted" in caplog.text
+
+
+def test_what_is_not_faster_is_not_replayed(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taped(monkeypatch, TapeRecorder(slow=True))
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **GIVEN)
+    answers(session, book)
+    for level in levels(session):
+        assert not level.off
+        assert level.replayed == 0
+        assert set(level._recordings.values()) == {None}
+
+
+def test_who_asks_for_none_gets_none(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert graphs.recorder_for(CPU) is None
+    taped(monkeypatch, TapeRecorder())
+    pair = tiny("llama"), tiny("llama", seed=1, layers=1, width=32)
+    assert load(*pair, graphs="off").hierarchy.retrieval.replays is None
+    assert load(*pair).hierarchy.retrieval.replays is not None
+    # RoPE that looks at its positions cannot be recorded.
+    assert load(tiny("phi3-longrope"), None).hierarchy.retrieval.replays is None
+
+
+def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
+    """Over random growth and crops, wherever the tokens come to stand, on memory that held no numbers before."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    rng = random.Random(3)
+    full = FullCache(decoder.kv_shape, 512)
+    full.reserve(300)
+    ids = torch.tensor([rng.randrange(6, 380) for _ in range(300)])
+    with torch.inference_mode():
+        decoder.forward(ids, decoder.rope(decoder.span(0, 300)), full.extend(0))
+        full.advance(300)
+        plain, recorded = (RetrievalCache(full, 64, 8, 320) for _ in range(2))
+        for values in recorded._values:
+            values.fill_(float("nan"))
+        recorded.zero()
+        recorded.replays = Replays(TapeRecorder(), "middle")
+        g = torch.Generator().manual_seed(1)
+        for boundary in (200, 30, 280):
+            queries = [torch.randn(1, 4, 8, 16, generator=g) for _ in range(3)]
+            for cache in (plain, recorded):
+                cache.reselect(boundary, queries, 0.25)
+                cache.crop(min(cache.length, cache.boundary + 20))
+            for _ in range(12):
+                count = rng.choice((1, 3))
+                some = torch.tensor([rng.randrange(6, 380) for _ in range(count)])
+                found, expected = (middle_logits(decoder, cache, some, count) for cache in (recorded, plain))
+                assert torch.allclose(found, expected, atol=1e-4)
+                kept = rng.randrange(count + 1)
+                for cache in (plain, recorded):
+                    cache.advance(count)
+                    cache.crop(cache.length - count + kept)
+        assert recorded.replays.replayed > 20
+
+
+def test_a_number_that_was_looked_up_is_as_it_was_recorded(tiny: Callable[..., str]) -> None:
+    """The tape would not hide such a mistake: a pass that asks its cache how much it holds goes wrong when replayed."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+    ids = torch.tensor([7])
+
+    def wrong() -> torch.Tensor:
+        return decoder.forward(ids, decoder.no_rope(1), drafter.cache.extend(1), rows=1)
+
+    with torch.inference_mode():
+        drafter.begin(list(range(10, 40)))
+        replay = TapeRecorder().record(wrong)
+        assert torch.allclose(replay(), wrong(), atol=1e-5)
+        drafter.cache.advance(1)
+        assert not torch.allclose(replay(), wrong(), atol=1e-2)
+        with pytest.raises(RuntimeError, match="cannot be recorded"):
+            TapeRecorder().record(lambda: ids + int(ids.sum()))
+
+
+def test_attention_to_what_is_seen_is_that_to_the_newest() -> None:
+    g = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, heads, n, 8, generator=g) for heads, n in ((6, 3), (2, 40), (2, 40)))
+    seen = torch.arange(40) <= torch.arange(20, 23)[:, None]
+    found = attention.attend_seen(q, k, v, 0.3, seen)
+    assert torch.allclose(found, attention.attend_newest(q, k[:, :, :23], v[:, :, :23], 0.3), atol=1e-6)

@@ -1,0 +1,337 @@
+"""The structure of the code in figures: files, lines, floors, circles, and the files on the path of a question.
+
+    python -m tests.house [CHECKOUT]
+    python -m tests.house --path [CHECKOUT]
+
+Floors are the longest chain of imports at the top of modules; a circle may go through any import. ``--path`` starts
+the program with the bundled pair and a short book, asks one question in a real browser, and lists the files of ours in
+which any function ran, in whatever thread, from the moment the question is sent until its last word comes, and those
+that ran afterwards only, until the page shows the whole answer. Each stands with the functions that ran and the file
+that called it first. An open page looks at the state of the program several times a second; a file that does nothing
+else meanwhile than what it does when nobody asks is told apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Module:
+    """``imports``: modules of ours that are imported at the top; ``top``: all names imported there; ``everything``:
+    also those imported inside functions and for type checking."""
+
+    path: Path
+    lines: int
+    imports: frozenset[str]
+    top: frozenset[str]
+    everything: frozenset[str]
+
+
+def modules(root: Path = ROOT) -> dict[str, Module]:
+    """Every module of ``engine`` and ``app``, by its dotted name."""
+    paths = {_name(path, root): path for folder in ("engine", "app") for path in sorted((root / folder).rglob("*.py"))}
+    found = {}
+    for name, path in paths.items():
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        top, everything = (_imported(nodes, paths) for nodes in (tree.body, list(ast.walk(tree))))
+        ours = frozenset(other for other in top if other in paths and other != name)
+        found[name] = Module(path, len(text.splitlines()), ours, top, everything)
+    return found
+
+
+def _name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(nodes: Iterable[ast.AST], known: Mapping[str, Path]) -> frozenset[str]:
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else node.module)
+    return frozenset(found)
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, each sorted (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in graph:
+                continue
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = []
+            while True:
+                group.append(stack.pop())
+                if group[-1] == node:
+                    break
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def depth(graph: Mapping[str, Iterable[str]]) -> int:
+    """Modules in the longest chain of imports. The graph must have no circles."""
+    known: dict[str, int] = {}
+
+    def floors(node: str) -> int:
+        if node not in known:
+            known[node] = 1 + max((floors(other) for other in graph[node] if other in graph), default=0)
+        return known[node]
+
+    return max(floors(node) for node in graph)
+
+
+def chain(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """The longest chain of imports itself, from the top floor down."""
+
+    def longest(node: str) -> list[str]:
+        below = [longest(other) for other in graph[node] if other in graph]
+        return [node, *max(below, key=len, default=[])]
+
+    return max((longest(node) for node in graph), key=len)
+
+
+def all_imports(found: Mapping[str, Module]) -> dict[str, frozenset[str]]:
+    """Who names whom, wherever in the file: a circle through a function is a circle too."""
+    return {name: module.everything & (found.keys() - {name}) for name, module in found.items()}
+
+
+def report(root: Path = ROOT) -> str:
+    """The figures of a checkout, as lines."""
+    found = modules(root)
+    lines = []
+    for side in ("engine", "app"):
+        part = {name: module for name, module in found.items() if name.split(".")[0] == side}
+        graph = {name: module.imports & set(part) for name, module in part.items()}
+        lines.append(f"{side}: {len(part)} files, {sum(module.lines for module in part.values()):,} lines")
+        small = sum(module.lines < 100 for module in part.values())
+        lines.append(f"    {small} files under 100 lines, {sum(m.lines > 600 for m in part.values())} over 600")
+        if not circles(graph):
+            lines.append(f"    {depth(graph)} floors: " + " > ".join(chain(graph)))
+        knots = circles(all_imports(part))
+        lines.append(f"    {len(knots)} circles" + "".join(f"; {' <-> '.join(knot)}" for knot in knots))
+    return "\n".join(lines)
+
+
+QUESTION = "Who lit the lamp?"
+BOOK = "CHAPTER 1\n\n" + "The lamp was lit at dusk by the keeper of the north light. " * 100
+LOOK_SECONDS = 0.2
+QUIET_MS = 4_000  # what goes on behind a book that has just been opened has ended by then
+WATCH_MS = 11_000  # while nobody asks: twice as long as it takes until everything has been looked at again
+
+
+WORDS = "TextDelta"  # the event that brings words: the path ends with the last of them
+
+
+@dataclass
+class Hop:
+    """A file on the path: who called it first, and which of its functions ran. ``own``: not when nobody asks."""
+
+    file: str
+    caller: str
+    functions: list[str]
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class QuestionPath:
+    """In the order of first use. ``afterwards``: what ran only when the last word had come."""
+
+    hops: list[Hop]
+    afterwards: list[Hop]
+
+    @property
+    def own(self) -> list[Hop]:
+        """Without those that only do what they do when nobody asks."""
+        return [hop for hop in self.hops if hop.own]
+
+
+class Recorder:
+    """Notes which files under a checkout's ``engine`` and ``app`` run while ``on``; a profile function."""
+
+    def __init__(self, root: Path) -> None:
+        self.on = False
+        self.hops: dict[str, Hop] = {}
+        self.until_the_last_word = 0
+        self._root = root
+        self._sides = tuple(str(root / side) + os.sep for side in ("engine", "app"))
+        self._seen: set[CodeType] = set()
+        self._idle: set[CodeType] = set()
+
+    def begin(self) -> None:
+        """What ran so far runs when nobody asks."""
+        self._idle, self._seen = self._seen, set()
+        self.hops, self.until_the_last_word = {}, 0
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if not self.on or event != "call":
+            return
+        code = frame.f_code
+        if code.co_filename == "<string>" and code.co_name == "__init__":  # of a dataclass
+            if type(frame.f_locals.get("self")).__name__ == WORDS:
+                self.until_the_last_word = len(self.hops)
+        elif code not in self._seen:
+            self._seen.add(code)
+            if self._is_ours(code) and code.co_name != "<module>":
+                hop = self.hops.setdefault(code.co_filename, Hop(self._name(code), self._caller(frame), []))
+                hop.functions.append(code.co_name)
+                hop.own |= code not in self._idle
+
+    def _is_ours(self, code: CodeType) -> bool:
+        return code.co_filename.startswith(self._sides)
+
+    def _name(self, code: CodeType) -> str:
+        return Path(code.co_filename).relative_to(self._root).as_posix()
+
+    def _caller(self, frame: FrameType) -> str:
+        caller = frame.f_back
+        while caller is not None and not self._is_ours(caller.f_code):
+            caller = caller.f_back
+        return self._name(caller.f_code) if caller else ""
+
+
+def record(root: Path, arguments: list[str]) -> None:
+    """Run the program of a checkout in this process, and record what runs: from a first line on standard input to a
+    second one while nobody asks, from there to a third one the path.
+
+    What was recorded goes to standard output as JSON.
+    """
+    recorder = Recorder(root)
+
+    def listen() -> None:
+        sys.stdin.readline()
+        recorder.on = True
+        sys.stdin.readline()
+        recorder.begin()
+        sys.stdin.readline()
+        recorder.on = False
+        hops = [asdict(hop) for hop in recorder.hops.values()]
+        sys.stdout.write(json.dumps([hops, recorder.until_the_last_word]) + "\n")
+        sys.stdout.flush()
+
+    threading.Thread(target=listen, daemon=True).start()  # before the recorder: it is not part of the program
+    sys.path[0] = str(root)
+    sys.argv = ["app.cli", *arguments]
+    threading.setprofile(recorder)
+    sys.setprofile(recorder)
+    runpy.run_module("app.cli", run_name="__main__", alter_sys=True)
+
+
+def question_path(root: Path = ROOT) -> QuestionPath:
+    """The files of a checkout on the path of a question.
+
+    Raises:
+        ValueError: no words came.
+    """
+    from playwright.sync_api import sync_playwright
+
+    from tests.e2e import steps
+    from tests.processes import free_port, is_up
+
+    chromium = os.environ.get("TRIFOLD_CHROMIUM") or shutil.which("chromium") or "google-chrome"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        port = free_port()
+        command = [sys.executable, __file__, "--record", str(root), "--no-browser", "--port", str(port)]
+        environ = {**os.environ, "TRIFOLD_DATA": folder}
+        program = subprocess.Popen(
+            command, cwd=root, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert program.stdout
+
+        def say(line: str) -> None:
+            assert program.stdin
+            program.stdin.write(f"{line}\n")
+            program.stdin.flush()
+
+        try:
+            while not is_up(port):
+                assert program.poll() is None, "the program has ended"
+                time.sleep(LOOK_SECONDS)
+            with sync_playwright() as driver:
+                page = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+                page.set_default_timeout(steps.PATIENCE)
+                page.goto(steps.Server(port, Path(folder)).login_address())
+                page.wait_for_selector('#trifold[data-live="yes"]')
+                steps.read_text(page, BOOK)
+                steps.answer_length(page)
+                page.wait_for_timeout(QUIET_MS)
+                say("nobody asks")
+                page.wait_for_timeout(WATCH_MS)
+                say("a question")
+                steps.ask(page, QUESTION)
+                steps.answered(page)
+                say("it has been answered")
+                found, words = json.loads(program.stdout.readline())
+        finally:
+            program.terminate()
+            program.wait()
+    if not words:
+        raise ValueError(f"no {WORDS} was made: the end of the path is not known")
+    hops = [Hop(**each) for each in found]
+    return QuestionPath(hops[:words], hops[words:])
+
+
+def path_report(path: QuestionPath) -> str:
+    watching = [hop for hop in path.hops if not hop.own]
+    parts = {
+        f"{len(path.hops)} files run from the question to its last word, {len(path.own)} of them for it": path.own,
+        f"{len(watching)} do what they do when nobody asks": watching,
+        f"{len(path.afterwards)} run afterwards": path.afterwards,
+    }
+    return "\n".join("\n".join([title, *map(_line, hops)]) for title, hops in parts.items())
+
+
+def _line(hop: Hop) -> str:
+    return f"    {hop.file:36} from {hop.caller or 'a library':36} {', '.join(hop.functions)}"
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--record"]:
+        return record(Path(arguments[1]), arguments[2:])
+    path = arguments[:1] == ["--path"]
+    root = Path(arguments[path]).resolve() if len(arguments) > path else ROOT
+    if path:
+        sys.stdout.write(path_report(question_path(root)) + "\n")
+    else:
+        sys.stdout.write(report(root) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
