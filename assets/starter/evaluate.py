@@ -1,0 +1,201 @@
+"""Measures models on texts that the starter was not trained on, and writes evaluation.json and the card's figures.
+
+    python assets/starter/evaluate.py --model starter=FOLDER --books FOLDER --docs FOLDER
+        [--lengths 4096,8192] [--quoting 2048,8192]
+
+Every model that is given is measured at the lengths that are given; other figures of evaluation.json stay. Answers
+are greedy, behind the app's own prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+import torch  # noqa: E402  (the recipe is found from the repository's root)
+from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: E402
+
+from assets.demo.recipe.corpus import Book, read_books  # noqa: E402
+from assets.demo.recipe.questions import phrase_turn  # noqa: E402
+from assets.starter.recipe import asking, card  # noqa: E402
+from assets.starter.recipe.asking import Reader  # noqa: E402
+from assets.starter.recipe.prompting import Prompter, text_of  # noqa: E402
+
+QUESTIONS = HERE / "questions.json"
+SAMPLE = HERE.parent / "sample"
+CHARS_PER_TOKEN = 3.9
+NUM_DEPTHS = 5
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER")
+    parser.add_argument("--books", type=Path, required=True, help="folder of *.txt books")
+    parser.add_argument("--docs", type=Path, required=True, help="folder of the documents that questions.json names")
+    parser.add_argument("--lengths", default="4096,8192", help="tokens of text before questions.json")
+    parser.add_argument("--quoting", default="2048,8192,16384", help="tokens of text before the phrases")
+    parser.add_argument("--texts", type=int, default=3, help="held-back books for the phrases, at every length")
+    parser.add_argument("--per-depth", type=int, default=2, help="phrases for each fifth of a text")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the arithmetic")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
+    parser.add_argument("--examples", type=Path, help="write every question and answer there, a line each")
+    return parser.parse_args()
+
+
+class Texts:
+    """The documents of questions.json, cut to a length around what is asked about them."""
+
+    def __init__(self, asked: dict[str, Any], docs: Path) -> None:
+        self._asked, self._docs = asked, docs
+        self._read: dict[str, str] = {}
+
+    def title(self, name: str) -> str:
+        return str(self._asked["texts"][name]["title"])
+
+    def cut(self, name: str, num_tokens: int) -> str:
+        """About `num_tokens` of a document, from a paragraph's start, with every passage that is asked for in it."""
+        file = self._asked["texts"][name]["file"]
+        if file not in self._read:
+            self._read[file] = text_of((SAMPLE if (SAMPLE / file).exists() else self._docs) / file)
+        text = self._read[file]
+        places = [text.index(one["near"]) for one in self._asked["natural"] if one["text"] == name]
+        size = int(num_tokens * CHARS_PER_TOKEN)
+        middle = (min(places) + max(places)) // 2
+        start = max(0, min(middle - size // 2, len(text) - size))
+        start = text.rfind("\n", 0, start) + 1
+        end = text.rfind("\n", 0, start + size) if start + size < len(text) else len(text)
+        if not start <= min(places) <= max(places) < end:
+            raise SystemExit(f"{num_tokens} tokens are too few for the questions about {name}.")
+        return text[start:end]
+
+
+class Measuring:
+    """Figures of one model, with every question and answer on the way."""
+
+    def __init__(self, name: str, folder: Path, options: argparse.Namespace, asked: dict[str, Any]) -> None:
+        self.name, self.options, self.asked = name, options, asked
+        self.model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=options.dtype).eval()
+        self.prompter = Prompter(folder)
+        self.texts = Texts(asked, options.docs)
+        self.examples: list[dict[str, Any]] = []
+
+    def questions(self, length: int) -> dict[str, Any]:
+        """The figures of the three kinds of question in questions.json, each document read once at a length.
+
+        natural: right when the fact stands in the answer and all that it quotes stands in the text, word for word.
+        absent: said_so when it is said that the text does not say so. talk: chat when it is a plain reply, without a
+        quotation and without a word on what is in the text.
+        """
+        hits: dict[str, dict[str, list[bool]]] = {
+            "natural": {"right": [], "fact": [], "quoted": [], "circles": []},
+            "absent": {"said_so": []},
+            "talk": {"chat": []},
+        }
+        for number, name in enumerate(self.asked["texts"]):
+            text = self.texts.cut(name, length)
+            natural = [one for one in self.asked["natural"] if one["text"] == name]
+            absent = [one["question"] for one in self.asked["absent"] if one["text"] == name]
+            talk = self.asked["talk"][number :: len(self.asked["texts"])]
+            reader = Reader(self.model, self.prompter, self.texts.title(name), text)
+            answers = reader.ask([one["question"] for one in natural])
+            for one, answer in zip(natural, answers, strict=True):
+                fact, quoted = asking.has_fact(answer, one["facts"]), asking.verified(answer, text)
+                marks = (fact and quoted, fact, quoted, asking.circles(answer))
+                for kind, mark in zip(hits["natural"], marks, strict=True):
+                    hits["natural"][kind].append(mark)
+                self._note("natural", length, one["question"], answer, fact and quoted)
+            answers = reader.ask([*absent, *talk])
+            for question, answer in zip(absent, answers[: len(absent)], strict=True):
+                hits["absent"]["said_so"].append(asking.says_absent(answer))
+                self._note("absent", length, question, answer, hits["absent"]["said_so"][-1])
+            for question, answer in zip(talk, answers[len(absent) :], strict=True):
+                hits["talk"]["chat"].append(asking.is_talk(answer))
+                self._note("talk", length, question, answer, hits["talk"]["chat"][-1])
+            print(name, {kind: rate(marks) for part in hits.values() for kind, marks in part.items()}, flush=True)
+        return {
+            f"{part} {length}": {"questions": max(map(len, marks.values()))}
+            | {kind: rate(values) for kind, values in marks.items()}
+            for part, marks in hits.items()
+        }
+
+    def quoting(self, books: list[Book], length: int) -> dict[str, Any]:
+        """Right: the passage from the asked words to the end of its sentence stands in the answer, word for word."""
+        right = []
+        options = self.options
+        for number, book in enumerate(books[: options.texts]):
+            rng = random.Random(f"{options.seed}/{length}/{number}")
+            size = int(length * CHARS_PER_TOKEN)
+            start = book.text.rfind("\n", 0, rng.randrange(max(1, len(book.text) - size))) + 1
+            text = book.text[start : start + size].strip()
+            asked = list(phrases(text, options.per_depth, rng))
+            answers = Reader(self.model, self.prompter, book.title, text).ask([question for question, _ in asked])
+            for (question, passage), answer in zip(asked, answers, strict=True):
+                right.append(asking.quotes(answer, passage))
+                self._note("quoting", length, question, answer, right[-1])
+        return {"questions": len(right), "exact": rate(right)}
+
+    def _note(self, part: str, length: int, question: str, answer: str, right: bool) -> None:
+        row = {"model": self.name, "part": part, "length": length, "right": right, "question": question}
+        self.examples.append(row | {"answer": answer})
+
+
+def phrases(text: str, per_depth: int, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Phrase questions with their passages, `per_depth` for every fifth of a text; each passage stands there once."""
+    size = len(text) // NUM_DEPTHS
+    for depth in range(NUM_DEPTHS):
+        part, found = text[depth * size : (depth + 1) * size], 0
+        while found < per_depth:
+            turn = phrase_turn(part, rng)
+            if turn is None or turn.span is None:
+                continue
+            passage = part[slice(*turn.span)]
+            if text.count(passage) == 1:
+                found += 1
+                yield turn.question, passage
+
+
+def rate(hits: list[bool]) -> float:
+    return round(sum(hits) / max(1, len(hits)), 3)
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    asked = json.loads(QUESTIONS.read_text(encoding="utf-8"))
+    books = [book for book in read_books(options.books, held_back=True) if len(book.text) > 80_000]
+    lengths, quoting = (
+        [int(part) for part in words.split(",") if part] for words in (options.lengths, options.quoting)
+    )
+    for model in options.model:
+        name, _, folder = model.partition("=")
+        measuring = Measuring(name, Path(folder), options, asked)
+        figures: dict[str, Any] = {}
+        for length in quoting:
+            figures[f"quoting {length}"] = measuring.quoting(books, length)
+            print(name, length, json.dumps(figures), flush=True)
+        for length in lengths:
+            figures |= measuring.questions(length)
+            print(name, length, json.dumps(figures), flush=True)
+        report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+        report.setdefault(name, {}).update(figures)
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        if options.examples:
+            with options.examples.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in measuring.examples)
+    if options.json.resolve().parent == HERE:
+        card.update(HERE / "README.md", report)
+
+
+if __name__ == "__main__":
+    main()

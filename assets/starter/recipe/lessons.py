@@ -1,0 +1,230 @@
+"""Lessons: a text to read, and rows of questions about it that are answered behind it.
+
+Owns the mix: what share of the questions is of which kind. A lesson is made from the seed and its number alone, so
+training that goes on after a stop makes the very lessons that it would have made.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from assets.demo.recipe.corpus import Book, curl_quotes, random_span
+from assets.demo.recipe.questions import NOT_FOUND, absent_turn, phrase_turn
+from assets.starter.recipe import facts, talk
+from assets.starter.recipe.english import Story
+from assets.starter.recipe.forms import Asked, Questions, answered, varied
+from assets.starter.recipe.prompting import Prompter, Row
+
+CHARS_PER_TOKEN = 4.0
+CURLY_SHARE = 0.5
+FACTS_PER_TOKENS = 100
+MOST_FACTS = 40
+"""One fact is set into so many tokens of text, up to so many."""
+SAME_KIND = 3
+JOINED_SHARE = 0.5
+"""Share of the facts that go on a sentence of the text: else a passage would begin as its question does, and a model
+that begins to quote with the words of the question would be right."""
+FACT_TEXTS = 0.75
+"""Share of the texts that have invented facts in them."""
+CUT_SHARE, CUT_ANSWER = 0.7, 12
+"""Share of the answers that stop after so many tokens: by then it is decided which passage is quoted."""
+LONGEST_ROW = 192
+SECOND_TURN = 0.2
+MIX = {
+    "form": 0.34,
+    "fact": 0.30,
+    "phrase": 0.13,
+    "absent": 0.15,
+    "talk": 0.03,
+    "summary": 0.03,
+    "continuation": 0.02,
+}
+PLAIN_FORMS, PLAIN_SHARE = ("topic", "thing", "yes"), 0.4
+"""Forms that fit nearly every sentence, and how many of those that are drawn are asked."""
+_ABOUT = re.compile(r"\b(?:about|of)\b")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A text as the prompt's ids, and rows that follow it."""
+
+    book: list[int]
+    rows: list[Row]
+    turns: list[list[Asked]]
+
+
+@dataclass
+class Library:
+    """The books of training, with the verbs of each."""
+
+    books: list[Book]
+
+    @cached_property
+    def _verbs(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    def verbs(self, book: Book) -> frozenset[str]:
+        """Words that stand behind "to" in a book: its verbs, and a few others that do no harm."""
+        if book.slug not in self._verbs:
+            self._verbs[book.slug] = frozenset(re.findall(r"\bto ([a-z]+)\b", book.text))
+        return self._verbs[book.slug]
+
+
+class LessonMaker:
+    """Makes lessons from books for one model's prompt."""
+
+    def __init__(self, library: Library, prompter: Prompter, seed: int) -> None:
+        self.library, self.prompter, self.seed = library, prompter, seed
+
+    def lesson(self, number: int, text_tokens: int, row_tokens: int) -> Lesson:
+        """The lesson of a number: about `text_tokens` to read and rows of `row_tokens` in all."""
+        rng = random.Random(f"{self.seed}/{number}")
+        num_chars = int(text_tokens * CHARS_PER_TOKEN)
+        books = [book for book in self.library.books if len(book.text) > 2 * num_chars] or self.library.books
+        book, text, following = random_span(books, num_chars, rng)
+        other_book, other, _ = random_span(self.library.books, max(4000, num_chars // 2), rng)
+        if rng.random() < CURLY_SHARE:
+            text, following, other = curl_quotes(text), curl_quotes(following), curl_quotes(other)
+        text, stated, unsaid = self._with_facts(text, text_tokens, rng)
+        story = Story(text, self.library.verbs(book))
+        makers = _Makers(
+            story, stated, unsaid, following, Story(other, self.library.verbs(other_book)), self.library, book, rng
+        )
+        ids = self.prompter.book(book.title, text)
+        rows: list[Row] = []
+        turns: list[list[Asked]] = []
+        while sum(len(row.ids) for row in rows) < row_tokens:
+            asked = [makers.draw()]
+            if rng.random() < SECOND_TURN:
+                asked.append(makers.draw())
+            most = CUT_ANSWER if rng.random() < CUT_SHARE else None
+            row = self.prompter.row([(one.question, one.answer) for one in asked], most)
+            if len(row.ids) <= LONGEST_ROW:
+                turns.append(asked)
+                rows.append(row)
+        return Lesson(ids, rows, turns)
+
+    def _with_facts(
+        self, text: str, text_tokens: int, rng: random.Random
+    ) -> tuple[str, list[facts.Stated], list[facts.Stated]]:
+        """A text with invented facts set into it at random; facts of the same kinds that were left out."""
+        if rng.random() > FACT_TEXTS:
+            return text, [], [facts.draw(rng) for _ in range(4)]
+        drawn: list[facts.Stated] = []
+        while len(drawn) < min(MOST_FACTS, max(2, text_tokens // FACTS_PER_TOKENS)):
+            drawn += facts.same_kind(rng, rng.randint(1, SAME_KIND))
+        kept = [fact for fact in drawn if rng.random() < 0.8]
+        unsaid = [fact for fact in drawn if fact not in kept]
+        stated: list[Any] = []
+        for fact in kept:
+            # Two facts with one question would contradict each other.
+            if any(set(fact.questions) & set(other.questions) for other in stated):
+                continue
+            ends = [match.end() for match in re.finditer(r"[a-z][.!?](?=[ \n])", text)]
+            if not ends:
+                break
+            place = rng.choice(ends)
+            if rng.random() < JOINED_SHARE:
+                fact = replace(fact, sentence=facts.joined(fact.sentence))
+                text = f"{text[: place - 1]}; {fact.sentence}{text[place:]}"
+            else:
+                text = f"{text[:place]} {fact.sentence}{text[place:]}"
+            stated.append(fact)
+        return text, stated, unsaid
+
+
+@dataclass
+class _Makers:
+    """Draws questions about one text."""
+
+    story: Story
+    stated: list[facts.Stated]
+    unsaid: list[facts.Stated]
+    following: str
+    other: Story
+    library: Library
+    book: Book
+    rng: random.Random
+    done: set[str] = field(default_factory=set)
+
+    @cached_property
+    def _questions(self) -> Questions:
+        return Questions(self.story, self.rng)
+
+    @cached_property
+    def _elsewhere(self) -> list[Questions]:
+        """Questions about another book and about what comes later in this one."""
+        later = self.following[len(self.following) // 4 :]
+        return [Questions(self.other, self.rng), Questions(Story(later, self.story.verbs), self.rng)]
+
+    def draw(self) -> Asked:
+        """A question of a kind drawn from the mix; another kind where the text has none of it."""
+        while True:
+            kind = self.rng.choices(list(MIX), list(MIX.values()))[0]
+            asked: Asked | None = getattr(self, f"_{kind}")()
+            if asked is not None and (asked.question not in self.done or kind == "talk"):
+                self.done.add(asked.question)
+                return asked
+
+    def _form(self) -> Asked | None:
+        asked = self._questions.draw()
+        plain = asked is not None and asked.form in PLAIN_FORMS
+        return None if plain and self.rng.random() > PLAIN_SHARE else asked
+
+    def _fact(self) -> Asked | None:
+        if not self.stated:
+            return None
+        fact = self.rng.choice(self.stated)
+        place = self.story.text.find(fact.sentence)
+        around = [one for one in self.story.sentences if one[0] <= place and place + len(fact.sentence) <= one[1]]
+        if not around:
+            return None
+        question = varied(self.rng.choice(fact.questions), self.rng)
+        return Asked(question, answered(self.story.text[slice(*around[0])], fact.answer), "fact")
+
+    def _phrase(self) -> Asked | None:
+        """Words of the text: quoted from there, or from the sentence's start where the question is what it is about."""
+        turn = phrase_turn(self.story.text, self.rng)
+        if turn is None or turn.span is None:
+            return None
+        answer = turn.answer
+        if _ABOUT.search(turn.question[: turn.key]):
+            start, end = turn.span
+            around = [place for place in self.story.sentences if place[0] <= start and end <= place[1]]
+            if not around:
+                return None
+            answer = answered(self.story.text[slice(*around[0])])
+        return Asked(turn.question, answer, "phrase")
+
+    def _absent(self) -> Asked | None:
+        draw = self.rng.random()
+        if draw < 0.3:
+            turn = absent_turn(self.story.text, self.other.text, self.rng)
+            return Asked(turn.question, NOT_FOUND, "absent") if turn else None
+        if draw < 0.55 and self.unsaid:
+            question = self.rng.choice(self.rng.choice(self.unsaid).questions)
+            if any(question in other.questions for other in self.stated):
+                return None
+            return Asked(varied(question, self.rng), NOT_FOUND, "absent")
+        asked = self._elsewhere[0 if draw < 0.85 else 1].draw()
+        if asked is None or not self._is_absent(asked.question):
+            return None
+        return Asked(asked.question, NOT_FOUND, "absent")
+
+    def _is_absent(self, question: str) -> bool:
+        """Whether some telling word of a question is missing from the text."""
+        words = [word.lower() for word in re.findall(r"[A-Za-z]{5,}", question)[1:]]
+        return any(self.story.counts[word] == 0 for word in words)
+
+    def _talk(self) -> Asked | None:
+        return talk.small_talk(self.rng)
+
+    def _summary(self) -> Asked | None:
+        return talk.summary(self.story, self.rng)
+
+    def _continuation(self) -> Asked | None:
+        return talk.continuation(self.following, self.rng)

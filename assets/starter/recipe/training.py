@@ -1,0 +1,192 @@
+"""Training of the adapter: a text is read, then steps are taken on rows of questions behind it.
+
+Owns the optimizer, the running average, checkpoints and the log. A checkpoint lies between two texts, and lessons are
+numbered by step, so training that was stopped goes on with the very next lesson.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from assets.starter.recipe import adapter, network, plan
+from assets.starter.recipe.lessons import Lesson, LessonMaker
+from assets.starter.recipe.prompting import Row
+
+SAVE_EVERY_SECONDS = 240.0
+PROBE_EVERY = 50
+PROBE_TEXTS = 3
+PROBE_LENGTHS = (1024, 512)
+
+
+class Training:
+    """Trains an adapter on `model` with lessons of `maker` and keeps checkpoints in `folder`.
+
+    probe: makes lessons from held-back books, to see what is learned.
+    start: an adapter to begin with where there is no checkpoint, and the step at which it stopped.
+    """
+
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        maker: LessonMaker,
+        probe: LessonMaker,
+        folder: Path,
+        *,
+        start: tuple[dict[str, Tensor], int, float] | None = None,
+    ) -> None:
+        self.model, self.maker, self.folder = model, maker, folder
+        network.prepare(model)
+        self.added = adapter.attach(model, maker.seed)
+        self.step, self.seconds, self._stopped = 0, 0.0, False
+        self._optimizer = torch.optim.AdamW(
+            (part for matrix in self.added.values() for part in (matrix.down, matrix.up)),
+            lr=plan.LEARNING_RATE,
+            betas=plan.BETAS,
+            weight_decay=0.0,
+        )
+        self._warm_from = 0
+        if start is not None:
+            named, self.step, self.seconds = start
+            adapter.load(self.added, named)
+            self._warm_from = self.step
+        self.average = {name: tensor.clone() for name, tensor in adapter.tensors(self.added).items()}
+        if self._checkpoint.exists():
+            self._resume()
+        self._probes = [probe.lesson(number, *PROBE_LENGTHS) for number in range(PROBE_TEXTS)]
+
+    def run(self, until: float) -> None:
+        """Trains until the clock (`time.time()`) says so or the process is asked to stop; saves at the end."""
+        previous = [signal.signal(kind, self.stop) for kind in (signal.SIGTERM, signal.SIGINT)]
+        saved = time.monotonic()
+        while not self._stopped and time.time() < until:
+            began = time.monotonic()
+            self.learn_lesson()
+            self.seconds += time.monotonic() - began
+            if time.monotonic() - saved > SAVE_EVERY_SECONDS:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+        for kind, handler in zip((signal.SIGTERM, signal.SIGINT), previous, strict=True):
+            signal.signal(kind, handler)
+
+    def stop(self, *_: Any) -> None:
+        """Ends training after the lesson in hand."""
+        self._stopped = True
+
+    def next_lesson(self) -> tuple[plan.Stage, Lesson]:
+        """The lesson of this step, and the stage it belongs to."""
+        stage = plan.stage_at(self.step)
+        return stage, self.maker.lesson(self.step, stage.text_tokens, stage.row_tokens * stage.steps_per_text)
+
+    def learn_lesson(self) -> None:
+        """One text and the steps behind it."""
+        stage, lesson = self.next_lesson()
+        self.model.train()
+        layers = None if stage.through_text else network.read(self.model, lesson.book)
+        for rows in parts(lesson.rows, stage.steps_per_text):
+            began = time.monotonic()
+            ids = [row.ids for row in rows]
+            bins = network.Bins.of(ids, len(lesson.book), self.model.dtype)
+            if layers is None:
+                hidden = network.hidden_together(self.model, lesson.book, bins)
+            else:
+                hidden = network.hidden_behind(self.model, layers, bins)
+            loss = network.loss(self.model, hidden, *joined(rows))
+            loss.backward()
+            self._update()
+            row = {"step": self.step, "text": stage.text_tokens, "loss": round(loss.item(), 4)}
+            self._log(row | {"seconds": round(time.monotonic() - began, 1), "minutes": round(self.seconds / 60, 2)})
+            if self.step % PROBE_EVERY == 0:
+                self._log({"step": self.step, **self.probe()})
+
+    def _update(self) -> None:
+        trained = self._optimizer.param_groups[0]["params"]
+        torch.nn.utils.clip_grad_norm_(trained, plan.CLIP)
+        self.step += 1
+        warm = min(1.0, (self.step - self._warm_from) / plan.WARM_UP_STEPS)
+        self._optimizer.param_groups[0]["lr"] = plan.LEARNING_RATE * warm
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        # The first steps' average would be the beginning; it grows slower as there is more to remember.
+        stay = min(plan.AVERAGE, 1 - 1 / (self.step - self._warm_from + 1))
+        for name, tensor in adapter.tensors(self.added).items():
+            self.average[name].lerp_(tensor, 1 - stay)
+
+    @torch.no_grad()
+    def probe(self) -> dict[str, float]:
+        """On held-back books: the loss, and by form the share of answers whose every token is foreseen."""
+        self.model.eval()
+        right: dict[str, list[bool]] = {}
+        losses = []
+        for lesson in self._probes:
+            layers = network.read(self.model, lesson.book)
+            bins = network.Bins.of([row.ids for row in lesson.rows], len(lesson.book), self.model.dtype)
+            hidden = network.hidden_behind(self.model, layers, bins)
+            ids, weights = joined(lesson.rows)
+            losses.append(network.loss(self.model, hidden, ids, weights).item())
+            begin = 0
+            for row, turns in zip(lesson.rows, lesson.turns, strict=True):
+                end = begin + len(row.ids)
+                if len(turns) == 1:
+                    wanted = weights[begin + 1 : end] > 0
+                    hits = self.model.lm_head(hidden[begin : end - 1]).argmax(-1) == ids[begin + 1 : end]
+                    right.setdefault(turns[0].form, []).append(bool(hits[wanted].all()))
+                begin = end
+        made = {form: round(sum(hits) / len(hits), 2) for form, hits in sorted(right.items())}
+        return {"probe": round(sum(losses) / len(losses), 4), **made}
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.folder / "checkpoint.pt"
+
+    def save(self) -> None:
+        """Writes the checkpoint, the average as an adapter and a few words on how far training is."""
+        state = {
+            "adapter": adapter.tensors(self.added),
+            "average": self.average,
+            "optimizer": self._optimizer.state_dict(),
+            **self.progress,
+        }
+        partial = self._checkpoint.with_suffix(".tmp")
+        torch.save(state, partial)
+        os.replace(partial, self._checkpoint)
+        adapter.save(self.average, self.folder / "adapter.safetensors")
+        words = {**self.progress, "stage": asdict(plan.stage_at(self.step)), "seed": self.maker.seed}
+        (self.folder / "state.json").write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
+
+    @property
+    def progress(self) -> dict[str, float]:
+        return {"step": self.step, "seconds": round(self.seconds, 1), "warm_from": self._warm_from}
+
+    def _resume(self) -> None:
+        state = torch.load(self._checkpoint, weights_only=True)
+        adapter.load(self.added, state["adapter"])
+        self.average = state["average"]
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self._warm_from = int(state["step"]), state["seconds"], int(state["warm_from"])
+
+    def _log(self, row: dict[str, Any]) -> None:
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(row) + "\n")
+
+
+def parts(rows: list[Row], count: int) -> list[list[Row]]:
+    """Rows in `count` parts of about the same length."""
+    return [rows[number::count] for number in range(count)]
+
+
+def joined(rows: list[Row]) -> tuple[Tensor, Tensor]:
+    """Ids and weights (seq,) of rows one behind the other."""
+    ids = torch.tensor([token for row in rows for token in row.ids])
+    weights = torch.tensor([weight for row in rows for weight in row.weights])
+    return ids, weights
