@@ -35,11 +35,10 @@ from engine.decode.levels import Hierarchy
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason, TextDelta
-from engine.generation import Generation, GenerationLoop, PageScores
+from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
-from engine.metrics import Meter
 from engine.model import decoder
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
@@ -291,16 +290,18 @@ class Session:
 
         tail = ""
         try:
-            if not (yield from until_set(cancel, steps())):
-                answer.reason = StopReason.CANCELLED
-        finally:
-            tail = answer.flush()
-            self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
+            try:
+                if not (yield from until_set(cancel, steps())):
+                    answer.reason = StopReason.CANCELLED
+            finally:
+                tail = answer.flush()
+                self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
+            done = answer.done(self.full.kv_bytes(), len(talk.tokens))
+            if tail:
+                yield TextDelta(tail, (), (), done.figures)
+            yield done
+        finally:  # behind the last word: nobody waits for the disk
             self.persistence.save_turns(chat, talk)
-        done = answer.done(self.full.kv_bytes(), len(talk.tokens))
-        if tail:
-            yield TextDelta(tail, (), (), done.figures)
-        yield done
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache."""

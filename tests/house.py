@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -190,6 +190,7 @@ class Recorder:
         self.on = False
         self.hops: dict[str, Hop] = {}
         self.until_the_last_word = 0
+        self._own: frozenset[str] = frozenset()  # of those, when that word came
         self._root = root
         self._sides = tuple(str(root / side) + os.sep for side in ("engine", "app"))
         self._seen: set[CodeType] = set()
@@ -200,6 +201,12 @@ class Recorder:
         self._idle, self._seen = self._seen, set()
         self.hops, self.until_the_last_word = {}, 0
 
+    def path(self) -> list[Hop]:
+        """The hops in order of first use; up to the last word, ``own`` says what was so by then."""
+        hops = list(self.hops.items())
+        words = [replace(hop, own=file in self._own) for file, hop in hops[: self.until_the_last_word]]
+        return words + [hop for _, hop in hops[self.until_the_last_word :]]
+
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         if not self.on or event != "call":
             return
@@ -207,6 +214,7 @@ class Recorder:
         if code.co_filename == "<string>" and code.co_name == "__init__":  # of a dataclass
             if type(frame.f_locals.get("self")).__name__ == WORDS:
                 self.until_the_last_word = len(self.hops)
+                self._own = frozenset(file for file, hop in self.hops.items() if hop.own)
         elif code not in self._seen:
             self._seen.add(code)
             if self._is_ours(code) and code.co_name != "<module>":
@@ -242,7 +250,7 @@ def record(root: Path, arguments: list[str]) -> None:
         recorder.begin()
         sys.stdin.readline()
         recorder.on = False
-        hops = [asdict(hop) for hop in recorder.hops.values()]
+        hops = [asdict(hop) for hop in recorder.path()]
         sys.stdout.write(json.dumps([hops, recorder.until_the_last_word]) + "\n")
         sys.stdout.flush()
 

@@ -1,8 +1,12 @@
-"""What was asked and answered, chat by chat: as it is shown, and as it is kept.
+r"""What was asked and answered, chat by chat: as it is shown, and as it is kept.
 
 ``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is in
-memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last; versions of
-questions and answers are in ``app.core.message_tree``.
+memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last. A chat's messages
+are a tree in which every question and every answer may have versions, one of them shown:
+
+    question 1 --- answer 1                     asked again: another answer to the same question
+              \--- answer 2 --- question 2      edited: another question after the same answer
+                           \--- question 3
 """
 
 from __future__ import annotations
@@ -15,10 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.core import db, message_tree
+from app.core import db
 from app.core.db import Database
 from app.core.search import Found, find
 from engine.events import Figures, StopReason
+
+QUESTION, ANSWER = "question", "answer"
+INTERRUPTED = "interrupted"
 
 TITLE_LENGTH = 60
 NAME_LENGTH = 120
@@ -128,7 +135,7 @@ class Chats:
         self._saved = 0.0
         self._lines: tuple[int, tuple[ChatLine, ...]] = (-1, ())
         self._lock = threading.RLock()
-        self.database.write(message_tree.end_interrupted)
+        self.database.write(_end_interrupted)
 
     def begin(self, book: str) -> Chat:
         """A new chat about the book with this hash; it is kept as soon as something is asked in it."""
@@ -185,8 +192,8 @@ class Chats:
                 before = chat.exchanges[at - 1].answer_id if at else None
                 asked = chat.exchanges[at].question_id if again else None
                 if asked is None:
-                    asked = message_tree.add(connection, chat_id, before, message_tree.QUESTION, question, now)
-                message_tree.add(connection, chat_id, asked, message_tree.ANSWER, "", now)
+                    asked = _add_message(connection, chat_id, before, QUESTION, question, now)
+                _add_message(connection, chat_id, asked, ANSWER, "", now)
 
             self._write(chat_id, write)
             return at
@@ -242,7 +249,7 @@ class Chats:
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
                 return False
-            found = self.database.write(lambda connection: message_tree.show(connection, chat_id, message))
+            found = self.database.write(lambda connection: _show_message(connection, chat_id, message))
             self._chats.pop(chat_id, None)
             return found
 
@@ -290,7 +297,7 @@ class Chats:
 
         def write(connection: sqlite3.Connection) -> None:
             for exchange in unsaved.values():
-                message_tree.update(connection, exchange.answer_id, columns_of(exchange))
+                _update_message(connection, exchange.answer_id, columns_of(exchange))
             now = time.time()
             for exchange in unsaved.values():
                 connection.execute(
@@ -306,7 +313,7 @@ class Chats:
         rows = self.database.rows("SELECT * FROM chats WHERE id = ?", (chat_id,))
         if not rows:
             return None
-        path = self.database.read(lambda connection: message_tree.shown_path(connection, chat_id))
+        path = self.database.read(lambda connection: _shown_path(connection, chat_id))
         pairs = zip(path[::2], path[1::2], strict=False)
         turns = tuple(exchange_of(question, answer) for question, answer in pairs)
         return Chat(chat_id, rows[0]["book"], rows[0]["begun"], turns, rows[0]["name"])
@@ -342,7 +349,7 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
     stopped = exchange.stopped.value if exchange.stopped is not None else None
     return {
         "text": exchange.answer,
-        "stopped": message_tree.INTERRUPTED if exchange.interrupted else stopped,
+        "stopped": INTERRUPTED if exchange.interrupted else stopped,
         "pages_read": exchange.pages_read,
         "figures": db.figures_to_json(exchange.figures),
         "stages": exchange.stages or None,
@@ -351,10 +358,10 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def exchange_of(question: message_tree.Step, answer: message_tree.Step) -> Exchange:
+def exchange_of(question: _Step, answer: _Step) -> Exchange:
     """The exchange that two steps of a path are."""
     row = answer.row
-    interrupted = row["stopped"] == message_tree.INTERRUPTED
+    interrupted = row["stopped"] == INTERRUPTED
     trouble = db.from_json(row["trouble"])
     stopped = StopReason.CANCELLED if interrupted else _stop_reason(row["stopped"])
     return Exchange(
@@ -379,3 +386,87 @@ def _stop_reason(value: str | None) -> StopReason | None:
         return StopReason(value) if value else None
     except ValueError:
         return StopReason.CANCELLED
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One message of the path that is shown, and the ids of all its versions, itself among them, oldest first."""
+
+    row: sqlite3.Row
+    versions: tuple[int, ...]
+
+
+def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_Step]:
+    """Question, answer, question, ...: the version that was chosen at every fork, else the newest."""
+    found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
+    top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
+    following: dict[int | None, list[int]] = {}
+    for row in found:
+        following.setdefault(row["parent"], []).append(row["id"])
+    chosen = {row["id"]: row["chosen"] for row in found}
+    path: list[tuple[int, tuple[int, ...]]] = []
+    parent, wanted = None, top["chosen"] if top else None
+    while versions := following.get(parent):
+        parent = wanted if wanted in versions else versions[-1]
+        wanted = chosen[parent]
+        path.append((parent, tuple(versions)))
+    rows = {row["id"]: row for row in _messages(connection, [message for message, _ in path])}
+    return [_Step(rows[message], versions) for message, versions in path]
+
+
+def _add_message(
+    connection: sqlite3.Connection, chat: str, parent: int | None, role: str, text: str, now: float
+) -> int:
+    """A new message, shown from now on; its id."""
+    cursor = connection.execute(
+        "INSERT INTO messages (chat, parent, role, text, written) VALUES (?, ?, ?, ?, ?)",
+        (chat, parent, role, text, now),
+    )
+    assert cursor.lastrowid is not None
+    _choose(connection, chat, parent, cursor.lastrowid)
+    return cursor.lastrowid
+
+
+def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, message: int) -> None:
+    """Show ``message`` after ``parent``, or at the beginning of the chat."""
+    if parent is None:
+        connection.execute("UPDATE chats SET chosen = ? WHERE id = ?", (message, chat))
+    else:
+        connection.execute("UPDATE messages SET chosen = ? WHERE id = ?", (message, parent))
+
+
+def _show_message(connection: sqlite3.Connection, chat: str, message: int) -> bool:
+    """Choose the versions that lead to a message; whether it is one of this chat."""
+    here: int | None = message
+    while here is not None:
+        row = connection.execute("SELECT parent FROM messages WHERE id = ? AND chat = ?", (here, chat)).fetchone()
+        if row is None:
+            return False
+        _choose(connection, chat, row["parent"], here)
+        here = row["parent"]
+    return True
+
+
+def _update_message(connection: sqlite3.Connection, message: int, columns: Mapping[str, Any]) -> None:
+    """Write some columns of a message; names are ours, never a person's."""
+    names = ", ".join(f"{name} = ?" for name in columns)
+    connection.execute(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message))
+
+
+def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]:
+    """Every message of a chat, all versions, oldest first."""
+    return connection.execute("SELECT * FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
+
+
+def _end_interrupted(connection: sqlite3.Connection) -> int:
+    """Answers that were being written when the program ended are marked so; how many there were."""
+    return connection.execute(
+        "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
+    ).rowcount
+
+
+def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlite3.Row]:
+    if not messages:
+        return []
+    marks = ",".join("?" * len(messages))
+    return connection.execute(f"SELECT * FROM messages WHERE id IN ({marks})", messages).fetchall()

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.core import export, format, message_tree
+from app.core import export, format
 from app.core.books import Book
-from app.core.chats import Chat
+from app.core.chats import Chat, all_messages
 from app.core.format import View
 from app.core.search import Found
 from app.core.state import AppState
@@ -185,7 +185,7 @@ class Library:
         if form == "md":
             content = export.as_markdown(chat, book.shown)
         else:
-            rows = self._state.chats.database.read(lambda connection: message_tree.all_of(connection, chat.id))
+            rows = self._state.chats.database.read(lambda connection: all_messages(connection, chat.id))
             about = {"sha256": book.sha256, "title": book.shown, "author": book.author, "file": book.name}
             content = export.as_json(chat, about, rows)
         name = quote(export.file_name(chat.title, form))

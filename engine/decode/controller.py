@@ -21,8 +21,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from engine.decode.acceptance import NO_EARLY_STOP, AcceptanceRates, AcceptanceStatistics, EarlyStop, Trial
-from engine.decode.pass_costs import Costs, PassCost, PassCostEstimate
+from engine.decode.acceptance import (
+    NO_EARLY_STOP,
+    AcceptanceRates,
+    AcceptanceStatistics,
+    Costs,
+    EarlyStop,
+    PassCost,
+    PassCostEstimate,
+    Trial,
+)
 from engine.decode.tuning import TUNING, Tuning
 
 if TYPE_CHECKING:

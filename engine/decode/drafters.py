@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
-from engine.decode.verify import Sampler, confidences, draw, point_mass
+from engine.decode.verify import Sampler, confidences, draw, point_mass, to_host
 from engine.events import TokenSource
 from engine.kv.streaming import StreamingCache
-from engine.model.device_io import to_device, to_host
+from engine.model.decoder import to_device
 
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder

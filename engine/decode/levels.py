@@ -13,10 +13,9 @@ import torch
 
 from engine.config import SamplingParams
 from engine.decode import rounds
-from engine.decode.acceptance import policy_of
+from engine.decode.acceptance import Costs, cost_of, policy_of
 from engine.decode.controller import COPY_LENGTHS, MOST_PENDING, Controller, FixedLengths, Limits
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
-from engine.decode.pass_costs import Costs, cost_of
 from engine.decode.rounds import Speculation, middle_logits, pass_ms, since
 from engine.decode.verify import make_generator
 from engine.kv.retrieval import RetrievalCache

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.errors import is_out_of_memory
-from engine.kv.oom import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
-from engine.model.architectures import forward_work
+from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
@@ -141,4 +140,11 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
-    return forward_work(decoder.config, start, count)
+    config, shape = decoder.config, decoder.kv_shape
+    width, heads, kv_heads = (
+        config.hidden_size,
+        config.num_attention_heads * shape.head_dim,
+        shape.kv_heads * shape.head_dim,
+    )
+    linear = 2.0 * shape.layers * (2 * width * heads + 2 * width * kv_heads + 3 * width * config.intermediate_size)
+    return count * (linear + 4.0 * shape.layers * heads * (start + count / 2))

@@ -27,7 +27,7 @@ from engine.decode.acceptance import Trial
 from engine.decode.controller import COPY_LENGTHS, NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.verify import confidences, draw, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
-from engine.kv.oom import retry_with_spill
+from engine.kv.full import retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
 
 if TYPE_CHECKING:

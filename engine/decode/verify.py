@@ -10,6 +10,11 @@ Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.0
 tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
 the published code of TriForce does at the middle level, is not exact at temperature above 0. A proposal from text
 lookup is a point mass: q is one-hot.
+
+A GPU works asynchronously until a result is read. ``to_host`` is the only reading in a round, once for every
+verification: a round without a middle level reads once, one with k middle passes k + 1 times, since the accepted part
+of a proposal decides what is drafted next. With early stopping the draft model is read after every token as well: a
+wait costs tens of microseconds, and a step that is not run several times that.
 """
 
 from __future__ import annotations
@@ -18,8 +23,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-
-from engine.model.device_io import to_host
 
 if TYPE_CHECKING:
     from engine.config import SamplingParams
@@ -178,3 +181,16 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     rest = (p - q).clamp_min_(0.0)
     mass = rest.sum(dim=-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), p)
+
+
+def to_host(*tensors: torch.Tensor) -> list[list[float]]:
+    """The numbers of several small tensors (n,) of one device, in one transfer and so with one wait.
+
+    As float64, which token ids and probabilities in float32 go through unchanged.
+    """
+    joined: list[float] = torch.cat([tensor.double() for tensor in tensors]).tolist()
+    found, start = [], 0
+    for tensor in tensors:
+        found.append(joined[start : start + tensor.shape[0]])
+        start += tensor.shape[0]
+    return found

@@ -105,8 +105,8 @@ class KvPersistence:
 
         After the first that is missing or refused, turns are left for prefill.
         """
-        store = self._turn_store(chat, talk)
         position, restored = talk.known(turns), 0
+        store = self._turn_store(chat, talk) if position < len(turns) else None
         if store is None:
             return Restored()
         while position < len(turns):

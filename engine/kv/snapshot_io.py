@@ -24,9 +24,8 @@ import safetensors.torch
 import torch
 
 from engine.errors import ResourceError, SnapshotRefused, TrifoldError
-from engine.kv.full import FullCache
+from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, write_synced
-from engine.kv.oom import retry_with_spill
 from engine.kv.snapshots import SnapshotStore, TurnStore
 
 # Approximate bytes of a shard: small enough to be copied and stopped quickly, large enough to be read fast.

@@ -156,14 +156,3 @@ def embedding_parameters(config: Any) -> int:
     """Parameters of the embedding, and of the output head where that is not the same matrix."""
     count = 1 if getattr(config, "tie_word_embeddings", False) else 2
     return int(count * config.vocab_size * config.hidden_size)
-
-
-def forward_work(config: Any, start: int, count: int) -> float:
-    """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
-    width, layers = config.hidden_size, config.num_hidden_layers
-    heads, kv_heads = (
-        count * head_dim_of(config) for count in (config.num_attention_heads, config.num_key_value_heads)
-    )
-    linear = 2.0 * layers * (2 * width * heads + 2 * width * kv_heads)
-    linear += 2.0 * layers * 3 * width * config.intermediate_size
-    return count * (linear + 4.0 * layers * heads * (start + count / 2))

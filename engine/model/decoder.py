@@ -8,7 +8,7 @@ walk is right for are in ``architectures``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from engine.model.architectures import (
     load_config,
     pick_dtype,
 )
-from engine.model.device_io import to_device
 from engine.quantization import BITS
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
@@ -55,6 +54,7 @@ class Decoder:
         self.window = window
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
+        self.kv_shape: KvShape = kv_shape_of(self.config, self.dtype, self.device)
         self._layers = list(model.model.layers)
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
@@ -72,10 +72,6 @@ class Decoder:
     @property
     def vocabulary(self) -> int:
         return int(self.config.vocab_size)
-
-    @property
-    def kv_shape(self) -> KvShape:
-        return kv_shape_of(self.config, self.dtype, self.device)
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -286,3 +282,10 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:200].rstrip(".!") if lines else type(error).__name__
+
+
+def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Whole numbers as a tensor (n,) int64 on a device. Waits for nothing: a GPU fetches them from pinned memory."""
+    if device.type == "cuda":
+        return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.long, device=device)

@@ -11,7 +11,6 @@ from jinja2 import Environment
 from engine.config import EngineConfig, SamplingParams, from_mapping
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError
-from engine.metrics import percentile
 from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
 from engine.tokenizer import BookTokenizer
 
@@ -126,9 +125,3 @@ def test_settings_are_checked() -> None:
             from_mapping(EngineConfig, {"model": "m", **bad})
     with pytest.raises(OptionError, match="kind"):
         from_mapping(SamplingParams, {"temperature": "hot"})
-
-
-def test_percentile_by_hand() -> None:
-    assert percentile([], 0.5) is None
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([float(n) for n in range(100)], 0.95) == 95.0

@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from engine.decode.acceptance import AcceptanceRates, AcceptanceStatistics, EarlyStop, FadingRate, Trial
+from engine.decode.acceptance import (
+    AcceptanceRates,
+    AcceptanceStatistics,
+    Costs,
+    EarlyStop,
+    FadingRate,
+    PassCost,
+    PassCostEstimate,
+    Trial,
+    cost_of,
+)
 from engine.decode.controller import (
     COPY_LENGTHS,
     NO_MATCH,
@@ -22,7 +32,6 @@ from engine.decode.controller import (
     stop_thresholds,
     tokens_per_ms,
 )
-from engine.decode.pass_costs import Costs, PassCost, PassCostEstimate, cost_of
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 
 LONG_BOOK = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(100.0, 2.0))

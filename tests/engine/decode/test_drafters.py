@@ -10,9 +10,8 @@ import torch
 
 from engine.config import SamplingParams
 from engine.decode.drafters import ModelDrafter
-from engine.decode.verify import Sampler, make_generator
+from engine.decode.verify import Sampler, make_generator, to_host
 from engine.model import decoder as models
-from engine.model.device_io import to_host
 
 CPU = torch.device("cpu")
 GREEDY = Sampler(SamplingParams())

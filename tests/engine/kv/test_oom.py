@@ -10,9 +10,8 @@ import torch
 from engine.decode import prefill
 from engine.decode.rounds import full_pass
 from engine.errors import ResourceError, is_out_of_memory
-from engine.kv.full import FullCache, KvShape
+from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
 from engine.kv.offload import Tier
-from engine.kv.oom import retry_with_spill, spill_more
 from engine.model import decoder as models
 from engine.model.decoder import Decoder
 

@@ -8,7 +8,16 @@ from statistics import fmean
 import pytest
 
 from engine.events import KvBytes, Round, TimeSplit, TokenSource
-from engine.metrics import Meter, percentile
+from engine.generation import Meter
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which ``share`` of the values lie, by nearest rank."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def one_token(meter: Meter, elapsed: float) -> None:
+    meter.add(Round((1,), (TokenSource.TARGET,), TimeSplit(), ended=False), elapsed, 0.5)
 
 
 def test_figures_after_every_round_are_those_of_all_tokens_so_far() -> None:
@@ -32,8 +41,18 @@ def test_before_any_token_nothing_is_known() -> None:
     assert figures.tokens_per_s is None
 
 
-def test_the_nearest_rank_of_few_values() -> None:
-    assert percentile([], 0.5) is None
-    assert percentile([3.0], 0.95) == 3.0
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 3.0
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == 4.0
+@pytest.mark.parametrize(
+    ("latencies", "p50", "p95"),
+    [
+        ([3.0], 3.0, 3.0),
+        ([3.0, 1.0, 2.0], 2.0, 3.0),
+        ([4.0, 1.0, 3.0, 2.0], 3.0, 4.0),
+        ([float(n) for n in range(100)], 50.0, 95.0),
+    ],
+)
+def test_the_nearest_rank_by_hand(latencies: list[float], p50: float, p95: float) -> None:
+    meter = Meter("plain", 100, 10, 4096)
+    for elapsed in latencies:
+        one_token(meter, elapsed)
+    figures = meter.figures(KvBytes(), 100)
+    assert (figures.ms_per_token_p50, figures.ms_per_token_p95) == (p50, p95)
