@@ -98,13 +98,18 @@ class Conversation:
         """Tokens of context whose KV was there before the turn at this position came: all but the newest token."""
         return self.turns[turn - 1].stop - 1 if turn else self.read
 
-    def recall(self, position: int, turn: Turn, ids: Sequence[int]) -> None:
-        """Put a turn whose KV has been brought back at ``position``, in place of what was there and later.
+    def forget_from(self, position: int) -> None:
+        """Forget the turn at ``position`` and all after it."""
+        self.turns = self.turns[:position]
+        self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
+
+    def recall(self, turn: Turn, ids: Sequence[int]) -> None:
+        """Append a turn whose KV has been brought back.
 
         ``ids`` are its tokens from ``kv_start`` on.
         """
-        self.tokens = [*self.tokens[: self.kv_start(position)], *ids]
-        self.turns = [*self.turns[:position], CachedTurn(turn, len(self.tokens))]
+        self.tokens = [*self.tokens[: self.kv_start(len(self.turns))], *ids]
+        self.turns = [*self.turns, CachedTurn(turn, len(self.tokens))]
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
         """The prompt that goes on with the answer of a turn that is in the cache, token for token."""

@@ -71,7 +71,7 @@ class GenerationLoop:
             reused: its first tokens that are known to be in the caches; more are where the same was asked last.
         """
         full = self._full
-        if self._asked == prompt and full.length >= len(prompt) - 1:
+        if self._asked == prompt and full.unchanged >= len(prompt) - 1:
             reused = len(prompt) - 1
         else:
             self._queries, self._asked = QueryRecorder(self._target.num_layers), []
@@ -85,6 +85,7 @@ class GenerationLoop:
         The first step also records the newest query for the selection.
         """
         again, self._asked = self._asked == prompt, list(prompt)
+        self._full.unchanged = len(prompt) - 1  # another chat's turns may take their place before this is asked again
         if mode == "plain":
             return
         for probe in range(1 if self._plain_ms else _PLAIN_PROBES):

@@ -305,10 +305,11 @@ class Session:
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache."""
-        kept = self.persistence.restore_turns(chat, talk, turns)
-        if kept.tokens:
-            self.hierarchy.retrieval.forget_after(self.full.length - kept.tokens)
-        return kept
+        start = talk.kv_start(talk.known(turns))
+        try:
+            return self.persistence.restore_turns(chat, talk, turns)
+        finally:
+            self.hierarchy.retrieval.forget_after(start)
 
     def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
         talk = self.conversation

@@ -73,6 +73,8 @@ class FullCache:
         self.limit = limit
         self.length = 0
         self.capacity = 0
+        self.unchanged = 0
+        """Of the tokens that this was last set to, those that are still there as they were then."""
         self.on_hand: Callable[[int, int], None] | None = None
         """Called with a layer and its number of committed tokens, when the layer has come to hand and is not always."""
         self._spill_folder = spill_folder
@@ -172,6 +174,7 @@ class FullCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
         self.length = self._written = length
+        self.unchanged = min(self.unchanged, length)
         for buffers in self._buffers():
             buffers.crop(length)
 

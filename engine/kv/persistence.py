@@ -103,7 +103,8 @@ class KvPersistence:
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Append the saved turns of a chat to those in the cache, and tell the conversation.
 
-        After the first that is missing or refused, turns are left for prefill.
+        After the first that is missing or refused, turns are left for prefill. Whatever ends this, conversation and
+        cache name the same turns.
         """
         position, restored = talk.known(turns), 0
         store = self._turn_store(chat, talk) if position < len(turns) else None
@@ -118,6 +119,7 @@ class KvPersistence:
                 if max(found.ids) >= self._target.vocabulary:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
+                talk.forget_from(position)  # before any of it is replaced
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
@@ -125,7 +127,7 @@ class KvPersistence:
                 with suppress(OSError):
                     store.forget(talk.tokens[:start], turn.question, turn.answer)
                 return Restored(restored, error.cause)
-            talk.recall(position, turn, found.ids)
+            talk.recall(turn, found.ids)
             restored += len(found.ids) - 1
             position += 1
         return Restored(restored)

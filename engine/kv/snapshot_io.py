@@ -209,7 +209,7 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
     Closing the generator leaves the cache at the last shard's border.
 
     Raises:
-        SnapshotRefused: a shard is damaged, cut short or of another shape. The cache is then as it was.
+        SnapshotRefused: a shard is damaged, cut short or of another shape. After any error the cache is as it was.
         ResourceError: memory ran out.
     """
     if full.length != snapshot.start:
@@ -230,9 +230,9 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
                     raise SnapshotRefused(f"The saved reading is damaged: {shard.file} has another checksum.")
                 _append(snapshot.folder / shard.file, shard, full)
                 yield full.length
-        except (SnapshotRefused, OSError, safetensors.SafetensorError) as error:
+        except Exception as error:
             full.crop(snapshot.start)
-            if isinstance(error, SnapshotRefused):
+            if not isinstance(error, OSError | safetensors.SafetensorError):
                 raise
             raise SnapshotRefused(f"The saved reading cannot be opened ({type(error).__name__}).") from error
         finally:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ import torch
 from engine.config import SamplingParams
 from engine.conversation import Turn
 from engine.document import Document
-from engine.errors import ResourceError, SnapshotRefused
+from engine.errors import ContextTooSmall, ResourceError, SnapshotRefused
 from engine.events import AnswerDone, AnswerStarted, Event, Loading
 from engine.kv import snapshot_io as shards_module
 from engine.kv.full import FullCache
@@ -393,4 +394,65 @@ def test_asking_again_at_once_stops_the_writer(
     assert session.conversation is not None
     assert json.loads(headers[0].read_text())["ids"] == session.conversation.tokens[session.conversation.read :]
     assert list(tmp_path.glob(f"*/{MANIFEST}")) != []
+    session.close()
+
+
+def test_what_was_asked_last_is_not_taken_for_what_another_chat_brought_back(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept turn of another chat took the place of the question's KV, and its own question was then refused."""
+    session = open_session(tiny, tmp_path)
+    read(session, book)
+    _, other = ask(session, "Who lit the lamp at dusk, and who kept the log before her?", chat="b")
+    session.persistence.finish()
+    expected, _ = ask(session, "Where is the key?", chat="a")
+    compose = session._compose
+    calls = iter([compose])
+
+    def once(*arguments: Any) -> Any:
+        return next(calls, refused)(*arguments)
+
+    def refused(*_: object) -> Any:
+        raise ContextTooSmall("It does not fit.", "Ask less.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_compose", once)
+        with pytest.raises(ContextTooSmall):
+            ask(session, "And when?", other, chat="b")
+    again, _ = ask(session, "Where is the key?", chat="a")
+    assert started(again).prefilled_tokens > 1
+    assert tokens(again) == tokens(expected)
+    session.close()
+
+
+def test_a_turn_that_comes_back_by_half_is_as_if_it_had_never_been_asked_for(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory ends in the second shard of one branch: the other one, which the chat had named, was answered from it."""
+    session = open_session(tiny, tmp_path)
+    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 64 * session.full.shape.bytes_per_token)
+    monkeypatch.setattr(shards_module, "_SHARD_STEP", 16)
+    read(session, book)
+    long = "Who lit the lamp, and who kept the log? " * 4
+    _, left = ask(session, f"{long} On the left?")
+    session.persistence.finish()
+    _, right = ask(session, f"{long} On the right?")
+    session.persistence.finish()
+    expected, _ = ask(session, "And when?", right)
+    real, attempts = shards_module._append, iter([True])
+
+    def ending(*arguments: Any) -> None:
+        if not next(attempts, False):
+            raise MemoryError
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards_module, "_append", ending)
+        with pytest.raises(MemoryError):
+            ask(session, "And when?", left)
+    talk = session.conversation
+    assert talk is not None
+    assert session.full.length == len(talk.tokens) == talk.read
+    again, _ = ask(session, "And when?", right)
+    assert tokens(again) == tokens(expected)
     session.close()
