@@ -35,11 +35,15 @@ class CachedTurn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """``tokens`` of the whole prompt; its first ``reused`` ones are in the caches; ``turns`` are those before it."""
+    """``tokens`` of the whole prompt; its first ``reused`` ones are in the caches; ``turns`` are those before it.
+
+    ``reopened`` is the turn whose answer it goes on with, where that is in the caches.
+    """
 
     tokens: list[int]
     turns: list[CachedTurn]
     reused: int
+    reopened: CachedTurn | None = None
 
 
 @dataclass
@@ -116,12 +120,14 @@ class Conversation:
         stop = self.turns[position].stop
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
-        return Prompt(self.tokens[:stop], turns, stop)
+        return Prompt(self.tokens[:stop], turns, stop, CachedTurn(self.turns[position].turn, stop))
 
     def rewind(self, prompt: Prompt) -> None:
         """Forget the turns that ``prompt`` does not build on."""
         self.tokens = prompt.tokens[: prompt.reused]
         self.turns = [turn for turn in prompt.turns if turn.stop <= prompt.reused]
+        if prompt.reopened is not None:
+            self.turns.append(prompt.reopened)
 
     def commit(self, prompt: Prompt, turn: Turn) -> None:
         """Keep ``turn``, whose tokens have been appended to ``tokens``."""

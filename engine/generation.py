@@ -57,6 +57,7 @@ class GenerationLoop:
         self._plain_ms: list[float] = []
         self._asked: list[int] = []
         self._queries = QueryRecorder(target.num_layers)
+        self._has_newest_query = False
 
     def reset(self) -> None:
         """Forget the book."""
@@ -75,6 +76,7 @@ class GenerationLoop:
             reused = len(prompt) - 1
         else:
             self._queries, self._asked = QueryRecorder(self._target.num_layers), []
+            self._has_newest_query = False
         full.crop(min(full.length, reused, len(prompt) - 1))
         self._hierarchy.retrieval.forget_after(full.length)
         return self._queries
@@ -84,13 +86,14 @@ class GenerationLoop:
 
         The first step also records the newest query for the selection.
         """
-        again, self._asked = self._asked == prompt, list(prompt)
+        self._asked = list(prompt)
         self._full.unchanged = len(prompt) - 1  # another chat's turns may take their place before this is asked again
         if mode == "plain":
             return
-        for probe in range(1 if self._plain_ms else _PLAIN_PROBES):
-            observer = self._queries if probe == 0 and not again else None
+        for _ in range(1 if self._plain_ms else _PLAIN_PROBES):
+            observer = None if self._has_newest_query else self._queries
             self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
+            self._has_newest_query = True
         self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
 
     def decode(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Turn
@@ -141,6 +142,59 @@ def test_a_cut_answer_goes_on_as_if_it_had_never_been_cut(mode: Mode, session: S
     assert rest.figures.prefilled_tokens == 1
     turn = Turn("Who lit it?", whole.answer)
     assert ask(session, "And then?", turn, mode=mode).figures.prefilled_tokens < 40  # the turn is known as one
+
+
+def test_a_plain_continuation_then_a_hierarchical_one(session: Session, book: Document) -> None:
+    """The plain one prefills nothing and looks at no query: there is none yet to select chunks by."""
+    read(session, book)
+    whole = ask(session, "Who lit it?", max_tokens=16)
+    cut = ask(session, "Who lit it?", mode="plain", max_tokens=10)
+
+    def go_on(cancel: threading.Event) -> Iterator[Event]:
+        return session.ask("Who lit it?", (), ASK, "plain", begun=cut.answer, cancel=cancel)
+
+    stop_after(go_on, AnswerStarted)
+    *_, done = session.ask("Who lit it?", (), SamplingParams(max_tokens=6), begun=cut.answer)
+    assert isinstance(done, AnswerDone)
+    assert cut.token_ids + done.token_ids == whole.token_ids
+
+
+def test_what_was_asked_plainly_is_selected_for_by_its_newest_query_too(
+    tiny: Callable[..., str], book: Document
+) -> None:
+    chosen = []
+    for before in ("plain", None):
+        session = open_session(tiny)
+        read(session, book)
+        if before == "plain":
+            ask(session, "Who lit it?", mode="plain", max_tokens=4)
+        ask(session, "Who lit it?", max_tokens=4)
+        chosen.append(session.generation._queries.queries)
+    for one, other in zip(*chosen, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mode", ["hierarchical", "plain"])
+def test_a_continuation_that_is_stopped_before_its_first_token_forgets_nothing(
+    mode: Mode, session: Session, book: Document
+) -> None:
+    read(session, book)
+    cut = ask(session, "Who lit it?", mode=mode, max_tokens=10)
+    expected = ask(session, "And then?", Turn("Who lit it?", cut.answer), mode=mode)
+    ask(session, "Who lit it?", mode=mode, max_tokens=10)
+    before = session.conversation
+
+    def go_on(cancel: threading.Event) -> Iterator[Event]:
+        return session.ask("Who lit it?", (), ASK, mode, begun=cut.answer, cancel=cancel)
+
+    done = stop_after(go_on, AnswerStarted)[-1]
+    assert isinstance(done, AnswerDone)
+    assert done.token_ids == ()
+    assert before is not None
+    assert [held.turn for held in before.turns] == [Turn("Who lit it?", cut.answer)]
+    after = ask(session, "And then?", Turn("Who lit it?", cut.answer), mode=mode)
+    assert after.figures.prefilled_tokens == expected.figures.prefilled_tokens  # the question, not the turn
+    assert after.token_ids == expected.token_ids
 
 
 def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
