@@ -295,7 +295,7 @@ class Session:
                     answer.reason = StopReason.CANCELLED
             finally:
                 tail = answer.flush()
-                self._commit(talk, prompt, Turn(question, begun + answer.text), answered=bool(answer.tokens))
+                self._commit(talk, prompt, Turn(question, begun + answer.text), len(answer.tokens))
             done = answer.done(self.full.kv_bytes(), len(talk.tokens))
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
@@ -326,9 +326,15 @@ class Session:
             )
         return talk, prompt
 
-    def _commit(self, talk: Conversation, prompt: Prompt, turn: Turn, *, answered: bool) -> None:
-        """Keep the turn if any of it was answered; else leave everything as it was before the question."""
+    def _commit(self, talk: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
+        """Keep the turn if any of it was answered; else leave everything as it was before the question.
+
+        Args:
+            answered: tokens that were told. A round that failed may have committed more.
+        """
         if answered:
+            del talk.tokens[len(prompt.tokens) + answered :]
+            self.full.crop(min(self.full.length, len(talk.tokens) - 1))
             talk.commit(prompt, turn)
         else:
             talk.rewind(prompt)

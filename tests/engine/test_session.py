@@ -31,10 +31,12 @@ from engine.events import (
     Event,
     PagesScored,
     ReadingProgress,
+    Round,
     StopReason,
     TextDelta,
     TokenSource,
 )
+from engine.generation import Generation
 from engine.model.decoder import check_vocabulary
 from engine.session import Session
 
@@ -195,6 +197,35 @@ def test_a_continuation_that_is_stopped_before_its_first_token_forgets_nothing(
     after = ask(session, "And then?", Turn("Who lit it?", cut.answer), mode=mode)
     assert after.figures.prefilled_tokens == expected.figures.prefilled_tokens  # the question, not the turn
     assert after.token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize("mode", ["hierarchical", "plain"])
+def test_a_fault_behind_a_commit_hides_no_token(
+    mode: Mode, session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round has committed its tokens and then fails: nobody was told of them, so the turn does not hold them."""
+    read(session, book)
+    shown: list[int] = []
+
+    def failing(self: Generation, done: Round, *more: float) -> str:
+        if len(self.tokens) >= 4:
+            raise RuntimeError("behind the commit")
+        return add(self, done, *more)
+
+    add = Generation.add
+    with monkeypatch.context() as patch:
+        patch.setattr(Generation, "add", failing)
+        events = session.ask("Where is the key?", (), ASK, mode)
+        with pytest.raises(RuntimeError, match="commit"):
+            shown.extend(token for event in events if isinstance(event, TextDelta) for token in event.token_ids)
+    talk = session.conversation
+    assert talk is not None
+    (held,) = talk.turns
+    start = held.stop - len(shown)
+    assert talk.tokens[start:] == shown
+    assert len(talk.tokens) == held.stop
+    assert session.full.length == held.stop - 1
+    assert held.turn.answer == session.tokenizer.decode(shown)
 
 
 def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
