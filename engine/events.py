@@ -200,7 +200,8 @@ class PagesScored:
 
 @dataclass(frozen=True)
 class AnswerDone:
-    """The whole answer with its final figures. The text is the join of all deltas.
+    """The whole answer with its final figures. The text is the join of all deltas; a character that it was cut in is
+    not part of it.
 
     ``page_scores`` is summed over the answer; ``readings`` tell which pages which of its tokens were read from.
     """

@@ -190,8 +190,11 @@ class Generation:
         )
 
     def flush(self) -> str:
-        """Text that the stream still holds, at the end."""
-        tail = self.stream.flush()
+        """Text that the stream still holds, at the end.
+
+        The character that an answer was cut in is not part of it: when it goes on, it goes on with the whole of it.
+        """
+        tail = self.stream.flush() if self.reason is StopReason.END else ""
         self.text += tail
         return tail
 

@@ -275,7 +275,7 @@ class Session:
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
         pages = PageScores(talk.book.page_starts, talk.read, self.hierarchy.retrieval.chunk_size)
-        answer = Generation(meter, self.tokenizer.stream(prompt.tokens if begun else ()), pages, asked)
+        answer = Generation(meter, self.tokenizer.stream(prompt.tokens if begun else (), begun), pages, asked)
 
         def steps() -> Generator[Event, None, bool]:
             if kept.refused:

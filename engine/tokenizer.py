@@ -22,6 +22,7 @@ from engine.prompt import FALLBACK_TEMPLATE, ChatFormat, chat_format
 _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
 _LOOKBACK = 8
+_BYTES = 4  # of the longest character, and so its most tokens
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,9 @@ class BookTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def stream(self, after: Sequence[int] = ()) -> TextStream:
-        """A streaming decoder of what comes after some ids."""
-        return TextStream(self, after)
+    def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
+        """A streaming decoder of what comes after some ids, whose text ``shown`` has been shown."""
+        return TextStream(self, after, shown)
 
 
 class TextStream:
@@ -157,14 +158,17 @@ class TextStream:
 
     Args:
         tokenizer: decodes the ids.
-        after: ids that come before and have been shown already: where they end, words and spaces join as in one text.
+        after: ids that come before: where they end, words and spaces join as in one text.
+        shown: their text as it has been shown, which may end before a character that they leave unfinished.
     """
 
-    def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = list(after[-_LOOKBACK:])
         self._from = 0  # ids before this are out of sight
-        self._shown = len(self._ids)  # ids before this have been shown
+        start, stop = self._whole_characters(after)
+        self._ids: list[int] = list(after[start:])
+        # ids before this have been shown
+        self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
         """Text that became complete with these ids; an unfinished character is held back."""
@@ -183,6 +187,16 @@ class TextStream:
         whole = self._tokenizer.decode(self._ids[self._from :])
         self._shown = len(self._ids)
         return whole[len(shown) :]
+
+    def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
+        """Where to look back to in ids, and where the last of their whole characters ends: both between characters."""
+        first, end = max(0, len(ids) - _LOOKBACK), len(ids)
+        for stop in range(end, max(first, end - _BYTES), -1):
+            for start in range(first, max(-1, first - _BYTES), -1):
+                text = self._tokenizer.decode(ids[start:stop])
+                if not text.startswith(_REPLACEMENT) and not text.endswith(_REPLACEMENT):
+                    return start, stop
+        return first, end
 
     def _clean_cut(self) -> bool:
         """Whether the text decodes alike when it starts ``_LOOKBACK`` tokens back, so older ids can be left out."""

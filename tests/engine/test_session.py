@@ -228,6 +228,24 @@ def test_a_fault_behind_a_commit_hides_no_token(
     assert held.turn.answer == session.tokenizer.decode(shown)
 
 
+@pytest.mark.parametrize("mode", ["hierarchical", "plain"])
+def test_an_answer_that_is_cut_inside_a_character_goes_on_with_all_of_it(
+    mode: Mode, session: Session, book: Document
+) -> None:
+    read(session, book)
+    whole = ask(session, "Who lit it?", mode=mode, max_tokens=24)
+    decoded = [session.tokenizer.decode(whole.token_ids[:count]) for count in range(24)]
+    (count, *_) = [count for count in range(4, 22) if decoded[count].endswith("\ufffd")]
+    cut = ask(session, "Who lit it?", mode=mode, max_tokens=count)
+    assert len(cut.token_ids) == count
+    assert cut.answer == decoded[count].rstrip("\ufffd")
+    params = SamplingParams(max_tokens=24 - count)
+    *_, rest = session.ask("Who lit it?", (), params, mode, begun=cut.answer)
+    assert isinstance(rest, AnswerDone)
+    assert cut.token_ids + rest.token_ids == whole.token_ids
+    assert cut.answer + rest.answer == whole.answer
+
+
 def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
     """After a restart the cache does not hold the half answer: its words are read."""
     read(session, book)
@@ -331,7 +349,10 @@ def test_deltas_joined_equal_the_answer(session: Session, book: Document) -> Non
         done = events[-1]
         assert isinstance(done, AnswerDone)
         deltas = [e for e in events if isinstance(e, TextDelta)]
-        assert "".join(e.text for e in deltas) == done.answer == session.tokenizer.decode(done.token_ids)
+        text = session.tokenizer.decode(done.token_ids)
+        if done.stop_reason is not StopReason.END:
+            text = text.rstrip("\ufffd")  # a character that it was cut in
+        assert "".join(e.text for e in deltas) == done.answer == text
         assert tuple(t for e in deltas for t in e.token_ids) == done.token_ids
         assert len(done.sources) == len(done.token_ids)
         assert all(len(d.lengths) == len(d.token_ids) and sum(d.lengths) == len(d.text) for d in deltas if d.token_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,41 @@ def test_stream_equals_one_decode(tiny: Callable[..., str]) -> None:
     stream = tokenizer.stream()
     assert stream.add(broken) == ""
     assert stream.flush() == tokenizer.decode(broken)
+
+
+def byte_fallback(folder: Path) -> BookTokenizer:
+    """Letters, and a token for every byte of what is no letter, as in SentencePiece's vocabularies."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz"]
+    raw = Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>", byte_fallback=True))
+    raw.normalizer = normalizers.Replace(" ", "\u2581")
+    raw.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>").save_pretrained(folder)
+    return BookTokenizer(str(folder))
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
+def test_a_text_that_was_cut_anywhere_goes_on_whole(kind: str, tiny: Callable[..., str], tmp_path: Path) -> None:
+    """Inside a character nothing of it is shown, and going on shows all of it."""
+    tokenizer = BookTokenizer(tiny("llama")) if kind == "byte level" else byte_fallback(tmp_path)
+    text = "the lamp \U0001f642\U0001f642\u6771\u4eac of the caf\u00e9\U0001f642 and on \u6771\u4eac\u6771 it went"
+    ids = tokenizer.words(text)
+    assert tokenizer.decode(ids) == text
+    for cut in range(1, len(ids)):
+        stream = tokenizer.stream()
+        begun = "".join(stream.add([token]) for token in ids[:cut])
+        assert text.startswith(begun)
+        more = tokenizer.stream(ids[:cut], begun)
+        assert begun + "".join(more.add([token]) for token in ids[cut:]) + more.flush() == text, cut
+
+
+def test_a_broken_character_that_was_shown_is_not_shown_again(tiny: Callable[..., str]) -> None:
+    tokenizer = BookTokenizer(tiny("llama"))
+    begun = "the lamp \ufffd"
+    stream = tokenizer.stream(tokenizer.words(begun), begun)
+    assert stream.add(tokenizer.words(" and")) == " and"
 
 
 def test_joined_pages_keep_running_sentences() -> None:
