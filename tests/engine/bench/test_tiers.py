@@ -12,8 +12,8 @@ from engine.bench import tiers
 from engine.config import EngineConfig
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
-# Tokens, and how much faster than reading opening again must be; a tenth of what was measured, for busy machines. Of few
-# tokens reading takes less than a second, and most of opening is what it costs whatever the length.
+# Tokens, and how much faster than reading opening again must be; a tenth of what was measured, for busy machines. Of
+# few tokens reading takes less than a second, and most of opening is what it costs whatever the length.
 WINDOW, LEAST = (32_768, 20.0) if LONG else (3_072, 2.0)
 
 
