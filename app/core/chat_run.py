@@ -1,7 +1,7 @@
 """One question from the moment it is sent to the last word of its answer.
 
 Owns the waiting, the draining of the engine's events at a pace that a page can follow, and what is written down when
-the person stops or the tab is closed; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
+the person stops it or has gone; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
 whoever shows them reads them there.
 
 Owns also how often a page may move while an answer is written (``Throttle``). Every move is a frame that a browser lays
@@ -75,7 +75,7 @@ def ask(
 
     Args:
         position: put the question in the place of an earlier one, which stays as another version.
-        tab: whose question it is; when this tab leaves (``AppState.leave``), its answer ends.
+        tab: whose question it is. It goes on without it, but not for long without any (``AppState.leave``).
 
     Raises:
         Busy: another question is being answered.
@@ -289,7 +289,8 @@ class _Writer:
         self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
-            self._add(answer=self._exchange.answer + event.text, figures=event.figures)
+            stages = self._exchange.stages + _letters(event)
+            self._add(answer=self._exchange.answer + event.text, figures=event.figures, stages=stages)
         elif isinstance(event, PagesScored):
             self._moved["scores"] = event.scores
         elif isinstance(event, AnswerStarted):
@@ -298,8 +299,7 @@ class _Writer:
             self._figures(event)
             if event.page_scores:
                 self._moved["scores"] = event.page_scores
-            stages = self._stages + "".join(stage.value[0] for stage in event.sources)
-            answer = self.begun + event.answer
+            answer, stages = self.begun + event.answer, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
         elif isinstance(event, Failed):
@@ -334,3 +334,8 @@ class _Writer:
     def _write(self, **changes: Any) -> None:
         self._add(**changes)
         self._state.chats.update(self.chat, self._position, self._exchange)
+
+
+def _letters(event: TextDelta | AnswerDone) -> str:
+    """As ``Exchange.stages``."""
+    return "".join(source.value[0] for source in event.sources)

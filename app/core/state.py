@@ -363,10 +363,10 @@ class AppState:
                 self._asking.set()
             self._released.wait_for(lambda: self._asking is None, wait)
 
-    def leave(self, tab: str) -> None:
-        """A tab has been closed or reloaded: nobody waits for its answer any more."""
+    def leave(self) -> None:
+        """No page has been open for a while: nobody waits for an answer that was asked for on one."""
         with self._lock:
-            if tab and tab == self._current.asked_by:
+            if self._current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -251,6 +250,8 @@ def _unit(current: OpenBook) -> str:
 
 
 HEARTBEAT_SECONDS = 5.0
+AWAY_SECONDS = 30.0
+"""How long an answer goes on while no page is open: a reload, or a connection that broke, is over sooner."""
 # What need not move with every word.
 FIGURES = frozenset({"figures", "pace", "scores"})
 
@@ -259,15 +260,20 @@ class Live:
     """Args:
     state: the state of the program.
     panels: parts of the page that bring keys of their own.
+    away_seconds: after how long without a page nobody is taken to wait for an answer any more.
     """
 
-    def __init__(self, state: AppState, panels: Sequence[Panel] = ()) -> None:
+    def __init__(
+        self, state: AppState, panels: Sequence[Panel] = (), away_seconds: float = AWAY_SECONDS
+    ) -> None:
         self._state = state
         self._panels = tuple(panels)
         self._mapped: tuple[Document | None, View] | None = None
         self._glowing: tuple[tuple[float, ...], list[int]] | None = None
         self._formatted: tuple[Exchange | None, str, int] = None, "", 0
-        self._open: Counter[str] = Counter()  # streams of a tab: one that comes back has a new one before its old ends
+        self._open = 0  # streams
+        self._away_seconds = away_seconds
+        self._leaving: asyncio.TimerHandle | None = None
 
     def view(self) -> View:
         current = self._state.current
@@ -282,22 +288,30 @@ class Live:
 
     def route(self) -> Route:
         async def live(request: Request) -> StreamingResponse:
-            card, tab = request.query_params.get("card") == "yes", request.query_params.get("tab", "")
+            card = request.query_params.get("card") == "yes"
 
             async def stream() -> AsyncIterator[str]:
-                self._open[tab] += 1
+                self._come()
                 try:
                     async for event in changes(self.view, request.is_disconnected, lambda: self._throttle(card)):
                         yield event
                 finally:
-                    self._open[tab] -= 1
-                    if not self._open[tab]:
-                        del self._open[tab]
-                        self._state.leave(tab)
+                    self._go()
 
             return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
         return Route("/live", live)
+
+    def _come(self) -> None:
+        self._open += 1
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def _go(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._leaving = asyncio.get_running_loop().call_later(self._away_seconds, self._state.leave)
 
     def _throttle(self, card: bool) -> Throttle:
         status = self._state.engine.status()

@@ -232,6 +232,7 @@ class ScriptedEngine:
         yield AnswerStarted(28_450, 38, 0.3)
         words = self.answer.removeprefix(f"{begun} ").split(" ")
         said, told = "", 0
+        stages: list[TokenSource] = []
         readings: list[PagesScored] = []
         for number, word in enumerate(words, start=1):
             if cancelled.wait(self.word_seconds):
@@ -242,15 +243,16 @@ class ScriptedEngine:
             text = f" {word}" if begun or number > 1 else word
             said += text
             stage = TokenSource.TARGET if mode == "plain" else _STAGES[number % len(_STAGES)]
+            stages.append(stage)
             yield TextDelta(text, (number,), (stage,), figures(number, mode), (len(text),))
             if number % 4 == 1 and mode != "plain":
                 readings.append(PagesScored(scores(self._pages, number), told, number - 1))
                 told = number
                 yield readings[-1]
         stopped = StopReason.CANCELLED if cancelled.is_set() else StopReason.END
-        ids = tuple(range(1, len(said.split(" ")) + 1)) if said else ()
+        ids = tuple(range(1, len(stages) + 1))
         final = figures(max(1, len(ids)), mode)
-        yield AnswerDone(said, ids, (), stopped, final, scores(self._pages, 3), tuple(readings))
+        yield AnswerDone(said, ids, tuple(stages), stopped, final, scores(self._pages, 3), tuple(readings))
 
 
 # A plausible mixture: mostly guesses that were kept, a copied phrase, now and then the large model's own.

@@ -176,16 +176,40 @@ def test_another_tab_is_told_and_can_take_over(scripted: Server, open_page: Open
     until(first, lambda: questions(first) == 2)
 
 
-def test_a_closed_tab_stops_its_answer(scripted: Server, open_page: Open) -> None:
+def test_an_answer_goes_on_while_its_page_is_loaded_again(scripted: Server, open_page: Open) -> None:
+    """And the page takes it up: its words, its being this tab's own, and the figures of all of it."""
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, f"Say slowly >>>{' '.join(f'w{number}' for number in range(1, 21))}<<<")
+    until(page, lambda: "w3" in last_answer(page))
+    reload(page)
+    page.wait_for_selector('#trifold[data-mine="yes"]')
+    assert page.locator("#stop").is_visible()
+    until(page, lambda: "w8" in last_answer(page))
+    page.goto("about:blank")
+    page.wait_for_timeout(1000)
+    page.goto(scripted.address)
+    answered(page)
+    assert last_answer(page).split()[:20] == [f"w{number}" for number in range(1, 21)]
+    assert page.locator("#chat .under").last.inner_text().startswith("20 tokens")
+
+
+def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(
+    scripted: Server, open_page: Open
+) -> None:
     first = open_page(scripted)
     with_book(first)
     second = open_page(scripted, beside=first)
     ask(second, "A long question")
     writing(second)
-    first.wait_for_selector('#trifold[data-asking="yes"]')
     second.close()
-    first.wait_for_selector('#trifold[data-asking="no"]')
-    until(first, lambda: "stopped" in " ".join(first.locator("#chat .under").all_inner_texts()))
+    writing(first)
+    said = last_answer(first)
+    until(first, lambda: len(last_answer(first)) > len(said) + 20)
+    first.bring_to_front()
+    first.click("#stop")
+    answered(first)
+    assert "stopped" in first.locator("#chat .under").last.inner_text()
 
 
 def test_a_failure_is_a_sentence_with_the_button_that_mends_it(scripted: Server, open_page: Open) -> None:

@@ -226,7 +226,7 @@ class App:
     def asking(
         self, question: str, tokens: int, mode: str, asked: Asked, seconds: float = 120.0, temperature: float = 0.0
     ) -> Generator[Asked]:
-        """Ask, and yield whenever the page would draw. Leaving it early closes the tab."""
+        """Ask, and yield whenever the page would draw."""
         tab = secrets.token_hex(6)
         wanted = {
             "question": question, "mode": mode, "temperature": temperature, "top_p": 1.0, "length": tokens, "tab": tab

@@ -7,8 +7,19 @@ const byId = (id) => document.getElementById(id);
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
 
-// Names this tab: when its live stream ends, so does the answer that it waits for.
-export const TAB = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
+// Names this tab, also after it was loaded again: its answer has gone on meanwhile, and is still its own.
+const TAB = nameOfTab();
+
+function nameOfTab() {
+  const made = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
+  try {
+    const kept = sessionStorage.getItem("trifold-tab") ?? made;
+    sessionStorage.setItem("trifold-tab", kept);
+    return kept;
+  } catch {
+    return made; // without storage a tab that was loaded again is another one
+  }
+}
 
 let asking = false; // whether anybody is
 let mine = false; // whether this tab is

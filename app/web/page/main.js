@@ -1,5 +1,5 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
-import { TAB, bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
+import { bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
 import { bindBooks, showBook, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
@@ -15,7 +15,7 @@ import { bindSearch } from "./search.js";
 const RETRY_MS = 1500;
 const HIDDEN_MS = 2000; // longer than the stream takes to say that the question sent a moment ago is this tab's
 const IN_SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
-const LIVE = `/live?card=${hasCard() ? "yes" : "no"}&tab=${TAB}`; // news come more seldom where drawing them is the engine's time
+const LIVE = `/live?card=${hasCard() ? "yes" : "no"}`; // news come more seldom where drawing them is the engine's time
 
 // Who draws this page: a graphics card, or the processor, which may be the one that the engine computes on.
 function hasCard() {
@@ -78,7 +78,7 @@ function listen() {
 }
 
 // A browser keeps six connections to one server: a tab that nobody sees gives its own back, unless it waits for an answer,
-// which ends with the stream of the tab that asked.
+// which does not go on for long when no page is open.
 let stream = null;
 let hidden = Infinity; // since when
 function resume() {

@@ -209,6 +209,22 @@ def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
     assert len(state.chat.exchanges) == 1
 
 
+def test_all_tokens_of_an_answer_are_counted_however_its_parts_ended(ready: Make) -> None:
+    """Ten words in three parts: one that was stopped, one that broke off, and the end of it."""
+    engine = ScriptedEngine(answer=" ".join(f"w{number}" for number in range(10)), word_seconds=0.05)
+    state = ready(engine)
+    steps = ask(state)
+    wait_for(lambda: next(steps) is not None and "w1" in state.chat.exchanges[0].answer)
+    state.stop_asking()
+    list(steps)
+    engine.failure, engine.fail_after = Failed("The memory ran out.", "Read fewer pages.", "ResourceError"), 3
+    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    engine.failure = None
+    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    whole = state.chat.exchanges[0]
+    assert (whole.answer, len(whole.stages)) == (engine.answer, 10)
+
+
 def test_a_waiting_question_can_be_stopped(make_state: Make, a_file: Path) -> None:
     state = make_state(ScriptedEngine(reading_seconds=None))
     state.open(state.books.copy_in(a_file))

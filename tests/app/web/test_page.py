@@ -342,82 +342,81 @@ def asks(browser: TestClient, path: str = "/asking", **asked: object) -> dict:
     return dict(answer.json())
 
 
-def test_a_tab_that_goes_before_its_answer_has_ended_is_noticed(
-    state: AppState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When its live stream ends, whatever ends it."""
-    left: list[str] = []
-    monkeypatch.setattr(state, "leave", left.append)
+class Tab:
+    """A page's live stream, opened and ended by the test."""
 
-    async def listen_once() -> None:
-        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "query_string": b"tab=tab7"}
-        comings = iter([{"type": "http.request"}, *[{"type": "http.disconnect"}] * 9])
+    def __init__(self, stream: live.Live) -> None:
+        self._gone = asyncio.Event()
+        self._task = asyncio.create_task(self._listen(stream))
+
+    async def leave(self) -> None:
+        self._gone.set()
+        await self._task
+
+    async def _listen(self, stream: live.Live) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "query_string": b""}
 
         async def receive() -> dict:
-            return next(comings)
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
 
         async def send(message: dict) -> None:
             pass
 
-        response = await live.Live(state).route().endpoint(Request(scope, receive))
-        assert left == []
+        response = await stream.route().endpoint(Request(scope, receive))
         await response(scope, receive, send)
 
-    run(listen_once())
-    assert left == ["tab7"]
+
+AWAY = 0.15  # seconds
 
 
-def test_a_tab_that_came_back_has_not_left_when_its_old_stream_ends(
-    state: AppState, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_goes_on_through_a_reload_and_ends_when_nobody_comes_back(
+    browser: TestClient, state: AppState
 ) -> None:
-    left: list[str] = []
-    monkeypatch.setattr(state, "leave", left.append)
-    live_stream = live.Live(state).route().endpoint
+    with_book(state)
+    stream = live.Live(state, away_seconds=AWAY)
 
-    async def listen_twice() -> None:
-        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "query_string": b"tab=tab7"}
-        gone = [asyncio.Event(), asyncio.Event()]
+    async def come_and_go() -> None:
+        first = Tab(stream)
+        await asyncio.sleep(0)
+        answer = await asyncio.to_thread(asks, browser, tab="mine")
+        await first.leave()
+        await asyncio.sleep(AWAY / 3)
+        again, beside = Tab(stream), Tab(stream)
+        await asyncio.sleep(2 * AWAY)
+        await again.leave()
+        await asyncio.sleep(2 * AWAY)
+        assert state.current.asking, "another tab shows it"
+        await beside.leave()
+        await asyncio.sleep(3 * AWAY)
+        assert not state.current.asking
+        assert state.chat is not None
+        assert state.chat.exchanges[-1].answer_id == answer["answer"]
+        assert state.chat.exchanges[-1].stopped is StopReason.CANCELLED
 
-        async def stream(which: int) -> None:
-            async def receive() -> dict:
-                await gone[which].wait()
-                return {"type": "http.disconnect"}
-
-            async def send(message: dict) -> None:
-                pass
-
-            request = Request(scope, receive)
-            await (await live_stream(request))(scope, receive, send)
-
-        first = asyncio.create_task(stream(0))
-        await asyncio.sleep(0.05)
-        second = asyncio.create_task(stream(1))
-        await asyncio.sleep(0.05)
-        gone[0].set()
-        await first
-        assert left == []
-        gone[1].set()
-        await second
-        assert left == ["tab7"]
-
-    run(listen_twice())
+    state.engine.word_seconds, before = 0.5, state.engine.word_seconds  # type: ignore[attr-defined]
+    try:
+        run(come_and_go())
+    finally:
+        state.engine.word_seconds = before  # type: ignore[attr-defined]
 
 
-def test_only_the_tab_that_asks_can_end_its_answer_by_leaving(browser: TestClient, state: AppState) -> None:
+def test_an_answer_that_no_page_asked_for_goes_on_without_one(browser: TestClient, state: AppState) -> None:
+    with_book(state)
+    asks(browser)
+    state.leave()
+    wait_for(lambda: not state.current.asking)
+    assert state.chat is not None
+    assert state.chat.exchanges[-1].stopped is StopReason.END
+
+
+def test_one_question_at_a_time_on_all_tabs(browser: TestClient, state: AppState) -> None:
     with_book(state)
     asks(browser, tab="mine")
     refused = asks(browser, question="And I?", tab="other")
     assert "Another tab" in refused["cause"]
     assert refused["busy"] is True
-    state.leave("other")
-    state.leave("")
-    wait_for(lambda: not state.current.asking)
-    assert state.chat is not None
-    assert state.chat.exchanges[-1].stopped is StopReason.END
-    asks(browser, tab="mine")
-    state.leave("mine")
-    wait_for(lambda: not state.current.asking)
-    assert state.chat.exchanges[-1].stopped is StopReason.CANCELLED
+    state.stop_asking(wait=5.0)
 
 
 def test_a_question_can_take_the_place_of_the_one_that_is_answered(browser: TestClient, state: AppState) -> None:
