@@ -165,7 +165,7 @@ class Books:
         folder = self._folder / sha256
         folder.mkdir(parents=True, exist_ok=True)
         os.replace(partial, folder / file)
-        record = {"sha256": sha256, "name": clean(PurePath(name).name) or "book", "file": file}
+        record = {"sha256": sha256, "name": name_of(name), "file": file}
         write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
         return self._enter(record)
 
@@ -221,6 +221,11 @@ class Books:
         with suppress(OSError):
             return list(self._folder.iterdir())
         return []
+
+
+def name_of(file: str) -> str:
+    """What a book is called after the file that it came in."""
+    return clean(PurePath(file).name) or "book"
 
 
 def _book(row: sqlite3.Row) -> Book:

@@ -209,6 +209,14 @@ class AppState:
             job = self._take_over(stage=Stage.OPENING, book=book)
         start(self, job, lambda: open_book(self, job, book, password))
 
+    def is_open(self, book: Book) -> bool:
+        """Whether it is the open book, all of which has been read or will be."""
+        current = self._current
+        if current.book is None or current.book.sha256 != book.sha256:
+            return False
+        ready = current.stage is Stage.READY and current.document is current.whole
+        return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
+
     def choose(self, first: int, last: int) -> None:
         """Read pages first..last (from 1, both included) of the book that did not fit."""
         whole = self._current.whole
@@ -512,6 +520,8 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
     except ContextTooSmall as error:
         _fail(state, job, error, Stage.CHOOSING, Action.NONE)
     except TrifoldError as error:
+        if isinstance(error, DocumentError):
+            _forget_unreadable(state, job)
         _fail(state, job, error, Stage.FAILED, Action.OTHER_BOOK)
     except Exception:  # the page must say something whatever broke; the log keeps the trace
         logger.exception("opening a book failed")
@@ -523,6 +533,17 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
 
 def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: Action) -> None:
     state.set(job, stage=stage, trouble=Trouble(error.cause, error.remedy), action=action)
+
+
+def _forget_unreadable(state: AppState, job: Job) -> None:
+    """A file that is no book, and never was one, does not stay in the library."""
+    book = state.current.book
+    if not job.cancelled and book is not None:
+        try:
+            if not state.books.get(book.sha256).pages:
+                state.books.forget(book.sha256)
+        except TrifoldError as error:
+            logger.warning("a file that is no book stays in the library: %s", error)
 
 
 def _taken_apart(state: AppState, book: Book, password: str | None) -> Document:

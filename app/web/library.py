@@ -208,6 +208,7 @@ def _found(hit: Found, book: str, chat: str) -> View:
         "chat": hit.chat,
         "message": hit.message,
         "role": hit.role,
+        "of": hit.book,
         "title": chat,
         "book": book,
         "parts": [[_MARKS.sub("", piece), marked] for piece, marked in hit.parts],

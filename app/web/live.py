@@ -263,9 +263,7 @@ class Live:
     away_seconds: after how long without a page nobody is taken to wait for an answer any more.
     """
 
-    def __init__(
-        self, state: AppState, panels: Sequence[Panel] = (), away_seconds: float = AWAY_SECONDS
-    ) -> None:
+    def __init__(self, state: AppState, panels: Sequence[Panel] = (), away_seconds: float = AWAY_SECONDS) -> None:
         self._state = state
         self._panels = tuple(panels)
         self._mapped: tuple[Document | None, View] | None = None

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from app.core import chat_run
 from app.core.atomic_upload import MAX_BYTES
+from app.core.books import Book, name_of
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEBIBYTE, AllowedRoute
@@ -80,7 +81,7 @@ def fraction(asked: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-NAME_HEADER = "x-file-name"
+NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
 
 ALLOWED = (
     AllowedRoute("POST", "/books", limit=MAX_BYTES),
@@ -118,8 +119,9 @@ class BookRoutes:
         }
         return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
 
-    async def receive(self, request: Request) -> None:
-        """The file is the body; its name comes percent-encoded in a header."""
+    async def receive(self, request: Request) -> Response:
+        """The file is the body; its name comes percent-encoded in a header. Another header says "no" if it is to be
+        kept and not opened."""
         from urllib.parse import unquote
 
         name = unquote(request.headers.get(NAME_HEADER, "")) or "book"
@@ -127,7 +129,9 @@ class BookRoutes:
             async for block in request.stream():
                 await run_in_threadpool(incoming.write, block)
             book = await run_in_threadpool(incoming.keep)
-        self._state.open(book)
+        if request.headers.get(OPEN_HEADER) != "no" and not self._state.is_open(book):
+            self._state.open(book)
+        return JSONResponse({"note": _same_file(name_of(name), book)})
 
     async def open(self, request: Request) -> None:
         asked = await body(request)
@@ -148,6 +152,11 @@ class BookRoutes:
 
     async def stop_reading(self, request: Request) -> None:
         self._state.stop_reading()
+
+
+def _same_file(name: str, book: Book) -> str:
+    """What the person is told who brought a file that was here under another name."""
+    return "" if name == book.name else f"“{name}” is the same file as “{book.name}”, which was in your library."
 
 
 class ChatRoutes:

@@ -194,9 +194,7 @@ def test_an_answer_goes_on_while_its_page_is_loaded_again(scripted: Server, open
     assert page.locator("#chat .under").last.inner_text().startswith("20 tokens")
 
 
-def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(
-    scripted: Server, open_page: Open
-) -> None:
+def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(scripted: Server, open_page: Open) -> None:
     first = open_page(scripted)
     with_book(first)
     second = open_page(scripted, beside=first)
@@ -253,6 +251,45 @@ def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
     page.wait_for_selector("#trouble-cause", state="visible")
     assert page.inner_text("#card [role=alert] p") == "This file is no book. Choose a PDF, an EPUB or a text file."
     assert page.inner_text("#trouble-mend") == "Choose another book"
+
+
+def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    slow = '#trifold[data-stage="reading"]'
+    give_text(page, "Book A slow one")
+    page.wait_for_selector(slow)
+    give_text(page, "Book The second", "second.txt")
+    page.wait_for_selector("#confirm[open]")
+    assert page.inner_text("#confirm-question") == "“A slow one” is still being read."
+    page.keyboard.press("Escape")
+    give_text(page, "Book The second", "second.txt")
+    page.get_by_role("button", name="Only add it to the library").click()
+    until(page, lambda: "second.txt" in page.inner_text("#books"))
+    assert page.locator(slow).count() == 1
+    page.locator("#books button.open", has_text="second.txt").click()
+    page.get_by_role("button", name="Open it now").click()
+    page.wait_for_selector('#trifold[data-stage="ready"]')
+    assert page.inner_text("#book-title") == "The second"
+    ask(page, "A long question")
+    writing(page)
+    give_text(page, "Book The third", "third.txt")
+    page.wait_for_selector("#confirm[open]")
+    assert page.inner_text("#confirm-question") == "An answer is being written."
+    page.get_by_role("button", name="Open it now").click()
+    until(page, lambda: page.inner_text("#book-title") == "The third")
+
+
+def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    give_text(page, "LOCKED book once more")
+    page.wait_for_selector("#password", state="visible")
+    give_text(page, "", "nothing.txt")
+    page.wait_for_selector("#trouble-cause", state="visible")
+    assert page.inner_text("#trouble-cause") == "nothing.txt is empty."
+    assert page.inner_text("#password-words") == "This book is locked."
+    page.click("#trouble-close")
+    page.wait_for_selector("#trouble-cause", state="hidden")
+    assert page.locator("#password").is_visible()
 
 
 def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, open_page: Open) -> None:

@@ -1,6 +1,5 @@
 // Asking: the question box, how answers are made, and the actions under questions and answers.
-import { call, post } from "./frame.js";
-import { tell } from "./library.js";
+import { call, post, tell } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
 

@@ -1,5 +1,6 @@
 // Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
-import { post } from "./frame.js";
+import { confirmed } from "./confirm.js";
+import { post, tell } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
 const MOST_BYTES = 200 * 2 ** 20;
@@ -19,6 +20,19 @@ const mouse = matchMedia("(hover: hover)");
 
 let current = { stage: "empty" };
 let local = null; // a trouble of this tab alone: a file that did not arrive
+
+const ON_THE_WAY = ["opening", "waiting", "reading"];
+
+// Whether a book is the open one, and nothing is to be done to have it.
+export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready"].includes(current.stage);
+
+// Whether another book may take the open one's place: "yes"; "no" if what is under way is to go on, "" if nothing was said.
+export function mayOpen(title, no = "Go on") {
+  const asking = byId("trifold").dataset.asking === "yes";
+  if (!asking && !ON_THE_WAY.includes(current.stage)) return "yes";
+  const busy = asking ? "An answer is being written." : `“${current.title}” is still being read.`;
+  return confirmed(busy, `Opening “${title}” now stops that.`, { yes: "Open it now", no });
+}
 
 export function showBook(book) {
   const before = current.stage;
@@ -48,10 +62,10 @@ function draw() {
   byId("hint-words").textContent = HINTS[current.stage] || "";
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
-  root.dataset.trouble = trouble ? "yes" : "no";
+  root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";
   if (trouble) drawTrouble(trouble);
   if (current.choose) drawChoice(current.choose);
-  byId("password-words").textContent = current.stage === "locked" && trouble ? trouble.cause : "";
+  byId("password-words").textContent = current.stage === "locked" && current.trouble ? current.trouble.cause : "";
   if (current.stage !== "locked") byId("password").value = "";
 }
 
@@ -61,7 +75,8 @@ function drawTrouble(trouble) {
   const mend = MENDS[trouble.action];
   byId("trouble-mend").hidden = !mend;
   if (mend) byId("trouble-mend").textContent = mend[0];
-  byId("trouble-mend").onclick = mend ? () => mend[1]().then(fail) : null;
+  byId("trouble-mend").onclick = mend ? () => mend[1]()?.then(fail) : null;
+  byId("trouble-close").hidden = !local;
 }
 
 function drawChoice(choose) {
@@ -74,7 +89,10 @@ function drawChoice(choose) {
 }
 
 function fail(trouble) {
-  if (!trouble) return;
+  if (trouble) setLocal(trouble);
+}
+
+function setLocal(trouble) {
   local = trouble;
   draw();
 }
@@ -85,17 +103,21 @@ export function showSending(part) {
   byId("sending-bar").value = part ?? 0;
 }
 
-function send(file, sending) {
+async function send(file, sending) {
+  setLocal(null);
+  if (!file.size) return fail({ cause: `${file.name} is empty.`, remedy: "Choose another file.", action: "other-book" });
   if (file.size > MOST_BYTES) {
     return fail({ cause: `${file.name} is larger than 200 MB.`, remedy: "Split it, or choose another file.", action: "other-book" });
   }
+  const chosen = await mayOpen(file.name, "Only add it to the library");
+  if (!chosen) return;
   byId("sending-words").textContent = `Taking in ${file.name}…`;
   sending(0);
   const request = new XMLHttpRequest(); // fetch tells nothing about how much has been sent
   request.upload.onprogress = (event) => event.lengthComputable && sending(event.loaded / event.total);
   request.onloadend = () => {
     sending(null);
-    if (request.status === 200) return;
+    if (request.status === 200) return tell({ cause: JSON.parse(request.responseText).note });
     let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
     try {
       trouble = JSON.parse(request.responseText);
@@ -107,6 +129,7 @@ function send(file, sending) {
   request.open("POST", "/books");
   request.setRequestHeader("Content-Type", "application/octet-stream");
   request.setRequestHeader("X-File-Name", encodeURIComponent(file.name));
+  request.setRequestHeader("X-Open", chosen);
   request.send(file);
 }
 
@@ -123,6 +146,7 @@ export function bindBooks(sending) {
     if (event.key === "Enter" || event.key === " ") input.click();
   });
   byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
+  byId("trouble-close").addEventListener("click", () => setLocal(null));
   byId("password-form").addEventListener("submit", (event) => {
     event.preventDefault();
     post("/books/open", { id: current.id, password: byId("password").value }).then(fail);

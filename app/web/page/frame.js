@@ -1,18 +1,30 @@
-// The frame: the model's line, light and dark, and the two panels that are drawers on a narrow screen.
+// The frame: what is sent to the server and what is told of it, the model's line, light and dark, and the two panels that
+// are drawers on a narrow screen.
 
 const byId = (id) => document.getElementById(id);
 
+// What was wrong, in two sentences; null if nothing was.
 export async function post(path, body) {
-  const answer = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) });
-  if (answer.ok) return null;
-  return answer.json().catch(() => ({ cause: "Trifold did not answer as it should.", remedy: "Try it again." }));
+  const told = await call(path, body);
+  return told.cause ? told : null;
 }
 
-// As ``post``, for those who want what comes back: its JSON, an error's two sentences among it.
+// What comes back: its JSON, which is an error's two sentences where something was wrong.
 export async function call(path, body) {
   const failed = { cause: "Trifold did not answer.", remedy: "Is it still running?" };
   const answer = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) }).catch(() => null);
   return answer ? answer.json().catch(() => failed) : failed;
+}
+
+// A sentence that goes away by itself.
+let telling = 0;
+export function tell(trouble) {
+  if (!trouble?.cause) return;
+  const place = byId("toast");
+  place.textContent = [trouble.cause, trouble.remedy].filter(Boolean).join(" ");
+  place.hidden = false;
+  clearTimeout(telling);
+  telling = setTimeout(() => (place.hidden = true), 6000);
 }
 
 export function showModel(model) {

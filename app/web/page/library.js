@@ -1,5 +1,7 @@
 // The library: books with their covers, the chats of the open book, and what can be done with either.
-import { post } from "./frame.js";
+import { isOpen, mayOpen } from "./books.js";
+import { confirmed } from "./confirm.js";
+import { post, tell } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -179,6 +181,11 @@ function save(id, form) {
   link.click();
 }
 
+async function openBook(id, title) {
+  if (isOpen(id)) return;
+  if ((await mayOpen(title)) === "yes") tell(await post("/books/open", { id }));
+}
+
 function rename(id, title) {
   const button = byId("chats").querySelector(`button.open[data-id="${id}"]`);
   if (!button) return;
@@ -207,38 +214,17 @@ function rename(id, title) {
   field.select();
 }
 
+const DELETING = { yes: "Delete", no: "Keep it", danger: true };
+
 async function removeChat(id, title) {
-  if (await confirmed(`Delete the chat “${title}”?`, "All its questions and answers go with it.")) {
-    tell(await post("/chats/delete", { id }));
-  }
+  const chosen = await confirmed(`Delete the chat “${title}”?`, "All its questions and answers go with it.", DELETING);
+  if (chosen === "yes") tell(await post("/chats/delete", { id }));
 }
 
 async function removeBook(id, title) {
-  if (await confirmed(`Delete “${title}”?`, "Its file in Trifold's folder, all chats about it and all that was read go with it.")) {
-    tell(await post("/books/delete", { id }));
-  }
-}
-
-function confirmed(question, consequence) {
-  const dialog = byId("confirm");
-  byId("confirm-question").textContent = question;
-  byId("confirm-words").textContent = consequence;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
-}
-
-// A sentence that goes away by itself.
-let telling = 0;
-export function tell(trouble) {
-  if (!trouble) return;
-  const place = byId("toast");
-  place.textContent = [trouble.cause, trouble.remedy].filter(Boolean).join(" ");
-  place.hidden = false;
-  clearTimeout(telling);
-  telling = setTimeout(() => (place.hidden = true), 6000);
+  const lost = "Its file in Trifold's folder, all chats about it and all that was read go with it.";
+  const chosen = await confirmed(`Delete “${title}”?`, lost, DELETING);
+  if (chosen === "yes") tell(await post("/books/delete", { id }));
 }
 
 // Another tab of this page says so; hidden tabs answer too.
@@ -265,16 +251,14 @@ export function bindLibrary() {
   });
   for (const list of [byId("books"), byId("library")]) {
     list.addEventListener("click", (event) => {
-      const id = event.target.closest("button.open")?.dataset.id;
-      const ready = byId("trifold").dataset.stage === "ready";
-      if (id && !(id === open && ready)) post("/books/open", { id }).then(tell);
+      const button = event.target.closest("button.open");
+      if (button) openBook(button.dataset.id, button.querySelector(".title").textContent);
     });
   }
   byId("menu").addEventListener("keydown", moveInMenu);
   document.addEventListener("pointerdown", (event) => {
     if (menuOf && !event.target.closest("#menu, button.more")) closeMenu();
   });
-  byId("confirm").addEventListener("click", (event) => event.target === byId("confirm") && byId("confirm").close());
   greetTabs();
 }
 

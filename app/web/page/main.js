@@ -2,6 +2,7 @@
 import { bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
 import { bindBooks, showBook, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
+import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindInk, showInk } from "./ink.js";
@@ -100,6 +101,7 @@ bindFrame();
 bindBooks(showSending);
 bindChat();
 bindAsking();
+bindConfirm();
 bindLibrary();
 bindSearch();
 bindInk();

@@ -1,6 +1,6 @@
 // Search in all chats about all books: Ctrl+K, a few words, Enter.
-import { call } from "./frame.js";
-import { tell } from "./library.js";
+import { isOpen, mayOpen } from "./books.js";
+import { call, tell } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
 const WAIT_MS = 140;
@@ -48,6 +48,7 @@ function entry(hit) {
 
 async function show(hit) {
   byId("search").close();
+  if (!isOpen(hit.of) && (await mayOpen(hit.book)) !== "yes") return;
   const told = await call("/chats/open", { id: hit.chat, message: hit.message });
   if (told.cause) return tell(told);
   scrollTo(told.position, hit.role, 40);

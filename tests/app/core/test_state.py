@@ -96,6 +96,26 @@ def test_a_file_that_is_no_book_is_a_sentence(make_state: Make, a_file: Path) ->
     assert state.current.action is Action.OTHER_BOOK
 
 
+@pytest.mark.parametrize("was_read", [False, True])
+def test_only_a_file_that_never_was_a_book_leaves_the_library(make_state: Make, a_file: Path, was_read: bool) -> None:
+    def reader(path: Path, password: str | None = None) -> object:
+        if refuses:
+            raise DocumentError("This is no book.", "Choose another.")
+        return book()
+
+    refuses = not was_read
+    state = make_state(reader=reader)
+    shelved = state.books.copy_in(a_file)
+    if was_read:
+        state.open(shelved)
+        wait_for(at(state, Stage.READY))
+        refuses = True
+    state.open(shelved)
+    wait_for(at(state, Stage.FAILED))
+    assert state.current.trouble.cause == "This is no book."
+    assert len(state.books.all()) == was_read
+
+
 def test_a_refused_file_is_called_by_the_name_it_came_with(make_state: Make, tmp_path: Path) -> None:
     def reader(path: Path, password: str | None = None) -> object:
         assert path.name == "book.pdf", "it is kept under a name of ours"

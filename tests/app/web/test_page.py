@@ -133,6 +133,23 @@ def test_a_book_comes_in_by_its_bytes(browser: TestClient, state: AppState) -> N
     assert state.current.book.title == "The Lamplighters of Orre"
 
 
+def test_a_file_can_be_kept_without_being_opened_and_is_known_again(browser: TestClient, state: AppState) -> None:
+    def give(name: str, **headers: str) -> str:
+        answer = browser.post("/books", content=b"Two of them.", headers={"x-file-name": name, **headers})
+        assert answer.status_code == 200
+        return str(answer.json()["note"])
+
+    open_before = state.current.book
+    assert give("one.txt", **{"x-open": "no"}) == ""
+    assert state.current.book is open_before
+    assert "one.txt" in [book.name for book in state.books.all()]
+    assert give("two.txt") == "“two.txt” is the same file as “one.txt”, which was in your library."
+    wait_for(ready_with(state, "one.txt"))
+    job = state._job
+    assert give("one.txt") == ""
+    assert state._job is job, "it is open already"
+
+
 def test_the_sample_is_one_press_away(browser: TestClient, state: AppState) -> None:
     assert browser.post("/books/sample", json={}).status_code == 200
     wait_for(ready_with(state, "the-lamplighters-of-orre.pdf"))

@@ -1,0 +1,23 @@
+// A question before something is lost.
+
+const byId = (id) => document.getElementById(id);
+
+// What was chosen: "yes", "no", or "" if the dialog was left otherwise.
+export function confirmed(question, consequence, { yes, no, danger = false }) {
+  const dialog = byId("confirm");
+  byId("confirm-question").textContent = question;
+  byId("confirm-words").textContent = consequence;
+  byId("confirm-no").textContent = no;
+  byId("confirm-yes").textContent = yes;
+  byId("confirm-yes").classList.toggle("danger", danger);
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
+  });
+}
+
+export function bindConfirm() {
+  const dialog = byId("confirm");
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+}
