@@ -1,8 +1,9 @@
 """One SQLite file with one writer; when it cannot be used, the same tables in memory, said so.
 
-Owns the connection, the tables and their versions, and the way out when the disk is full, the folder is read-only or
-the file is damaged: what was readable is carried over into memory, everything goes on there, and as soon as the file
-can be written again all of it is written back.
+Owns the connection, the tables and their versions, and the way out when the disk is full or the folder is read-only:
+what was readable is carried over into memory, everything goes on there, and as soon as the file can be written again
+all of it is written back. A damaged file is set aside, and what can be read of it (``app.core.salvage``) goes into a
+new one.
 
 Columns whose values are JSON: ``figures``, ``trouble``, ``notes`` and ``stages`` of an answer. ``stopped`` of an
 answer is NULL while it is being written, else how it ended: a value of ``engine.events.StopReason``, or "interrupted"
@@ -15,15 +16,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from app.core import salvage
 from engine.events import Figures
 
 logger = logging.getLogger(__name__)
@@ -111,6 +114,7 @@ class Database:
         self._path = path
         self._lock = threading.RLock()
         self._trouble = ""
+        self._notice = ""
         self._tried = 0.0
         self._changes = 0
         self._connection = self._open()
@@ -119,6 +123,11 @@ class Database:
     def trouble(self) -> str:
         """Why nothing is written to the file at present, in a sentence; empty when all is well."""
         return self._trouble
+
+    @property
+    def notice(self) -> str:
+        """What happened to the file that a person should know, in sentences, though all is well now."""
+        return self._notice
 
     @property
     def changes(self) -> int:
@@ -134,7 +143,7 @@ class Database:
             try:
                 return work(self._connection)
             except sqlite3.DatabaseError as error:
-                if not self._leave_file(error):
+                if not (self._repair(error) or self._leave_file(error)):
                     raise
                 return work(self._connection)
 
@@ -153,7 +162,7 @@ class Database:
             except sqlite3.IntegrityError:
                 raise
             except sqlite3.DatabaseError as error:
-                if not self._leave_file(error):
+                if not (self._repair(error) or self._leave_file(error)):
                     raise
                 return self._transaction(work)
 
@@ -189,19 +198,57 @@ class Database:
         if self._path is None:
             return _in_memory()
         try:
+            self._notice = _EMPTY.format(name=self._path.name) if _is_empty(self._path) else ""
             return _open_file(self._path)
         except _Newer:
             self._say("The library was written by a newer Trifold; this one leaves it alone.")
         except sqlite3.DatabaseError as error:
-            if _is_damaged(error) and (kept := _set_aside(self._path)):
-                with suppress(sqlite3.Error, OSError):
-                    connection = _open_file(self._path)
-                    logger.error("the library was damaged; it is kept as %s", kept.name)
-                    return connection
+            if _is_damaged(error):
+                return self._rebuilt(self._path)
             self._cannot_write(error)
         except OSError as error:
             self._cannot_write(error)
         return _carried_over(self._path)
+
+    def _repair(self, error: sqlite3.Error) -> bool:
+        """Whether the file was damaged: what can be read of it is in its place now, or in memory."""
+        if self._path is None or self._trouble or not _is_damaged(error):
+            return False
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        self._connection = self._rebuilt(self._path)
+        self._changes += 1
+        return True
+
+    def _rebuilt(self, path: Path) -> sqlite3.Connection:
+        """Set a damaged file aside and put what can be read of it into a new one; into memory if that fails."""
+        found = salvage.Salvage()
+        fresh = path.with_name(path.name + ".new")
+        try:
+            found = salvage.read(path, _table_columns())
+            for suffix in ("", *_BESIDE):
+                fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
+            connection = _open_file(fresh)
+            try:
+                salvage.restore(found, connection)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+            kept = _set_aside(path)
+            os.replace(fresh, path)
+            connection = _open_file(path)
+        except (sqlite3.Error, OSError) as error:
+            logger.error("the library is damaged, and no new one can be made: %s", error)
+            self._say(f"The library {path.name} is damaged, and cannot be mended ({_reason(error)}).")
+            memory = _in_memory()
+            with suppress(sqlite3.Error):
+                salvage.restore(found, memory)
+            return memory
+        chats, messages = found.counts
+        again = f"{chats} chats with {messages} questions and answers" if messages else "none of its chats"
+        self._notice = f"The library was damaged: {again} could be read. The damaged file is kept as {kept.name}."
+        logger.error("%s", self._notice)
+        return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
         """Whether there was a file to leave: everything goes on in memory from here."""
@@ -244,16 +291,29 @@ class _Newer(Exception):
     """The file has tables of a later version."""
 
 
+_BESIDE = ("-wal", "-shm")
+_EMPTY = "The library {name} was empty; chats that were in it are lost. Books are found again in their folder."
+
+
 def _open_file(path: Path) -> sqlite3.Connection:
+    """Raises:
+    sqlite3.DatabaseError: it is damaged (``_is_damaged``) or cannot be used.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
+        raise sqlite3.DatabaseError("malformed: there is only its log")  # which SQLite would throw away
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, _PRIVATE))
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         _prepare(connection)
+        _check(connection)
         connection.execute("BEGIN IMMEDIATE")  # a file that can only be read is found out now, not at the first answer
         connection.execute("ROLLBACK")
+    except UnicodeDecodeError as error:  # SQLite wants to name what is damaged, and cannot
+        connection.close()
+        raise sqlite3.DatabaseError(f"malformed: {error}") from error
     except BaseException:
         connection.close()
         raise
@@ -269,7 +329,13 @@ def _in_memory() -> sqlite3.Connection:
 def _connect(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     return connection
+
+
+def _text(stored: bytes) -> str:
+    """A letter that was damaged must not hide the chat around it."""
+    return stored.decode("utf-8", "replace")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
@@ -300,21 +366,52 @@ def _carried_over(path: Path) -> sqlite3.Connection:
     return memory
 
 
+def _check(connection: sqlite3.Connection) -> None:
+    """Raises:
+    sqlite3.DatabaseError: a page is damaged. Otherwise a book could fail that is opened once a year.
+    """
+    said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if said != "ok":
+        raise sqlite3.DatabaseError(f"malformed: {said}")
+
+
 def _is_damaged(error: sqlite3.Error) -> bool:
     said = str(error)
-    return "not a database" in said or "malformed" in said
+    return any(words in said for words in ("not a database", "malformed", "vtable constructor failed"))
 
 
-def _set_aside(path: Path) -> Path | None:
-    """Keep a damaged file under another name; None if it cannot be moved."""
-    kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and not _size(path)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 if there is none."""
     try:
-        os.replace(path, kept)
+        return path.stat().st_size
     except OSError:
-        return None
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return 0
+
+
+def _set_aside(path: Path) -> Path:
+    """Keep a damaged file and its log under another name; the file itself stays until it is replaced.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    shutil.copyfile(path, kept)
+    log, shared = (path.with_name(path.name + suffix) for suffix in _BESIDE)
+    if log.is_file():
+        os.replace(log, kept.with_name(kept.name + _BESIDE[0]))  # beside a new file it would be taken for its own
+    shared.unlink(missing_ok=True)
     return kept
+
+
+def _table_columns() -> dict[str, tuple[str, ...]]:
+    """The columns of every table of ours, in the order of its rows."""
+    with closing(_in_memory()) as memory:
+        tables = ("books", "chats", "messages", "desk")
+        return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
 
 
 def _reason(error: Exception) -> str:

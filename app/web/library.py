@@ -79,8 +79,9 @@ class Library:
     # What the page shows -------------------------------------------------------------------------------------
 
     def view(self) -> View:
-        self._state.chats.database.mend()
-        return {**self._lists(), "suggestions": self.suggestions(), "storage": self._state.chats.database.trouble}
+        database = self._state.chats.database
+        database.mend()
+        return {**self._lists(), "suggestions": self.suggestions(), "storage": database.trouble or database.notice}
 
     def _lists(self) -> View:
         state, now = self._state, time.time()

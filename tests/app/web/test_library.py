@@ -308,6 +308,16 @@ def test_a_full_disk_is_on_the_page(state: AppState) -> None:
     assert state.chat.exchanges[0].answer == "Maren."
 
 
+def test_a_library_that_was_damaged_is_on_the_page_with_its_name(data: Path) -> None:
+    file = data / "library.db"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"this is no database at all" * 100)
+    state = make_state(data)
+    kept = next(data.glob("library.db.damaged-*"))
+    assert kept.name in Library(state, Sample(Path("nowhere"))).view()["storage"]
+    state.close()
+
+
 def test_suggestions_come_with_the_pages(data: Path) -> None:
     outline_free: Document = book()
     state = make_state(data)

@@ -1,0 +1,306 @@
+"""What can still be read of a damaged library, page by page, without SQLite, which stops at the first broken one.
+
+Owns reading rows out of the pages of the file and of the log beside it, and putting them into new tables. A row says by
+its columns which table it is of, so it is found even where the page that led to it is destroyed. Pages that were freed
+are left out: what was deleted stays deleted.
+
+Source: the database file format and the WAL format of SQLite (https://www.sqlite.org/fileformat2.html).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Record = list[Any]
+Rows = dict[Any, dict[str, Any]]
+
+LOST_QUESTION = "(This question was lost.)"
+_UNKNOWN_BOOK = "0" * 64
+
+_USUAL_PAGE = 4096  # bytes: what SQLite takes when nobody asks for another size
+_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
+_FILE_HEADER = 100  # bytes at the beginning of the first page
+_LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
+_LEAF_HEADER = 8
+_LOG_HEADER, _FRAME_HEADER = 32, 24
+_LONGEST_VARINT = 9
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of a serial type
+_FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
+_HASH_LENGTH = 64
+_MOST_SEARCHED = 64  # pages whose every byte is looked at: about a second
+
+
+@dataclass(frozen=True)
+class Salvage:
+    """Rows by their keys, by column name. ``chats`` and ``messages`` count what was put back."""
+
+    books: Rows = field(default_factory=dict)
+    chats: Rows = field(default_factory=dict)
+    messages: Rows = field(default_factory=dict)
+    desk: Rows = field(default_factory=dict)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Chats in which something was said, and messages."""
+        return len({row["chat"] for row in self.messages.values()}), len(self.messages)
+
+
+def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
+    """Every row of the tables that can be read.
+
+    Args:
+        file: the library; its log may lie beside it.
+        columns: of every table, in the order of its rows.
+
+    Raises:
+        OSError: the file cannot be read at all.
+    """
+    log = file.with_name(file.name + "-wal")
+    pages = _Pages(file.read_bytes(), log.read_bytes() if log.is_file() else b"")
+    found = Salvage()
+    for rowid, record in pages.records():
+        for table, fits in _FITS.items():
+            if len(record) == len(columns[table]) and fits(record):
+                row = dict(zip(columns[table], record, strict=True))
+                key = rowid if table == "messages" else record[0]
+                getattr(found, table).setdefault(key, row | {"id": rowid} if table == "messages" else row)
+    return found
+
+
+_FITS: dict[str, Callable[[Record], bool]] = {
+    "books": lambda row: _is_hash(row[0]) and isinstance(row[1], str),
+    "chats": lambda row: isinstance(row[0], str) and _is_hash(row[1]),
+    "messages": lambda row: row[0] is None and isinstance(row[1], str) and row[3] in ("question", "answer"),
+    "desk": lambda row: isinstance(row[0], str) and isinstance(row[1], str),
+}
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and len(value) == _HASH_LENGTH
+
+
+def restore(found: Salvage, connection: sqlite3.Connection) -> None:
+    """Put the rows into empty tables, in one transaction; indexes grow with them.
+
+    Where the row of a chat or a question is lost, one takes its place, so that nothing that was said hangs in the air.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    for table in ("books", "desk"):
+        for row in getattr(found, table).values():
+            _insert(connection, table, row)
+    last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
+    for _, row in sorted(found.messages.items()):
+        with suppress(sqlite3.IntegrityError):  # one row that makes no sense must not cost the others
+            _put_back(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
+    connection.execute("COMMIT")
+
+
+def _put_back(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
+    """A message, and what it hangs on. ``book``: what its chat is about, if that is not known."""
+    id, parent, now = row["chat"], row["parent"], row["written"] or 0.0
+    chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
+    _insert(connection, "books", {"sha256": chat["book"]})
+    _insert(connection, "chats", chat)
+    row = {**row, "written": now}
+    if parent is not None and not _is_there(connection, parent):
+        if row["role"] == "answer":
+            question = {"id": parent, "chat": id, "role": "question", "text": LOST_QUESTION, "written": now}
+            _insert(connection, "messages", question)
+        else:
+            row["parent"] = None
+    _insert(connection, "messages", row)
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    """Unless it is there. What was lost of a row is what the table says when nothing is said."""
+    known = _known(row)
+    marks = ", ".join("?" * len(known))
+    query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
+    connection.execute(query, tuple(known.values()))
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _is_there(connection: sqlite3.Connection, message: int) -> bool:
+    return connection.execute("SELECT 1 FROM messages WHERE id = ?", (message,)).fetchone() is not None
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+class _Pages:
+    """The newest version of every page, numbered from 1.
+
+    Args:
+        file: the bytes of the library.
+        log: those of the log beside it, whose committed pages replace the library's.
+    """
+
+    def __init__(self, file: bytes, log: bytes) -> None:
+        self.size = _page_size(file, log)
+        self._pages = {
+            at // self.size + 1: file[at : at + self.size] for at in range(0, len(file) - self.size + 1, self.size)
+        }
+        self._pages.update(_committed(log, self.size))
+        first = self._pages.get(1, bytes(self.size))
+        self._usable = self.size - first[20]
+        self._overflow: set[int] = set()
+        self._free = self._freed(_number(first, 32))
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """(row id, columns) of every row; those of pages whose heads are destroyed come last."""
+        broken = []
+        for number, page in self._pages.items():
+            start = _FILE_HEADER if number == 1 else 0
+            if number in self._free or page[start] in _NODES:
+                continue
+            if page[start] == _LEAF:
+                yield from self._rows(page, start)
+            else:
+                broken.append(number)
+        for number in [number for number in broken if number not in self._overflow][:_MOST_SEARCHED]:
+            yield from self._searched(self._pages[number])
+
+    def _rows(self, page: bytes, start: int) -> Iterator[tuple[int, Record]]:
+        count = int.from_bytes(page[start + 3 : start + 5], "big")
+        for cell in range(min(count, self.size // 2)):
+            at = start + _LEAF_HEADER + 2 * cell
+            with suppress(IndexError, ValueError, struct.error):
+                yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
+
+    def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
+        """Rows that begin anywhere on a page that no longer says where they do."""
+        for at in range(len(page)):
+            with suppress(IndexError, ValueError, struct.error):
+                yield self._row(page, at)
+
+    def _row(self, page: bytes, at: int) -> tuple[int, Record]:
+        length, at = _varint(page, at)
+        rowid, at = _varint(page, at)
+        if not 0 < page[at] <= length <= self.size * len(self._pages):
+            raise ValueError("no row")
+        local = self._local(length)
+        payload = page[at : at + local]
+        if local < length:
+            payload += self._rest(_number(page, at + local), length - local)
+        return rowid, _columns(payload, length)
+
+    def _local(self, length: int) -> int:
+        """Bytes of a row of this length that lie on its own page."""
+        most = self._usable - 35
+        if length <= most:
+            return length
+        least = (self._usable - 12) * 32 // 255 - 23
+        fitting = least + (length - least) % (self._usable - 4)
+        return fitting if fitting <= most else least
+
+    def _rest(self, number: int, length: int) -> bytes:
+        """What lies on the pages that follow, as far as they are there."""
+        parts, seen = [], set[int]()
+        while length > 0 and number in self._pages and number not in seen:
+            seen.add(number)
+            page = self._pages[number]
+            parts.append(page[4 : min(self._usable, 4 + length)])
+            length -= len(parts[-1])
+            number = _number(page, 0)
+        self._overflow |= seen
+        return b"".join(parts)
+
+    def _freed(self, trunk: int) -> set[int]:
+        freed: set[int] = set()
+        while trunk in self._pages and trunk not in freed:
+            freed.add(trunk)
+            page = self._pages[trunk]
+            leaves = min(_number(page, 4), self._usable // 4 - 2)
+            freed.update(_number(page, 8 + 4 * leaf) for leaf in range(leaves))
+            trunk = _number(page, 0)
+        return freed
+
+
+def _page_size(file: bytes, log: bytes) -> int:
+    said = int.from_bytes(file[16:18], "big")
+    for size in (1 << 16 if said == 1 else said, _number(log, 8)):
+        if size in _PAGE_SIZES:
+            return size
+    return _USUAL_PAGE
+
+
+def _committed(log: bytes, size: int) -> dict[int, bytes]:
+    """Pages in the log, up to the last transaction that ended; what follows is of an earlier round of the log."""
+    pages: dict[int, bytes] = {}
+    pending: dict[int, bytes] = {}
+    for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
+        if log[at + 8 : at + 16] != log[16:24]:
+            break
+        pending[_number(log, at)] = log[at + _FRAME_HEADER : at + _FRAME_HEADER + size]
+        if _number(log, at + 4):
+            pages.update(pending)
+            pending = {}
+    return pages
+
+
+def _number(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of one to nine bytes, and where it ends."""
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = data[at + index]
+        if index == _LONGEST_VARINT - 1:
+            value = value << 8 | byte
+            break
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            break
+    return value - (1 << 64) if value >= 1 << 63 else value, at + index + 1
+
+
+def _columns(payload: bytes, length: int) -> Record:
+    """The columns of a row; of one that is cut off, what there is.
+
+    Raises:
+        ValueError: this is no row.
+        IndexError: the same.
+    """
+    end, at = _varint(payload, 0)
+    if not 0 < end <= length:
+        raise ValueError("no row")
+    kinds = []
+    while at < end:
+        kind, at = _varint(payload, at)
+        kinds.append(kind)
+    if at != end or end + sum(map(_width, kinds)) != length:
+        raise ValueError("no row")
+    values: Record = []
+    for kind in kinds:
+        values.append(_value(kind, payload[at : at + _width(kind)]))
+        at += _width(kind)
+    return values
+
+
+def _width(kind: int) -> int:
+    if kind >= _FIRST_BLOB:
+        return (kind - _FIRST_BLOB) // 2
+    return 8 if kind == _FLOAT else _INTEGERS.get(kind, 0)
+
+
+def _value(kind: int, data: bytes) -> Any:
+    if kind in _INTEGERS:
+        return int.from_bytes(data, "big", signed=True) if len(data) == _width(kind) else None
+    if kind == _FLOAT:
+        return struct.unpack(">d", data)[0] if len(data) == 8 else None
+    if kind in (_ZERO, _ONE):
+        return kind - _ZERO
+    if kind < _FIRST_BLOB:
+        return None
+    return bytes(data) if kind % 2 == 0 else data.decode("utf-8", "replace")
