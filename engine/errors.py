@@ -13,6 +13,7 @@
         VocabularyMismatch  draft and target do not share a vocabulary
       ResourceError         this machine cannot do it: memory, disk, port
       SnapshotRefused       a saved reading of a book cannot be used; the book is read again
+        SnapshotUnreadable  it could not be opened this time; it may be whole
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
         Closed              the engine thread has been shut down
@@ -95,6 +96,10 @@ class ResourceError(TrifoldError):
 
 class SnapshotRefused(TrifoldError):
     """A saved reading of a book cannot be used; the book is read again."""
+
+
+class SnapshotUnreadable(SnapshotRefused):
+    """A saved reading could not be opened this time, for want of memory say; nothing speaks against what it holds."""
 
 
 class EngineError(TrifoldError):

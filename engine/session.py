@@ -48,7 +48,7 @@ from engine.prompt import ChatFormat
 from engine.tokenizer import BookTokenizer, BookTokens
 
 # How long closing waits for a book to be kept on disk.
-_SAVING_PATIENCE_S = 25.0
+_SAVING_PATIENCE_S = 20.0
 
 
 _Result = TypeVar("_Result")
@@ -192,7 +192,7 @@ class Session:
         return self.persistence.restored
 
     def close(self) -> None:
-        """Wait a while for the book to be kept, then forget it."""
+        """Wait a while for the book to be kept, then forget it. What of it is on disk by then stays."""
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from engine.errors import SnapshotRefused
+from engine.errors import SnapshotRefused, SnapshotUnreadable
 
 FORMAT = 1
 MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
@@ -29,7 +29,7 @@ BOOK_DIGITS = 32
 
 _IDENTITY_DIGITS = 16
 # Errors of others from reading a manifest.
-_UNUSABLE = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
+_UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ def read_manifest(folder: Path) -> Snapshot:
     """Read and check the manifest of a reading.
 
     Raises:
-        SnapshotRefused: it is missing, unreadable, or contradicts itself or the files beside it.
+        SnapshotRefused: it is missing, no manifest, or contradicts itself or the files beside it.
+        SnapshotUnreadable: it could not be opened.
     """
     try:
         manifest = _load(folder / MANIFEST)
@@ -145,6 +146,8 @@ def read_manifest(folder: Path) -> Snapshot:
         return Snapshot(folder, identity, shards[-1].stop, _typed(manifest["prefix"], "str"), shards)
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved reading has no usable header ({type(error).__name__}).") from error
+    except OSError as error:
+        raise unreadable(error) from error
 
 
 def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
@@ -166,6 +169,13 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
         return SavedTurn(folder, len(before), tuple(ids), shards)
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved turn has no usable header ({type(error).__name__}).") from error
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def unreadable(error: OSError) -> SnapshotUnreadable:
+    """The error of a saved reading that the system does not give."""
+    return SnapshotUnreadable(f"The saved reading cannot be opened ({error.strerror or type(error).__name__}).")
 
 
 def _load(path: Path) -> dict[str, Any]:

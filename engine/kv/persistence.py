@@ -25,7 +25,7 @@ import torch
 from engine.config import EngineConfig, bytes_of
 from engine.conversation import Conversation, Turn
 from engine.document import Document
-from engine.errors import SnapshotRefused
+from engine.errors import SnapshotRefused, SnapshotUnreadable
 from engine.kv.full import FullCache
 from engine.kv.manifest import Identity, Snapshot, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, Writer, restore
@@ -84,21 +84,30 @@ class KvPersistence:
                 self.restored = Restored(usable)
                 yield usable
         except SnapshotRefused as error:
-            with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
-                self._store.discard(identity)
+            if _is_damaged(error):
+                with suppress(OSError):  # a folder that cannot be written to keeps it, and it is refused again
+                    self._store.discard(identity)
             self.restored = Restored(refused=error.cause)
 
     def save(self, document: Document, ids: Sequence[int], tokens: int) -> None:
-        """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them."""
+        """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
+
+        One that could not be opened is replaced, by no fewer tokens: it may never open again.
+        """
         self.cancel()
         if self._store is None or tokens == 0 or not document.sha256:  # a text without a file is nobody's to delete
             return
         identity = self._identity(document, ids)
         known: Snapshot | None = None
-        with suppress(SnapshotRefused):
+        try:
             known = self._store.find(identity, ids)
+        except SnapshotRefused as error:
+            if not _is_damaged(error) and tokens < len(ids):
+                return
         if known is None or known.tokens < tokens:
             self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens, known)
+        elif self.restored.refused and known.tokens == tokens:
+            self._book_writer = SnapshotWriter(self._store, identity, self._full, ids, tokens)
 
     def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Append the saved turns of a chat to those in the cache, and tell the conversation.
@@ -124,8 +133,9 @@ class KvPersistence:
                 for _ in restore(found, self._full):
                     pass
             except SnapshotRefused as error:
-                with suppress(OSError):
-                    store.forget(talk.tokens[:start], turn.question, turn.answer)
+                if _is_damaged(error):
+                    with suppress(OSError):
+                        store.forget(talk.tokens[:start], turn.question, turn.answer)
                 return Restored(restored, error.cause)
             talk.recall(turn, found.ids)
             restored += len(found.ids) - 1
@@ -190,6 +200,11 @@ class KvPersistence:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
         )
+
+
+def _is_damaged(error: SnapshotRefused) -> bool:
+    """Whether what was refused can never be used: only that is deleted."""
+    return not isinstance(error, SnapshotUnreadable)
 
 
 def model_fingerprint(decoder: Decoder) -> str:

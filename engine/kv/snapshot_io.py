@@ -23,9 +23,9 @@ import safetensors
 import safetensors.torch
 import torch
 
-from engine.errors import ResourceError, SnapshotRefused, TrifoldError
+from engine.errors import ResourceError, SnapshotRefused, SnapshotUnreadable, TrifoldError
 from engine.kv.full import FullCache, retry_with_spill
-from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, write_synced
+from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, unreadable, write_synced
 from engine.kv.snapshots import SnapshotStore, TurnStore
 
 # Approximate bytes of a shard: small enough to be copied and stopped quickly, large enough to be read fast.
@@ -59,7 +59,7 @@ class Writer:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Stop and leave nothing behind that is not whole; returns when the cache is no longer looked at."""
+        """Stop; what is written and whole stays. Returns when the cache is no longer looked at."""
         self._cancelled.set()
         self._thread.join()
 
@@ -110,7 +110,7 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the first ``tokens`` tokens of a cache: a reading of a book.
+    """Writes the first ``tokens`` tokens of a cache: a reading of a book. Cancelled, it keeps the shards that it has.
 
     Args:
         store: where to.
@@ -139,10 +139,21 @@ class SnapshotWriter(Writer):
         try:
             shards = self._take_over(partial)
             shards += self._write_shards(partial, shards[-1].stop if shards else 0, self.stop)
-            if not self._cancelled.is_set():
+            if not self._cancelled.is_set() or self._are_more(shards):
                 self._store.commit(partial, self._identity, self._ids, shards)
         finally:
             self._store.abandon(partial)
+
+    def _are_more(self, shards: Sequence[Shard]) -> bool:
+        """Whether shards hold more than what is kept already."""
+        kept = None
+        try:
+            kept = self._store.find(self._identity, self._ids)
+        except SnapshotUnreadable:
+            return False
+        except SnapshotRefused:
+            pass
+        return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
         """Link what an earlier snapshot of the same book already holds; nothing where links cannot be made."""
@@ -210,12 +221,13 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
 
     Raises:
         SnapshotRefused: a shard is damaged, cut short or of another shape. After any error the cache is as it was.
+        SnapshotUnreadable: a shard could not be opened, or the window is too small.
         ResourceError: memory ran out.
     """
     if full.length != snapshot.start:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     if snapshot.tokens > full.limit:
-        raise SnapshotRefused("The saved reading is longer than the window.")
+        raise SnapshotUnreadable("The saved reading is longer than the window.")
     shards = deque(snapshot.shards)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
         checks: deque[Future[bool]] = deque()
@@ -232,9 +244,11 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
                 yield full.length
         except Exception as error:
             full.crop(snapshot.start)
-            if not isinstance(error, OSError | safetensors.SafetensorError):
-                raise
-            raise SnapshotRefused(f"The saved reading cannot be opened ({type(error).__name__}).") from error
+            if isinstance(error, OSError):
+                raise unreadable(error) from error
+            if isinstance(error, safetensors.SafetensorError):
+                raise SnapshotRefused(f"The saved reading is no safetensors file: {shard.file}.") from error
+            raise
         finally:
             for check in checks:
                 check.cancel()
@@ -251,7 +265,11 @@ def _is_whole(path: Path, shard: Shard) -> bool:
 def _append(path: Path, shard: Shard, full: FullCache) -> None:
     shape, count = full.shape, shard.stop - shard.start
     expected = [shape.kv_heads, count, shape.storage_dim]
-    with torch.inference_mode(), safetensors.safe_open(path, framework="pt") as file:
+    try:
+        opened = safetensors.safe_open(path, framework="pt")
+    except RuntimeError as error:  # torch maps the file, and says so when the system refuses
+        raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
+    with torch.inference_mode(), opened as file:
         names = {f"{part}.{layer}" for layer in range(shape.layers) for part in ("keys", "values")}
         if set(file.keys()) != names or any(file.get_slice(name).get_shape() != expected for name in names):
             raise SnapshotRefused(f"The saved reading is of a model of another shape: {shard.file}.")

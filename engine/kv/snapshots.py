@@ -5,7 +5,8 @@ its bytes takes.
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
 A reading is written under a temporary name, synced and renamed, so it is there whole or not at all; so is a turn, and
-writing a turn never touches the reading. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
+writing a turn never touches the reading. A shorter reading of the same steps aside first, and comes back where a longer
+one has not arrived. ``SnapshotStore`` owns names, the cap on disk (least recently used goes first)
 and deletion. ``TurnStore`` finds a turn by the very tokens before it and by its words, so the branches of a chat lie
 side by side, each behind its own past. Turns are deleted with their chat and with the book; a turn that is still to be
 written then finds no place any more. The contents of shards are the matter of ``engine.kv.snapshot_io``.
@@ -48,7 +49,7 @@ CHATS = ".chats"
 
 # Disk that is always left free for everything else.
 _SPARE_BYTES = 2_000_000_000
-_PARTIAL, _STALE = ".partial-", ".stale-"
+_PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
 # Digits of a hash that name the folder of a chat and that of a turn.
 _CHAT_DIGITS, _TURN_DIGITS = 32, 32
 
@@ -70,6 +71,7 @@ class SnapshotStore:
             SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
         """
         folder = self.folder / identity.folder
+        self._put_back(folder)
         if not folder.is_dir():
             return None
         snapshot = read_manifest(folder)
@@ -97,9 +99,14 @@ class SnapshotStore:
         write_manifest(partial, identity, ids, shards)
         sync_folder(partial)
         folder = self.folder / identity.folder
-        self.remove(folder)
-        os.rename(partial, folder)
-        sync_folder(self.folder)
+        self._put_back(folder)
+        with suppress(FileNotFoundError):
+            os.rename(folder, _aside(folder))
+        try:
+            os.rename(partial, folder)
+            sync_folder(self.folder)
+        finally:
+            self._put_back(folder)
 
     def abandon(self, partial: Path) -> None:
         """Delete a snapshot that was begun."""
@@ -111,9 +118,9 @@ class SnapshotStore:
 
     def forget(self, book: str) -> None:
         """Delete everything saved of a book, by the SHA-256 of its file; what is being written of it too."""
-        name = book[:BOOK_DIGITS]
-        for entry in _folders(self.folder):
-            if entry.name.removeprefix(_PARTIAL).startswith(name):
+        # Looked at again: what is being written may get its name meanwhile.
+        while found := [entry for entry in _folders(self.folder) if _is_of(entry, book)]:
+            for entry in found:
                 self.remove(entry)
 
     def forget_chat(self, chat: str) -> None:
@@ -139,7 +146,7 @@ class SnapshotStore:
             less: bytes of what is there that do not count.
 
         Raises:
-            ResourceError: they have no place even so.
+            ResourceError: they have no place even so; then nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:
@@ -147,15 +154,15 @@ class SnapshotStore:
                 f"Keeping this reading takes {needed / 1e9:.1f} GB, and {self.cap / 1e9:.1f} GB are allowed.",
                 "Raise --snapshot-cap to keep it.",
             )
-        while self.used() - less + needed > self.cap or self._free() - needed < _SPARE_BYTES:
-            oldest = min((unit for unit in self._units() if unit not in keep), key=_last_used, default=None)
-            if oldest is None:
+        while (missing := max(self.used() - less + needed - self.cap, _SPARE_BYTES + needed - self._free())) > 0:
+            units = [unit for unit in self._units() if unit not in keep]
+            if missing > sum(map(_size, units)):
                 raise ResourceError(
                     f"Keeping this reading takes {needed / 1e9:.1f} GB more, and the disk has {self._free() / 1e9:.1f} "
                     f"GB free and {self.cap / 1e9:.1f} GB are allowed.",
                     "Free some space or raise --snapshot-cap to keep it.",
                 )
-            self.remove(oldest)
+            self.remove(min(units, key=_last_used))
 
     def remove(self, folder: Path) -> None:
         """Take a folder out of sight in one step, then delete it: no half of it is ever found."""
@@ -163,6 +170,17 @@ class SnapshotStore:
         with suppress(FileNotFoundError):
             os.rename(folder, stale)
         shutil.rmtree(stale, ignore_errors=True)
+
+    def _put_back(self, folder: Path) -> None:
+        """Bring back the reading that stepped aside, unless a longer one has taken its place: then it is deleted."""
+        aside = _aside(folder)
+        if not aside.is_dir():
+            return
+        with suppress(OSError):  # a folder that cannot be written to
+            if folder.is_dir():
+                self.remove(aside)
+            else:
+                os.rename(aside, folder)
 
     def _free(self) -> int:
         return shutil.disk_usage(self.folder).free
@@ -188,6 +206,8 @@ class SnapshotStore:
                 left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))
                 if left or entry.name.startswith(_STALE):
                     shutil.rmtree(entry, ignore_errors=True)
+                elif entry.name.startswith(_ASIDE):
+                    self._put_back(place / entry.name.removeprefix(_ASIDE))
 
 
 @dataclass(frozen=True)
@@ -281,6 +301,16 @@ def default_cap(folder: Path) -> int:
 def partial_name(name: str) -> str:
     """A temporary name for a folder that this process writes."""
     return f"{_PARTIAL}{name}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _is_of(entry: Path, book: str) -> bool:
+    """Whether a folder, whatever state it is in, is of the book with this hash."""
+    return entry.name.removeprefix(_PARTIAL).removeprefix(_ASIDE).startswith(f"{book[:BOOK_DIGITS]}-")
+
+
+def _aside(folder: Path) -> Path:
+    """Where a reading is while a longer one takes its place."""
+    return folder.with_name(f"{_ASIDE}{folder.name}")
 
 
 def chat_folder(chat: str) -> str:

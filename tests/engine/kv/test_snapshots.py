@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors
 import torch
 
 from engine.config import EngineConfig, SamplingParams
@@ -176,6 +183,25 @@ def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert store.used() <= store.cap
 
 
+@pytest.mark.parametrize("short_of", ["disk", "cap"])
+def test_what_cannot_be_kept_even_so_deletes_nothing(
+    short_of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four readings are there and the fifth has no place even without three of them: it is not made at their cost."""
+    cache, one = filled(100), 100 * SHAPE.bytes_per_token
+    store = SnapshotStore(tmp_path, PLENTY)
+    texts = [[seed, *range(99)] for seed in range(4)]
+    for ids in texts:
+        saved(store, cache, 100, ids)
+    if short_of == "disk":
+        monkeypatch.setattr(store, "_free", lambda: 0)
+    else:
+        store.cap = 2 * one
+    with pytest.raises(ResourceError, match=r"has 0\.0 GB free" if short_of == "disk" else "are allowed"):
+        store.free_space(int(1.5 * one), keep=(store.folder / identity_of(texts[0]).folder,))
+    assert all(store.find(identity_of(ids), ids) is not None for ids in texts)
+
+
 def test_too_large_for_the_cap_is_said(tmp_path: Path) -> None:
     writer = SnapshotWriter(SnapshotStore(tmp_path, 100), identity_of(IDS), filled(100), IDS, 100)
     writer.finish()
@@ -193,15 +219,176 @@ def test_forgetting_a_book(tmp_path: Path) -> None:
     assert store.find(other, IDS) is not None
 
 
+def stopped_after(store: SnapshotStore, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save 900 tokens, and stop when so many shards have been written."""
+    fast, written, stopped = shards_module.write_synced, threading.Semaphore(0), threading.Event()
+
+    def write(path: Path, data: bytes) -> None:
+        fast(path, data)
+        written.release()
+        if len(list(path.parent.glob("*.safetensors"))) == shards:
+            assert stopped.wait(10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards_module, "write_synced", write)
+        writer = SnapshotWriter(store, identity_of(IDS), filled(900), IDS, 900)
+        for _ in range(shards):
+            assert written.acquire(timeout=10)
+        writer._cancelled.set()
+        stopped.set()
+        writer.cancel()
+    assert writer.error is None
+
+
 @pytest.mark.usefixtures("small_shards")
-def test_a_cancelled_writer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = shards_module.write_synced
-    monkeypatch.setattr(shards_module, "write_synced", lambda *a: (time.sleep(0.05), slow(*a)))
+def test_a_cancelled_writer_keeps_what_it_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SnapshotStore(tmp_path, PLENTY)
-    writer = SnapshotWriter(store, identity_of(IDS), filled(900), IDS, 900)
-    time.sleep(0.1)
-    writer.cancel()
-    assert list(store.folder.iterdir()) == []
+    stopped_after(store, 3, monkeypatch)
+    again = reopened(store)
+    assert again.length == 3 * 64
+    assert_same(filled(900), again, 3 * 64)
+    assert [entry.name for entry in store.folder.iterdir()] == [identity_of(IDS).folder]
+    saved(store, filled(900), 500)
+    stopped_after(store, 3, monkeypatch)
+    assert reopened(store).length == 500  # never in place of more
+
+
+class Killed(BaseException):
+    """Nothing that follows is done, as in a process that has ended."""
+
+
+def test_killed_while_a_longer_reading_takes_the_place_of_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every step between the two there is one of them."""
+    long, cache, name = SnapshotStore(tmp_path / "long", PLENTY), filled(300), identity_of(IDS).folder
+    saved(long, cache, 300)
+    new = long.find(identity_of(IDS), IDS)
+    assert new is not None
+    kept = []
+    for steps in range(12):
+        store = SnapshotStore(tmp_path / str(steps), PLENTY)
+        saved(store, cache, 150)
+        partial = store.begin(identity_of(IDS), 1)
+        shutil.copytree(new.folder, partial, dirs_exist_ok=True)
+        left = itertools.chain([True] * steps)
+
+        def step(real: Callable[..., Any], left: Iterator[bool] = left) -> Callable[..., Any]:
+            def done(*arguments: Any, **more: Any) -> Any:
+                if not next(left, False):
+                    raise Killed
+                return real(*arguments, **more)
+
+            return done
+
+        with monkeypatch.context() as patch:
+            for owner, function in ((os, "rename"), (shutil, "rmtree"), (os, "unlink"), (os, "rmdir")):
+                patch.setattr(owner, function, step(getattr(owner, function)))
+            with suppress(Killed):
+                store.commit(partial, identity_of(IDS), IDS, new.shards)
+        fresh = SnapshotStore(store.folder, PLENTY)
+        again = reopened(fresh)
+        assert_same(cache, again, again.length)
+        kept.append(again.length)
+        fresh.forget("b" * 64)
+        assert fresh.find(identity_of(IDS), IDS) is None
+        fresh._sweep()
+        assert [entry.name for entry in store.folder.iterdir() if name in entry.name] == []
+    assert kept == sorted(kept)
+    assert set(kept) == {150, 300}
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Let opening a kept reading fail once, for a reason that has nothing to do with what it holds."""
+    attempts = iter([True])
+
+    def fails(real: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def opened(*arguments: Any, **more: Any) -> Any:
+            if next(attempts, False):
+                raise error
+            return real(*arguments, **more)
+
+        return opened
+
+    no_memory = OSError(errno.ENOMEM, "Cannot allocate memory")
+    owner, name, error = {
+        "checking": (mmap, "mmap", no_memory),
+        "mapping": (safetensors, "safe_open", RuntimeError("unable to mmap 9 bytes: Cannot allocate memory (12)")),
+        "manifest": (Path, "read_bytes", OSError(errno.EIO, "Input/output error")),
+    }[what]
+    monkeypatch.setattr(owner, name, fails(getattr(owner, name), error))
+
+
+@pytest.mark.parametrize("what", ["checking", "mapping", "manifest"])
+def test_what_cannot_be_opened_now_is_not_deleted(
+    what: str, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_session(tiny, tmp_path)
+    read(first, book)
+    first.close()
+    [folder] = tmp_path.iterdir()
+    inode = folder.stat().st_ino
+    second = open_session(tiny, tmp_path)
+    failing_once(monkeypatch, what)
+    cancel = threading.Event()
+    for event in second.read(book, cancel=cancel):
+        if isinstance(event, ReadingProgress) and event.pages_done >= 2:
+            cancel.set()
+    assert isinstance(event, BookRead)
+    assert event.stopped
+    assert "opened" in second.persistence.restored.refused
+    second.close()
+    assert [entry.stat().st_ino for entry in tmp_path.iterdir()] == [inode]
+    third = open_session(tiny, tmp_path)
+    done = read(third, book)
+    assert (done.source, done.tokens_restored) == ("snapshot", done.tokens_total)
+    third.close()
+
+
+def test_what_can_never_be_opened_is_written_anew(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sector that cannot be read stays so: the book was read again in whole, and takes its place."""
+    first = open_session(tiny, tmp_path)
+    read(first, book)
+    first.close()
+    [folder] = tmp_path.iterdir()
+    inode = folder.stat().st_ino
+    second = open_session(tiny, tmp_path)
+    failing_once(monkeypatch, "checking")
+    assert "opened" in read(second, book).refused
+    second.close()
+    assert [entry.stat().st_ino for entry in tmp_path.iterdir()] != [inode]
+    third = open_session(tiny, tmp_path)
+    assert read(third, book).source == "snapshot"
+    third.close()
+
+
+def test_closing_before_all_of_a_book_is_saved_keeps_what_is(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_session(tiny, tmp_path)
+    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 128 * first.full.shape.bytes_per_token)
+    monkeypatch.setattr("engine.session._SAVING_PATIENCE_S", 0.0)
+    fast, enough = shards_module.write_synced, threading.Event()
+
+    def slow(path: Path, data: bytes) -> None:
+        fast(path, data)
+        if "00256" in path.name:
+            enough.set()
+            time.sleep(0.1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards_module, "write_synced", slow)
+        read(first, book)
+        said = answer(first)
+        assert enough.wait(10)
+        first.close()
+    second = open_session(tiny, tmp_path)
+    done = read(second, book)
+    assert 256 <= done.tokens_restored < done.tokens == done.tokens_total
+    assert answer(second).token_ids == said.token_ids
+    second.close()
 
 
 KILLED = """
