@@ -117,6 +117,8 @@ class Database:
         self._notice = ""
         self._tried = 0.0
         self._changes = 0
+        self._place: object = None
+        self._left: object = None
         self._connection = self._open()
 
     @property
@@ -156,6 +158,7 @@ class Database:
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
         """As ``write``, for what changes often and no list shows, such as an answer that grows."""
         with self._lock:
+            self._look_after_file()
             self.mend()
             try:
                 return self._transaction(work)
@@ -197,11 +200,13 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         if self._path is None:
             return _in_memory()
+        self._left = _stamp(self._path)
         try:
             self._notice = _EMPTY.format(name=self._path.name) if _is_empty(self._path) else ""
-            return _open_file(self._path)
+            return self._opened(self._path)
         except _Newer:
             self._say("The library was written by a newer Trifold; this one leaves it alone.")
+            return _in_memory()
         except sqlite3.DatabaseError as error:
             if _is_damaged(error):
                 return self._rebuilt(self._path)
@@ -209,6 +214,21 @@ class Database:
         except OSError as error:
             self._cannot_write(error)
         return _carried_over(self._path)
+
+    def _opened(self, path: Path) -> sqlite3.Connection:
+        connection = _open_file(path)
+        self._place = _place(path)
+        return connection
+
+    def _look_after_file(self) -> None:
+        """An open file can be taken away with its folder: what is written to it from then on is gone at the end."""
+        if self._path is None or self._trouble or _place(self._path) == self._place:
+            return
+        self._leave_file(sqlite3.OperationalError("it was taken away"))
+        self._notice = f"The library {self._path.name} was taken away while Trifold ran, and has been written anew."
+        self._left = None  # what lies there now is nothing that was ever left
+        self._tried = -RETRY_SECONDS
+        self.mend()
 
     def _repair(self, error: sqlite3.Error) -> bool:
         """Whether the file was damaged: what can be read of it is in its place now, or in memory."""
@@ -236,7 +256,7 @@ class Database:
                 connection.close()
             kept = _set_aside(path)
             os.replace(fresh, path)
-            connection = _open_file(path)
+            connection = self._opened(path)
         except (sqlite3.Error, OSError) as error:
             logger.error("the library is damaged, and no new one can be made: %s", error)
             self._say(f"The library {path.name} is damaged, and cannot be mended ({_reason(error)}).")
@@ -262,22 +282,45 @@ class Database:
             _prepare(memory)
         with suppress(sqlite3.Error):
             self._connection.close()
+        self._left = _stamp(self._path)
         self._connection = memory
         return True
 
     def _return_to_file(self) -> None:
+        """Write everything back, what another program has written meanwhile included."""
         assert self._path is not None
-        file = _open_file(self._path)
+        changed = _stamp(self._path) != self._left and _size(self._path) > 0
         try:
+            file = self._opened(self._path)
+        except sqlite3.DatabaseError as error:
+            if not _is_damaged(error):
+                raise
+            self._take_over(self._path)
+            kept = _set_aside(self._path)
+            self._path.unlink()
+            self._notice = (
+                f"The library was damaged and has been written anew. The damaged file is kept as {kept.name}."
+            )
+            file, changed = self._opened(self._path), False
+        try:
+            if changed:
+                file.execute("BEGIN IMMEDIATE")  # nobody writes while it is read
+                self._take_over(self._path)
+                file.execute("ROLLBACK")
             self._connection.backup(file)
             file.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.Error:
+        except BaseException:
             file.close()
             raise
         self._connection.close()
         self._connection = file
         self._trouble = ""
         logger.warning("the library is written again")
+
+    def _take_over(self, path: Path) -> None:
+        """Put into memory what only the file has."""
+        salvage.restore(salvage.read(path, _table_columns()), self._connection)
+        self._changes += 1
 
     def _cannot_write(self, error: Exception) -> None:
         self._say(f"Trifold cannot write to its library ({_reason(error)}).")
@@ -355,14 +398,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _carried_over(path: Path) -> sqlite3.Connection:
-    """Tables in memory with whatever can be read of the file."""
+    """Tables in memory with whatever can be read of the file and its log."""
     memory = _in_memory()
-    with suppress(sqlite3.Error):
-        file = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        if int(file.execute("PRAGMA user_version").fetchone()[0]) == VERSION:
-            file.backup(memory)
-            _prepare(memory)
-        file.close()
+    with suppress(sqlite3.Error, OSError):
+        salvage.restore(salvage.read(path, _table_columns()), memory)
     return memory
 
 
@@ -390,6 +429,25 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _place(path: Path) -> object:
+    """Names the file that lies there; another one if it was exchanged, None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _stamp(path: Path) -> object:
+    """Changes with every change of the file or its log by anybody."""
+    found = []
+    for file in (path, path.with_name(path.name + _BESIDE[0])):
+        with suppress(OSError):
+            status = file.stat()
+            found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return found
 
 
 def _set_aside(path: Path) -> Path:

@@ -1,8 +1,8 @@
 """What can still be read of a damaged library, page by page, without SQLite, which stops at the first broken one.
 
-Owns reading rows out of the pages of the file and of the log beside it, and putting them into new tables. A row says by
-its columns which table it is of, so it is found even where the page that led to it is destroyed. Pages that were freed
-are left out: what was deleted stays deleted.
+Owns reading rows out of the pages of the file and of the log beside it, and putting them into the tables of another.
+A row says by its columns which table it is of, so it is found even where the page that led to it is destroyed. Pages
+that were freed are left out: what was deleted stays deleted.
 
 Source: the database file format and the WAL format of SQLite (https://www.sqlite.org/fileformat2.html).
 """
@@ -86,51 +86,64 @@ def _is_hash(value: object) -> bool:
 
 
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
-    """Put the rows into empty tables, in one transaction; indexes grow with them.
+    """Put rows that are not there into the tables, in one transaction; indexes grow with them.
 
     Where the row of a chat or a question is lost, one takes its place, so that nothing that was said hangs in the air.
+    A message whose number another one has got meanwhile gets a new one.
     """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("books", "desk"):
         for row in getattr(found, table).values():
             _insert(connection, table, row)
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
-    for _, row in sorted(found.messages.items()):
+    numbers: dict[Any, int] = {}
+    for id, row in sorted(found.messages.items()):
         with suppress(sqlite3.IntegrityError):  # one row that makes no sense must not cost the others
-            _put_back(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
+            row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
+            _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
+            numbers[id] = _put_back(connection, row)
     connection.execute("COMMIT")
 
 
-def _put_back(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """A message, and what it hangs on. ``book``: what its chat is about, if that is not known."""
-    id, parent, now = row["chat"], row["parent"], row["written"] or 0.0
+def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
+    """See that there is what a message hangs on. ``book``: what its chat is about, if that is not known."""
+    id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
     _insert(connection, "books", {"sha256": chat["book"]})
     _insert(connection, "chats", chat)
-    row = {**row, "written": now}
-    if parent is not None and not _is_there(connection, parent):
+    if parent is not None and _message(connection, parent) is None:
         if row["role"] == "answer":
             question = {"id": parent, "chat": id, "role": "question", "text": LOST_QUESTION, "written": now}
             _insert(connection, "messages", question)
         else:
             row["parent"] = None
-    _insert(connection, "messages", row)
 
 
-def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """Unless it is there. What was lost of a row is what the table says when nothing is said."""
+def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
+    """Insert a message unless it is there; the number that it has now."""
+    there = _message(connection, row["id"])
+    if there is not None and there != (row["chat"], row["role"], row["written"]):
+        row = {**row, "id": None}
+    inserted = _insert(connection, "messages", row)
+    return inserted if row["id"] is None else int(row["id"])
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
+    """Unless it is there; its row id. What was lost of a row is what the table says when nothing is said."""
     known = _known(row)
     marks = ", ".join("?" * len(known))
     query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
-    connection.execute(query, tuple(known.values()))
+    return connection.execute(query, tuple(known.values())).lastrowid or 0
 
 
 def _known(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _is_there(connection: sqlite3.Connection, message: int) -> bool:
-    return connection.execute("SELECT 1 FROM messages WHERE id = ?", (message,)).fetchone() is not None
+def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
+    """Of which chat, in which role and when."""
+    found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
+    return tuple(found) if found else None
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------

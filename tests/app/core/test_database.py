@@ -141,6 +141,58 @@ def test_a_file_that_may_only_be_read_is_shown_and_said(file: Path) -> None:
     ]
 
 
+def test_a_file_that_another_program_changed_meanwhile_is_not_overwritten(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the file for longer than anybody waits, and then wrote to it: both have asked, and both are kept."""
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    first = Database(file)
+    chats, chat = asked(first)
+    other = Chats(Database(file))
+    holding = sqlite3.connect(file, isolation_level=None)
+    holding.execute("BEGIN IMMEDIATE")
+    chats.ask(chat, "Asked here?")
+    assert "another program holds it" in first.trouble
+    holding.execute("ROLLBACK")
+    holding.close()
+    other.ask(chat, "Asked there?")
+    elsewhere = other.begin(BOOK)
+    other.ask(elsewhere.id, "Another chat?")
+    other.database.close()
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    exchange = chats.get(chat).exchanges[1]
+    chats.update(chat, 1, module_replace(exchange, answer="It was Maren.", stopped=StopReason.END))
+    assert first.trouble == ""
+    assert [turn.question for turn in chats.get(elsewhere.id).exchanges] == ["Another chat?"]
+    first.close()
+    assert sorted(questions(file)) == ["Another chat?", "Asked here?", "Asked there?", "Who kept the light?"]
+    kept = Chats(Database(file)).get(chat)
+    assert [(turn.question, turn.answer) for turn in kept.exchanges][1] == ("Asked here?", "It was Maren.")
+    assert len(kept.exchanges[1].questions) == 2, "the other's question is a version of ours"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows lets nobody remove a file that is open")
+@pytest.mark.parametrize("what", ["removed", "exchanged"])
+def test_a_folder_that_is_taken_away_while_it_runs(file: Path, what: str) -> None:
+    database = Database(file)
+    chats, chat = asked(database)
+    os.rename(file.parent, file.parent.with_name("gone"))
+    if what == "exchanged":
+        other = Chats(Database(file))
+        other.ask(other.begin(BOOK).id, "Of another library?")
+        other.database.close()
+    chats.ask(chat, "And after her?")
+    assert database.trouble == ""
+    assert "taken away" in database.notice
+    exchange = chats.get(chat).exchanges[1]
+    chats.update(chat, 1, module_replace(exchange, answer="It was Maren.", stopped=StopReason.END))
+    database.close()
+    again = Chats(Database(file))
+    assert [turn.question for turn in again.get(chat).exchanges] == ["Who kept the light?", "And after her?"]
+    assert again.get(chat).exchanges[1].answer == "It was Maren."
+    assert len(again.all()) == (2 if what == "exchanged" else 1)
+
+
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("in the way", encoding="utf-8")
     database = Database(tmp_path / "blocked" / "library.db")
