@@ -1,7 +1,8 @@
-"""``app``: one running app per person, on a free port, in the browser when its page is ready.
+"""``app``: one running app per data folder, on a free port, in the browser when its page is ready.
 
-The instance file says where it runs. It may be left over from a process that was killed, so it is believed only when
-the app answers.
+A lock of the operating system on a file in the data folder lets one of them in, however fast they are started after
+each other; it ends with its process. The instance file says where that one runs. It may be left over from a process
+that was killed, so it is believed only when the app answers.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import argparse
 import dataclasses
 import errno
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 import webbrowser
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from app.cli import window
 from app.core.settings import HOST, Settings
@@ -28,10 +32,14 @@ from app.launcher.console import say
 from app.web import auth
 from engine.errors import ResourceError
 
+logger = logging.getLogger(__name__)
+
 HEALTH_PATH = "/healthz"
 PROGRAM_NAME = "trifold"
 
 _ANSWER_TIMEOUT_S = 2
+_START_TIMEOUT_S = 120.0  # within which an app that was started before has surely opened its page, or has ended
+_LOOK_S = 0.3
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
@@ -40,17 +48,48 @@ EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
 def run(options: argparse.Namespace, settings: Settings) -> int:
     running = find_running(settings.instance_file)
     if running is not None:
-        say("Trifold is running already. To start it with other settings, close it first.")
-        _show(dataclasses.replace(settings, port=running), _how(options))
-        return 0
+        return _show_running(running, options, settings)
     if options.listen:
         settings = dataclasses.replace(settings, password=auth.demand_password())
         say(auth.MEANING)
     _make_folder(settings.uploads)
-    port = pick_port(settings.port)
-    if port != settings.port:
-        say(f"Another program uses port {settings.port}; Trifold takes {port}.")
-    return _serve(dataclasses.replace(settings, port=port), _how(options))
+    with ExitStack() as held:
+        running = _hold_or_find(held, settings)
+        if running is not None:
+            return _show_running(running, options, settings)
+        port = pick_port(settings.port)
+        if port != settings.port:
+            say(f"Another program uses port {settings.port}; Trifold takes {port}.")
+        return _serve(dataclasses.replace(settings, port=port), _how(options))
+
+
+def _show_running(port: int, options: argparse.Namespace, settings: Settings) -> int:
+    say("Trifold is running already. To start it with other settings, close it first.")
+    _show(dataclasses.replace(settings, port=port), _how(options))
+    return 0
+
+
+def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
+    """Hold the data folder until ``held`` is closed; or the port of the app that does, once it answers.
+
+    Raises:
+        ResourceError: another one holds the folder and does not answer.
+    """
+    until = time.monotonic() + _START_TIMEOUT_S
+    said = False
+    while not hold(held, settings.lock_file):
+        if (port := find_running(settings.instance_file)) is not None:
+            return port
+        if not said:
+            say("Trifold is being started or closed already; one moment.")
+            said = True
+        if time.monotonic() > until:
+            raise ResourceError(
+                f"Another Trifold holds {settings.data} and does not answer.",
+                "End it, or set TRIFOLD_DATA to another folder.",
+            )
+        time.sleep(_LOOK_S)
+    return None
 
 
 def _how(options: argparse.Namespace) -> str:
@@ -136,6 +175,44 @@ def _leave(number: int, _frame: object) -> None:
     sys.exit(EXIT_SIGNALLED + number)
 
 
+# The lock ------------------------------------------------------------------------------------------------------------
+
+
+def hold(held: ExitStack, path: Path) -> bool:
+    """Lock a file until ``held`` is closed or the process ends, however it ends; whether nobody else has.
+
+    Where the system cannot lock a file, such as on some network drives, everybody is let in.
+    """
+    try:
+        file = held.enter_context(path.open("ab"))
+    except OSError as error:
+        logger.warning("the data folder cannot be locked: %s", error)
+        return True
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):  # what Unix and what Windows say of a lock that somebody holds
+        file.close()
+        return False
+    except OSError as error:
+        logger.warning("the data folder cannot be locked: %s", error)
+    return True
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Raises:
+    OSError: somebody else holds the lock, or the system has none for this file.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 # The instance file ---------------------------------------------------------------------------------------------------
 
 
@@ -149,10 +226,14 @@ def find_running(instance_file: Path) -> int | None:
 
 
 def announce(instance_file: Path, port: int) -> None:
-    instance_file.parent.mkdir(parents=True, exist_ok=True)
+    """On a full disk nobody is told; the page works all the same."""
     fresh = instance_file.with_suffix(".new")
-    fresh.write_text(json.dumps({"pid": os.getpid(), "port": port}), encoding="utf-8")
-    os.replace(fresh, instance_file)
+    try:
+        instance_file.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps({"pid": os.getpid(), "port": port}), encoding="utf-8")
+        os.replace(fresh, instance_file)
+    except OSError as error:
+        logger.warning("where the page is cannot be written down: %s", error)
 
 
 def withdraw(instance_file: Path) -> None:

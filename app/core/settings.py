@@ -127,6 +127,11 @@ class Settings:
         """Names the process and the port of the running app, so that a second start finds it."""
         return self.data / "instance.json"
 
+    @property
+    def lock_file(self) -> Path:
+        """Held by the running app, so that there is never a second one with this data folder."""
+        return self.data / "instance.lock"
+
     def engine_config(self) -> EngineConfig:
         """The engine's settings.
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from app.cli.main import EXIT_BAD_INPUT
 from tests.faults import jumping_clock
 from tests.faults.conftest import LONG
-from tests.faults.driver import HOST, ROOT, App, Asked
+from tests.faults.driver import HOST, ROOT, START_SECONDS, App, Asked
 from tests.faults.nursery import Nursery
 from tests.tally import count
 
@@ -28,6 +29,42 @@ _YEARS = 10 * 365 * 24 * 3600
 def _answers(app: App) -> None:
     asked = app.ask("Who lit it?")
     assert "tokens ·" in str(asked.messages[-1]), asked
+
+
+def test_two_starts_at_once_are_one_app(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery) -> None:
+    """An impatient double-click. The third comes when the first was killed and could say nothing more."""
+    apps = [App(tmp_path / "data", pair, nursery=nursery) for _ in range(2)]
+    try:
+        until = time.monotonic() + START_SECONDS
+        while all(app.process.poll() is None for app in apps):
+            assert time.monotonic() < until, [app.said for app in apps]
+            time.sleep(0.05)
+        ended, running = sorted(apps, key=lambda app: app.process.poll() is None)
+        running.wait_up()
+        assert f"Trifold is at http://{HOST}:{running.port}/" in ended.said, ended.said
+        running.kill()
+        with App(tmp_path / "data", pair, nursery=nursery) as third:
+            assert third.request("GET", "/healthz", cookie=False).status == 200
+    finally:
+        for app in apps:
+            app.end()
+    count("starts at once", 2)
+
+
+def test_the_data_folder_is_removed_under_it(
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes
+) -> None:
+    with App(tmp_path / "data", pair, nursery=nursery) as app:
+        assert app.cookie
+        assert app.read("lamp.txt", small_book)["book"]["stage"] == "ready"
+        _answers(app)
+        shutil.rmtree(tmp_path / "data")
+        _answers(app)
+        assert "taken away" in app.state()["storage"]
+    with sqlite3.connect(tmp_path / "data" / "library.db") as kept:
+        assert kept.execute("SELECT COUNT(*) FROM messages WHERE text <> ''").fetchone() == (4,)
+    assert "Traceback" not in app.said
+    count("surroundings that changed")
 
 
 def test_the_model_folder_is_deleted_under_it(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.cli import serve as instance
-from app.core.settings import HOST
+from app.core.settings import HOST, make_settings
+from engine.errors import ResourceError
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -86,6 +90,58 @@ def test_only_its_own_announcement_is_withdrawn(tmp_path: Path) -> None:
     file.write_text(json.dumps({"pid": os.getpid() + 1, "port": 1}), encoding="utf-8")
     instance.withdraw(file)
     assert file.exists()
+
+
+def test_one_at_a_time_holds_the_data_folder(tmp_path: Path) -> None:
+    file = tmp_path / "instance.lock"
+    with ExitStack() as first, ExitStack() as second:
+        assert instance.hold(first, file)
+        assert not instance.hold(second, file)
+        first.close()
+        assert instance.hold(second, file)
+    with ExitStack() as nowhere:
+        assert instance.hold(nowhere, tmp_path / "missing" / "instance.lock"), "what cannot be locked keeps nobody out"
+
+
+def test_a_second_start_waits_for_the_page_of_the_first(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(make_settings(), data=tmp_path)
+    port = serve(Health)
+    with ExitStack() as first, ExitStack() as second:
+        assert instance._hold_or_find(first, settings) is None
+        late = threading.Timer(0.2, instance.announce, (settings.instance_file, port))
+        late.start()
+        assert instance._hold_or_find(second, settings) == port
+        late.join()
+    assert "one moment" in capsys.readouterr().err
+
+
+def test_a_second_start_takes_over_from_one_that_ends(tmp_path: Path) -> None:
+    settings = replace(make_settings(), data=tmp_path)
+    with ExitStack() as first, ExitStack() as second:
+        assert instance._hold_or_find(first, settings) is None
+        late = threading.Timer(0.2, first.close)
+        late.start()
+        assert instance._hold_or_find(second, settings) is None
+        late.join()
+
+
+def test_one_that_never_answers_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(make_settings(), data=tmp_path)
+    monkeypatch.setattr(instance, "_START_TIMEOUT_S", 0.0)
+    with ExitStack() as first, ExitStack() as second:
+        assert instance._hold_or_find(first, settings) is None
+        with pytest.raises(ResourceError, match="does not answer"):
+            instance._hold_or_find(second, settings)
+
+
+def test_a_full_disk_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    instance.announce(tmp_path / "instance.json", 1)
 
 
 def test_taken_port_gives_way_to_a_free_one() -> None:
