@@ -101,6 +101,17 @@ def prepare_libraries() -> None:
     sleep_while_waiting()
 
 
+class _LogFile(RotatingFileHandler):
+    """A disk that is full costs the log its lines and nobody else anything."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[Path]:
     """Send the program's log to a file that cannot grow without end, and nowhere else. Gives the file."""
@@ -108,7 +119,7 @@ def logging_to(folder: Path) -> Iterator[Path]:
     handler: logging.Handler = logging.NullHandler()
     with contextlib.suppress(OSError):  # a log that cannot be written must not keep anybody from working
         folder.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=True)
+        handler = _LogFile(path, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8", delay=True)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -120,6 +120,22 @@ def test_a_disk_that_fills_while_it_reads_and_answers(small: SmallDisk, small_bo
 
 
 @needs_mount
+def test_a_disk_that_is_full_at_the_start(
+    tmp_path: Path, pair: tuple[str, ...], secret: str, small_book: bytes
+) -> None:
+    """It starts and answers, and says that it writes nothing down."""
+    fill = f'cat /dev/zero > "{_MOUNT}/data/ballast" 2> /dev/null || true'
+    with SmallDisk(tmp_path / "small", pair, secret, after=fill) as app:
+        assert "the disk is full" in app.state()["storage"]
+        assert "Traceback" not in app.said
+        assert "Logging error" not in app.said
+        (app.data / "ballast").unlink()
+        assert app.read("lamp.txt", small_book)["book"]["stage"] == "ready"
+        assert "tokens ·" in str(app.ask("Who lit it?").messages[-1])
+    count("full disks")
+
+
+@needs_mount
 def test_a_folder_that_cannot_be_written(tmp_path: Path, pair: tuple[str, ...], secret: str) -> None:
     app = SmallDisk(tmp_path / "small", pair, secret, after=f'mount -o remount,ro none "{_MOUNT}"')
     try:
