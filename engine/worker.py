@@ -2,8 +2,8 @@
 
 ``EngineLike`` is what an app holds and types against: this machine's ``Engine``, a server elsewhere, or a proxy of
 either. Asking returns a ``Request`` at once; the thread is the only one that touches models and caches. A request
-ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``); an exception becomes ``Failed`` and the
-thread lives on.
+that was accepted ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``), also where the engine
+is closed meanwhile; an exception becomes ``Failed`` and the thread lives on.
 
 To stop a request is to set one ``threading.Event``, its own or the one that the caller gave: the session looks at it
 between its yields, closes what it was doing, and ends with the usual last event.
@@ -242,6 +242,8 @@ class Engine:
         self.config = config
         self._inbox: queue.SimpleQueue[tuple[Request, Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
+        self._handing = threading.Lock()
+        self._closed = False  # under the lock: nothing is handed to the thread any more
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
         self._status = Status("loading", "The model is being loaded.")
@@ -301,7 +303,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop what runs and end the thread."""
-        self._admission.refuse(Closed("The engine has been closed.", "Start Trifold again."))
+        self._refuse_all()
         self._inbox.put(None)
         self._thread.join(timeout=_ENDING_S)
 
@@ -319,22 +321,39 @@ class Engine:
 
     def _submit(self, request: Request, work: Work, wait: float) -> Request:
         self._admission.admit(request, wait)
-        self._inbox.put((request, work))
-        return request
+        with self._handing:
+            if not self._closed:
+                self._inbox.put((request, work))
+                return request
+        self._admission.end()
+        raise _closed()
+
+    def _refuse_all(self) -> None:
+        """Take no request any more. What the thread has been handed it still ends."""
+        with self._handing:
+            self._closed = True
+        self._admission.refuse(_closed())
 
     # The thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._load()
+            try:
+                self._load()
+            finally:
+                self._ready.set()
+            while (handed := self._inbox.get()) is not None:
+                self._serve(*handed)
+            if self._session is not None:
+                self._session.close()
         finally:
-            self._ready.set()
-        while (handed := self._inbox.get()) is not None:
-            self._serve(*handed)
-        if self._session is not None:
-            self._session.close()
-        self._session = None
-        self._status = Status("closed", "The engine has been closed.")
+            self._refuse_all()
+            while not self._inbox.empty():  # whatever ended this thread: nobody waits for ever
+                if (handed := self._inbox.get()) is not None:
+                    error = _closed()
+                    handed[0].put(Failed(error.cause, error.remedy, type(error).__name__))
+            self._session = None
+            self._status = Status("closed", "The engine has been closed.")
 
     def _load(self) -> None:
         try:
@@ -366,10 +385,11 @@ class Engine:
                 logger.exception("a request failed")
             known = _for_people(error, f"while {request.state}")
             final = Failed(known.cause, known.remedy, type(known).__name__)
-        # The next request may come the moment the final event is seen, so the way is cleared first.
-        self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
-        self._admission.end()
-        request.put(final or Failed("The engine ended this without a result.", "Try again.", "EngineError"))
+        finally:
+            # The next request may come the moment the final event is seen, so the way is cleared first.
+            self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
+            self._admission.end()
+            request.put(final or Failed("The engine ended this without a result.", "Try again.", "EngineError"))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, TextDelta | AnswerDone):
@@ -385,6 +405,10 @@ class Engine:
             return None
         pages = len(talk.document.pages)
         return BookInfo(talk.document.title, talk.read, len(talk.book.ids), talk.pages_read, pages)
+
+
+def _closed() -> Closed:
+    return Closed("The engine has been closed.", "Start Trifold again.")
 
 
 def _for_people(error: Exception, doing: str) -> TrifoldError:

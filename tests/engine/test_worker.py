@@ -15,7 +15,8 @@ import pytest
 from engine import Engine, EngineConfig, SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, ModelNotFound
-from engine.events import AnswerDone, AnswerStarted, BookRead, Failed, ReadingProgress, StopReason, TextDelta
+from engine.events import AnswerDone, AnswerStarted, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
+from engine.worker import Request
 from tests.endless import endless
 
 LONG = SamplingParams(max_tokens=2000, temperature=1.0)
@@ -93,6 +94,41 @@ def test_closing_refuses_whoever_waits(engine: Engine, book: Document) -> None:
     threading.Timer(0.1, engine.close).start()
     with pytest.raises(Closed):
         engine.ask("And now?", wait=30)
+
+
+def test_a_request_that_comes_while_the_engine_closes_has_an_end(
+    engine: Engine, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Admitted a moment before the engine is closed, it reached the thread's queue behind the word to end."""
+    engine.wait_ready(60)
+    admit = engine._admission.admit
+
+    def admitted_then_closed(request: Request, wait: float) -> None:
+        admit(request, wait)
+        engine.close()
+
+    monkeypatch.setattr(engine._admission, "admit", admitted_then_closed)
+    with pytest.raises(Closed):
+        engine.read(book).next_event(2.0)
+
+
+def test_whatever_ends_the_thread_a_request_has_an_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.wait_ready(60)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def ends_the_thread(*_: object, **__: object) -> Iterator[Event]:
+        raise SystemExit
+
+    session = engine._session
+    monkeypatch.setattr(session, "ask", ends_the_thread)
+    first = engine.ask("Where?")
+    engine._inbox.put((late := Request("answering"), lambda *_: iter(())))
+    for request in (first, late):
+        assert isinstance(request.next_event(10), Failed)
+    engine._thread.join(10)
+    assert engine.status().state == "closed"
+    with pytest.raises(Closed):
+        engine.ask("And now?")
 
 
 def test_the_event_that_the_caller_gave_stops_the_request(engine: Engine, book: Document) -> None:
