@@ -41,6 +41,8 @@ __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
 # Growth step of the buffers: large enough that a chat rarely copies them.
 _GROWTH = 4096
+# Tokens of a layer that are copied at once when it is spilled.
+_PIECE = 1024
 
 SMALLEST_BLOCK = 16
 # The first two spilled layers need a buffer each, in the dtype of the computation, whatever the format in storage.
@@ -81,6 +83,8 @@ class FullCache:
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         self._staging: Staging | None = None
         self._workspace: Workspace | None = None
+        self._has_buffers = False  # both of them that are needed; made by the next pass where they are not there
+        self._moved_bytes, self._waited_s = 0, 0.0  # of buffers that are gone
         self._stores: list[ResidentStore | SlowStore] = []
         self.place(placement or Placement.resident(shape.layers))
 
@@ -95,7 +99,6 @@ class FullCache:
         self.placement = placement
         self.capacity = 0
         self._stores = [self._store(tier) for tier in placement.tiers]
-        self._make_buffers()
         self._grow(min(capacity, self.limit))
 
     def clear(self) -> None:
@@ -104,48 +107,75 @@ class FullCache:
         self.place(Placement.resident(self.shape.layers))
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers with what they hold to a slower tier, and give their memory back.
+        """Move resident layers with what they hold to a slower tier, and give their memory back; all of them or none.
 
         Tokens that are written and not yet committed move too: memory may run out in the middle of a segment.
+
+        Raises:
+            ResourceError: the disk is full.
         """
         tiers = list(self.placement.tiers)
         if tier is Tier.DEVICE or any(tiers[layer] is not Tier.DEVICE for layer in layers):
             raise ValueError(f"layers {list(layers)} cannot be spilled to {tier.value}")
-        held = max(self.length, self._written)
-        for layer in layers:
-            old, new = self._stores[layer], self._store(tier)
-            if isinstance(old, ResidentStore):
-                new.reserve(self.capacity, 0)
-                new.write(0, old.keys[None, :, :held], old.values[None, :, :held])
-            self._stores[layer], tiers[layer] = new, tier
+        moved: dict[int, SlowStore] = {}
+        try:
+            for layer in layers:
+                moved[layer] = self._slow_store(tier)
+                self._copy(layer, moved[layer])
+        except BaseException:
+            for store in moved.values():
+                store.close()
+            raise
+        for layer, store in moved.items():
+            self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
-        self._make_buffers()
+        self._drop_buffers()
+
+    def _copy(self, layer: int, store: SlowStore) -> None:
+        """Copy what a resident layer holds to another store, in pieces: memory is short."""
+        store.reserve(self.capacity, 0)
+        old, held = self._stores[layer], max(self.length, self._written)
+        assert isinstance(old, ResidentStore)
+        for start in range(0, held, _PIECE):
+            span = slice(start, min(held, start + _PIECE))
+            store.write(start, old.keys[None, :, span], old.values[None, :, span])
 
     def _store(self, tier: Tier) -> ResidentStore | SlowStore:
-        if tier is Tier.DEVICE:
-            return ResidentStore(self.shape)
+        return ResidentStore(self.shape) if tier is Tier.DEVICE else self._slow_store(tier)
+
+    def _slow_store(self, tier: Tier) -> SlowStore:
         return HostStore(self.shape) if tier is Tier.HOST else DiskStore(self.shape, self._spill_folder)
 
-    def _make_buffers(self) -> None:
-        if self._staging is not None:
-            self._staging.close()
+    def _make_buffers(self, capacity: int) -> None:
+        """Allocate the buffers of layers that are not always at hand; none are left where memory does not allow it."""
         slow = {layer: store for layer, store in enumerate(self._stores) if not isinstance(store, ResidentStore)}
-        self._staging = Staging(self.shape, slow) if slow else None
-        self._workspace = Workspace(self.shape) if self.shape.quantized and len(slow) < len(self._stores) else None
-        for buffers in self._buffers():
-            buffers.reserve(self.capacity)
+        if not self._has_buffers:
+            self._staging = Staging(self.shape, slow) if slow else None
+            self._workspace = Workspace(self.shape) if self.shape.quantized and len(slow) < len(self._stores) else None
+        try:
+            for buffers in self._buffers():
+                buffers.reserve(capacity)
+        except BaseException:
+            self._drop_buffers()
+            raise
+        self._has_buffers = True
+
+    def _drop_buffers(self) -> None:
+        if self._staging is not None:
+            self._moved_bytes, self._waited_s = self.moved_bytes, self.waited_s
+            self._staging.close()
+        self._staging, self._workspace, self._has_buffers = None, None, False
 
     def _buffers(self) -> list[Staging | Workspace]:
         """The buffers of layers that are not always at hand."""
         return [buffers for buffers in (self._staging, self._workspace) if buffers is not None]
 
     def _close(self) -> None:
-        if self._staging is not None:
-            self._staging.close()
+        self._drop_buffers()
         for store in self._stores:
             if not isinstance(store, ResidentStore):
                 store.close()
-        self._staging, self._workspace, self._stores = None, None, []
+        self._stores = []
 
     def reserve(self, length: int) -> None:
         """Allocate for ``length`` tokens.
@@ -165,8 +195,7 @@ class FullCache:
     def _grow(self, capacity: int) -> None:
         for store in self._stores:
             store.reserve(capacity, self.length)
-        for buffers in self._buffers():
-            buffers.reserve(capacity)
+        self._make_buffers(capacity)
         self.capacity = capacity
 
     def crop(self, length: int) -> None:
@@ -184,6 +213,8 @@ class FullCache:
 
     def bring(self, layer: int, start: int) -> None:
         """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
+        if not self._has_buffers:
+            self._make_buffers(self.capacity)
         store = self._stores[layer]
         if not isinstance(store, ResidentStore):
             assert self._staging is not None
@@ -213,7 +244,9 @@ class FullCache:
         """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
-            return store if self._workspace is None else self._workspace.at_hand(layer, stop)
+            if not self.shape.quantized:
+                return store
+            return self._workspace.at_hand(layer, stop) if self._workspace else None
         return self._staging.at_hand(layer, stop) if self._staging else None
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -287,12 +320,12 @@ class FullCache:
     @property
     def moved_bytes(self) -> int:
         """Bytes of spilled layers that have been brought to hand so far."""
-        return self._staging.moved_bytes if self._staging else 0
+        return self._moved_bytes + (self._staging.moved_bytes if self._staging else 0)
 
     @property
     def waited_s(self) -> float:
         """Seconds that passes have waited for spilled layers so far."""
-        return self._staging.waited_s if self._staging else 0.0
+        return self._waited_s + (self._staging.waited_s if self._staging else 0.0)
 
 
 class FullPass:
@@ -332,8 +365,7 @@ def spill_more(full: FullCache) -> bool:
             _log.info("host memory is full too; layers go to disk")
         else:
             return True
-    left = [layer for layer in chosen if full.placement.tiers[layer] is Tier.DEVICE]
-    full.spill(left, Tier.DISK)
+    full.spill(chosen, Tier.DISK)
     _log.info("memory ran out: layers %s of the cache were spilled", chosen)
     return True
 

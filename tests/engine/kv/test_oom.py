@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from engine.decode import prefill
 from engine.decode.rounds import full_pass
 from engine.errors import ResourceError, is_out_of_memory
 from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
-from engine.kv.offload import Tier
+from engine.kv.offload import DiskStore, LayerBuffer, Placement, Tier
 from engine.model import decoder as models
 from engine.model.decoder import Decoder
 
@@ -148,3 +150,63 @@ def test_other_errors_are_not_taken_for_it(decoder: Decoder) -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
     with pytest.raises(RuntimeError, match="shapes"):
         retry_with_spill(FullCache(decoder.kv_shape, 64), lambda: (_ for _ in ()).throw(RuntimeError("shapes")))
+
+
+@pytest.mark.parametrize("fails", ["second layer", "buffers"])
+def test_a_spill_that_fails_leaves_what_was_there(
+    fails: str, decoder: Decoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The disk is full at the second of three layers, or memory at the buffers: the next pass computes as before."""
+    ids = some_ids(300)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 2048, spill_folder=tmp_path)
+    prefill.run(decoder, cache, ids[:-1], segment=256, block=64)
+    attempts = itertools.count()
+    write, make = DiskStore.write, LayerBuffer.__init__
+
+    def full(store: DiskStore, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        if next(attempts) >= 1:
+            raise ResourceError("KV could not be spilled to disk (No space left on device).")
+        write(store, start, k, v)
+
+    def no_memory(buffer: LayerBuffer, shape: KvShape, capacity: int) -> None:
+        if capacity:
+            raise MemoryError
+        make(buffer, shape, capacity)
+
+    with monkeypatch.context() as patch:
+        if fails == "buffers":
+            patch.setattr(LayerBuffer, "__init__", no_memory)
+        else:
+            patch.setattr(DiskStore, "write", full)
+        failing(patch, decoder, lambda _: True)
+        with pytest.raises(ResourceError), torch.inference_mode():
+            full_pass(decoder, cache, 299, [int(ids[-1])])
+    if fails == "second layer":
+        assert cache.placement.spilled == ()
+    for count in (1, 3):
+        with torch.inference_mode():
+            logits = full_pass(decoder, cache, 299, [int(ids[-1])] * count)
+        assert torch.allclose(logits[:1], expected, atol=1e-4)
+
+
+def test_a_cache_that_cannot_grow_its_buffers_is_what_it_was(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ids = some_ids(100)
+    expected = reference(decoder, ids)
+    cache = FullCache(decoder.kv_shape, 20_000, Placement.spread(LAYERS, 0, 0), tmp_path)
+    prefill.run(decoder, cache, ids[:-1], segment=256, block=64)
+    make = LayerBuffer.__init__
+
+    def no_memory(buffer: LayerBuffer, shape: KvShape, capacity: int) -> None:
+        if capacity > 4096:
+            raise MemoryError
+        make(buffer, shape, capacity)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerBuffer, "__init__", no_memory)
+        with pytest.raises(ResourceError):
+            retry_with_spill(cache, lambda: cache.reserve(10_000))
+    with torch.inference_mode():
+        assert torch.allclose(full_pass(decoder, cache, 99, [int(ids[-1])]), expected, atol=1e-4)
