@@ -125,7 +125,7 @@ class Hierarchy:
         return Speculation(policy, policy_of(self.config.refresh, self.config.refresh_every), self.longest, index)
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """The controller, or fixed lengths where they are given.
+        """The controller, or fixed lengths where they are given, or where the window ends before it could measure.
 
         A seed asks for fixed ones too: which random number meets which token depends on the lengths, and the
         controller's depend on the clock. The distribution of the text is the same either way. Acceptance depends on how
@@ -133,14 +133,17 @@ class Hierarchy:
         """
         if self.lengths_are_given:
             return self.fixed
+        fixed = FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
         if sampling.seed is not None and sampling.temperature > 0:
-            return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
+            return fixed
         key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k)
         if key not in self._controllers:
             copies = COPY_LENGTHS[-1] if self.index is not None else 0
             limits = Limits(MOST_DRAFT if self.has_draft_model else 0, MOST_PASSES, copies)
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
+            if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
+                return fixed  # so near the end of the window there is no place to measure in, and little to gain
             costs = known or measure(context, plain_ms, self.retrieval, self.model_drafter)
             self._controllers[key] = Controller(costs, limits)
         return self._controllers[key]

@@ -441,6 +441,25 @@ def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document) -> 
         list(session.ask("Where? " * 300, (), ASK))
 
 
+@pytest.mark.parametrize("room", [1, 2, 3, 10, 17])
+def test_the_first_question_may_come_near_the_end_of_the_window(
+    room: int, tiny: Callable[..., str], book: Document
+) -> None:
+    """What is measured on a new book takes more tokens than are left; the answer is as long as the plain one."""
+    session = open_session(tiny, context=1500)
+    read(session, book)
+    talk, question = session.conversation, "Where is it?"
+    assert talk is not None
+    while len(talk.compose(question, ()).tokens) < 1500 - room:
+        question += "7"
+    fast = ask(session, question, max_tokens=500)
+    assert fast.figures.prompt_tokens == 1500 - room
+    assert fast.token_ids == ask(session, question, mode="plain", max_tokens=500).token_ids
+    assert fast.stop_reason is StopReason.END or len(fast.token_ids) == room
+    sampled = ask(session, question, max_tokens=500, temperature=1.0)
+    assert 0 < len(sampled.token_ids) <= room
+
+
 def test_a_book_that_does_not_fit_is_refused_with_numbers(tiny: Callable[..., str], book: Document) -> None:
     session = open_session(tiny, context=700)
     fit = session.measure(book)
