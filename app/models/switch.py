@@ -3,6 +3,8 @@
     chosen -> on this machine? else download -> close the old engine, load the new one -> kept as the choice
            -> the open book is read again      (did not load: the former one comes back, with the reason)
 
+A server elsewhere is asked first: one that does not answer costs nothing.
+
 ``ModelSwitch`` owns the one thread that does it, and what the page is told meanwhile; ``install`` sees that a pair
 is on this machine, small files first, so that what cannot work is known before gigabytes are fetched.
 """
@@ -202,14 +204,28 @@ class ModelSwitch:
 
     def _maker(self, wanted: ModelChoice) -> tuple[Callable[[], Any], str]:
         if (remote := wanted.remote) is not None:
-            from app.models.remote import RemoteEngine
-
-            return lambda: RemoteEngine(remote), ""
+            return self._reached(remote), ""
         download = self._download or Download()
         space = fit.measure(self.data, self.proxy.status(), kv=self.kv, quantization=self.quantization)
         installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)
         config = self._config(wanted, installed.model, installed.draft)
         return lambda: self._make_engine(config), installed.note
+
+    def _reached(self, remote: Remote) -> Callable[[], Any]:
+        """A server that has answered: only then does the present model make room for it.
+
+        Raises:
+            TrifoldError: it cannot be used.
+        """
+        from app.models.remote import RemoteEngine
+
+        engine = RemoteEngine(remote)
+        try:
+            engine.wait_ready()
+        except TrifoldError:
+            engine.close()
+            raise
+        return lambda: engine
 
     def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> Any:
         """The engine's settings; a window that was asked for belongs to the model that it was asked with."""

@@ -65,6 +65,7 @@ def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
     view: View = {
         "stage": switching.stage,
         "line": _line(switching),
+        "stoppable": switching.stage in ("looking", "downloading") and (wanted is None or wanted.remote is None),
         "part": round(progress.done / progress.total, 3) if progress and progress.total else None,
         "wanted": [wanted.model, wanted.draft] if wanted and switching.stage else [],
         "cause": switching.cause,
@@ -125,7 +126,8 @@ def _is_here(local_models: LocalModels, pair: Pair) -> bool:
 def _line(switching: SwitchState) -> str:
     progress = switching.progress
     if switching.stage == "looking":
-        return "Looking for the model…"
+        remote = switching.wanted.remote if switching.wanted else None
+        return f"Asking {_host(remote.address)} for its models…" if remote else "Looking for the model…"
     if switching.stage == "loading":
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
@@ -138,10 +140,16 @@ def _line(switching: SwitchState) -> str:
 def _away(text: str) -> str:
     """The host that the book leaves for; "" while it stays on this machine."""
     try:
-        found = parse_address(text)
+        return "" if parse_address(text).stays_here else _host(text)
     except OptionError:
         return text
-    return "" if found.stays_here else found.host
+
+
+def _host(address: str) -> str:
+    try:
+        return parse_address(address).host
+    except OptionError:
+        return address
 
 
 def _short(name: str) -> str:

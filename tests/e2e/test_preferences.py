@@ -73,6 +73,29 @@ def test_another_machine_has_to_be_agreed_to(scripted: Server, open_page: Open) 
         assert not page.is_checked("#remote-yes")
 
 
+def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    opened(page)
+    page.click('[data-tab="remote"]')
+    page.fill("#remote-address", "http://127.0.0.1:9/v1")
+    page.get_by_role("button", name="Let it answer").click()
+    page.wait_for_selector("#setup-trouble", state="visible")
+    assert page.locator("#tab-remote").is_visible()
+    assert page.inner_text("#setup-trouble") == (
+        "Nobody answers at 127.0.0.1:9. Start that server, or check its address."
+    )
+    assert page.inner_text("#model-name") == "Storyteller 27M"
+    assert page.get_attribute("#trifold", "data-model") == "ready"
+
+
+def test_what_was_said_of_one_folder_does_not_stay_for_another(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    opened(page)
+    page.evaluate("document.querySelector('#own-said').textContent = 'There is no folder /no/such.'")
+    page.fill("#own-model", "/no/other")
+    assert page.inner_text("#own-said") == ""
+
+
 def test_diagnostics_are_shown_and_hold_no_key(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
     opened(page)

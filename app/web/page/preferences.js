@@ -38,7 +38,7 @@ function drawState() {
   const bar = byId("setup-bar");
   bar.hidden = setup.part === null || setup.part === undefined;
   bar.value = setup.part ?? 0;
-  byId("setup-stop").hidden = setup.stage !== "downloading" && setup.stage !== "looking";
+  byId("setup-stop").hidden = !setup.stoppable;
   byId("setup-trouble").hidden = !setup.cause;
   byId("setup-cause").textContent = setup.cause || "";
   byId("setup-remedy").textContent = setup.remedy || "";
@@ -95,6 +95,7 @@ function facts(model) {
 }
 
 async function use(model, draft) {
+  byId("own-said").textContent = "";
   const said = await call("/models/use", { model, draft });
   if (said.cause) showSetup({ ...setup, cause: said.cause, remedy: said.remedy });
 }
@@ -110,6 +111,7 @@ function bindOwn() {
     event.preventDefault();
     use(byId("own-model").value, byId("own-draft").value);
   });
+  byId("own-model").addEventListener("input", () => (byId("own-said").textContent = ""));
   byId("own-look").addEventListener("click", async () => {
     byId("own-said").textContent = "Looking…";
     const said = await call("/models/look", { model: byId("own-model").value });
@@ -122,6 +124,7 @@ function bindRemote() {
   const address = byId("remote-address");
   const leaves = () => !/^(https?:\/\/)?(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(\/|$)/i.test(address.value.trim());
   address.addEventListener("input", () => {
+    complain("remote-trouble", {});
     byId("remote-agree").hidden = !address.value.trim() || !leaves();
     byId("remote-yes").checked = false;
   });
