@@ -48,6 +48,7 @@ _ALLOWED = (
     AllowedRoute("GET", "/config"),
     AllowedRoute("GET", "/favicon.ico"),
     AllowedRoute("POST", "/gradio_api/run/predict", limit=MEBIBYTE),
+    AllowedRoute("GET", "/gradio_api/app_id"),
 )
 
 

@@ -37,6 +37,8 @@ _MISS_ONE = """
 }
 """
 
+_DOT = "getComputedStyle(document.querySelector('.dot')).backgroundColor"
+
 
 def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.txt") -> None:
     read_text(page, text, name)
@@ -154,6 +156,42 @@ def test_a_killed_program_comes_back_with_the_half_answer(
         grown = numbers(page)
         assert grown == list(range(len(grown)))
         assert questions(page) == 1
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    """Its own pages, unwatched, as above."""
+    data, port = tmp_path_factory.mktemp("gone"), free_port()
+    command = scripted_command(port, data)
+    process = start(command, data, port)
+    try:
+        page = enter(browser, Server(port, data))
+        with_book(page)
+        assert not page.locator("#gone").is_visible()
+        green = page.evaluate(_DOT)
+        ask(page, "Tell slowly >>>one two three four five six seven eight nine ten<<<")
+        until(page, lambda: "two" in last_answer(page))
+        process.kill()
+        process.wait(10)
+        page.evaluate("document.querySelector('#refresh').click()")  # as when a record was being fetched
+        page.wait_for_selector("#gone", state="visible")
+        assert page.inner_text("#gone").startswith("Trifold does not answer. Reconnecting…")
+        assert page.evaluate(_DOT) != green
+        assert page.inner_text("#model-name") == "Storyteller 27M"
+        page.fill("#ask-box textarea", "Is anybody there?")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
+        process = start(command, data, port)
+        page.wait_for_selector("#gone", state="hidden")
+        assert page.evaluate(_DOT) == green
+        until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))
+        assert page.input_value("#ask-box textarea") == "Is anybody there?"
+        page.close()
     finally:
         process.kill()
         process.wait(10)

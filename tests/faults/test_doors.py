@@ -39,7 +39,7 @@ _GRADIO = (
     ("POST", "/gradio_api/upload"), ("GET", "/gradio_api/info"), ("GET", "/gradio_api/api_info"),
     ("POST", "/gradio_api/call/ask"),
     ("GET", "/gradio_api/proxy=http://evil.example/"), ("GET", "/proxy=http://evil.example/"), ("POST", "/login"),
-    ("GET", "/gradio_api/app_id"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/gradio_api/heartbeat/x"),
+    ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/gradio_api/heartbeat/x"),
     ("POST", "/gradio_api/component_server"), ("GET", "/monitoring"), ("GET", "/gradio_api/mcp/sse"),
     ("GET", "/robots.txt"),
     ("GET", "/manifest.json"), ("POST", "/gradio_api/vibe-editor"), ("GET", "/svelte/x.js"), ("GET", "/token"),

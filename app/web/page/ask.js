@@ -63,7 +63,7 @@ export function showSuggestions(questions) {
 
 async function send(more) {
   const question = box().value;
-  if (!question.trim() || sending) return;
+  if (!question.trim() || sending || byId("trifold").dataset.live === "no") return;
   if (!(await ask({ question, message: edited, ...more }))) return;
   endEditing();
   if (box().value === question) write("");
@@ -224,8 +224,30 @@ function onKey(event) {
   }
 }
 
+// What was typed outlives the page being loaded again.
+const DRAFT = "trifold-draft";
+
+function keepDraft() {
+  try {
+    sessionStorage.setItem(DRAFT, edited ? "" : box().value);
+  } catch {
+    // without storage it is lost
+  }
+}
+
+function findDraft() {
+  try {
+    const kept = sessionStorage.getItem(DRAFT);
+    if (kept && !box().value) write(kept);
+  } catch {
+    // as above
+  }
+}
+
 export function bindAsking() {
   bindHow();
+  findDraft();
+  addEventListener("pagehide", keepDraft);
   byId("ask-row").addEventListener("submit", (event) => {
     event.preventDefault();
     send();

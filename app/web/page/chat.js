@@ -31,6 +31,7 @@ export function showChat(chat) {
 // The name of the shown record comes with it, as the words of the button that asks for it.
 function follow() {
   clearTimeout(retry);
+  if (byId("trifold").dataset.live === "no") return; // the first news of the server will lead here again
   const refresh = byId("refresh");
   if (refresh?.textContent.trim() === wanted) return;
   refresh?.click();

@@ -14,6 +14,7 @@ import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
 
 const RETRY_MS = 1500;
+const GONE_MS = 1200; // a connection that is back within this time was never missed
 const HIDDEN_MS = 2000; // longer than the stream takes to say that the question sent a moment ago is this tab's
 const IN_SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
 const LIVE = `/live?card=${hasCard() ? "yes" : "no"}`; // news come more seldom where drawing them is the engine's time
@@ -60,18 +61,27 @@ const show = {
   setup: showSetup,
 };
 
+let missed = 0; // runs out when the connection has been gone for so long that it is worth a word
+function setLive(live) {
+  clearTimeout(missed);
+  missed = 0;
+  const root = document.getElementById("trifold");
+  if (root.dataset.live === (live ? "yes" : "no")) return;
+  root.dataset.live = live ? "yes" : "no";
+  document.getElementById("gone").hidden = live;
+}
+
 function listen() {
   const stream = new EventSource(LIVE);
   stream.onmessage = (message) => {
-    const root = document.getElementById("trifold");
-    if (root.dataset.live !== "yes") root.dataset.live = "yes";
+    setLive(true);
     const news = JSON.parse(message.data);
     for (const [part, value] of Object.entries(news)) show[part]?.(value);
     leaveIfHidden();
     keepUp();
   };
   stream.onerror = () => {
-    document.getElementById("trifold").dataset.live = "no";
+    missed ||= setTimeout(setLive, GONE_MS, false);
     if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
     setTimeout(() => document.hidden || resume(), RETRY_MS);
   };
@@ -93,6 +103,8 @@ function resume() {
 
 function leaveIfHidden() {
   if (!document.hidden || isWaiting() || performance.now() - hidden < HIDDEN_MS) return;
+  clearTimeout(missed);
+  missed = 0;
   stream?.close();
   stream = null;
 }
