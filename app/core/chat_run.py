@@ -154,7 +154,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
     """
     while not state.current.paused and state.current.stage in _ON_THE_WAY and not claim.is_set():
         yield _waiting_words(state.current)
-        if _can_be_answered_now(state.current):
+        if can_be_answered_now(state.current):
             state.pause_reading()
         time.sleep(_POLL)
     current = state.current
@@ -163,7 +163,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
         raise TrifoldError(trouble.cause, trouble.remedy)
 
 
-def _can_be_answered_now(current: OpenBook) -> bool:
+def can_be_answered_now(current: OpenBook) -> bool:
     """Whether there is a page to answer from, and so much left to read that waiting for it would be dull."""
     progress = current.progress
     return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
@@ -172,7 +172,7 @@ def _can_be_answered_now(current: OpenBook) -> bool:
 def _waiting_words(current: OpenBook) -> str:
     if current.stage is not Stage.READING:
         return "Your question is asked as soon as the book has been opened."
-    if _can_be_answered_now(current) and current.progress and current.document:
+    if can_be_answered_now(current) and current.progress and current.document:
         read = format.counted(current.progress.pages_done, current.document.unit)
         return f"Read {read} so far: your question is answered from these, then the reading goes on."
     return "Your question is asked as soon as the book has been read."

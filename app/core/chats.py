@@ -37,7 +37,10 @@ SAVE_SECONDS = 0.4  # between two savings of a growing answer: what the end of t
 
 _LINES = """
 SELECT chats.id, chats.book, chats.name, chats.changed,
-       (SELECT text FROM messages WHERE messages.chat = chats.id AND parent IS NULL ORDER BY id LIMIT 1) AS first
+       coalesce(
+           (SELECT text FROM messages WHERE messages.id = chats.chosen),
+           (SELECT text FROM messages WHERE messages.chat = chats.id AND parent IS NULL ORDER BY id DESC LIMIT 1)
+       ) AS first
 FROM chats WHERE ? IN ('', chats.book) ORDER BY chats.changed DESC, chats.rowid DESC
 """
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from app.core import db
+from app.core import db, format
 from app.core.chats import Chat, Exchange
 
 FORMAT = 1
@@ -58,7 +58,8 @@ def _ending(turn: Exchange) -> list[str]:
     elif turn.interrupted:
         lines.append("Cut off when the program ended.")
     if turn.pages_read:
-        lines.append(f"From the first {turn.pages_read} pages, which had been read by then.")
+        unit = str((turn.notes or {}).get("unit", "page"))
+        lines.append(f"From the first {format.counted(turn.pages_read, unit)}, read by then.")
     return lines
 
 

@@ -193,10 +193,8 @@ def figures_view(figures: Figures) -> View:
 
 
 def split_view(split: TimeSplit) -> list[View]:
-    """Shares of the answer's time; empty until there is any."""
-    if not split.total:
-        return []
-    shares = [(part, getattr(split, part) / split.total) for part in _PARTS]
+    """Shares of the answer's time; parts that took none are left out."""
+    shares = [(part, spent / split.total) for part in _PARTS if (spent := getattr(split, part))]
     return [{"part": part, "share": round(share, 4), "text": percent(share)} for part, share in shares]
 
 

@@ -12,8 +12,8 @@ What is done around Gradio, and what breaks without it (each has a test):
 * ``_TABS``: it keeps what it knows of 10,000 tabs, 85 KB each.
 * The button ``#refresh``, which nobody sees and the page's scripts press (``page/chat.js``): nothing else outside can
   have an event of Gradio's happen, and without it no answer would ever be shown formatted to its end.
-* The route ``/gradio_api/app_id`` is open: a Gradio whose request has failed asks there every other second, does nothing
-  else any more, and loads the page again when it is answered.
+* The route ``/gradio_api/app_id`` is open: a Gradio whose request has failed asks there every other second, does
+  nothing else any more, and loads the page again when it is answered.
 * In ``page/chat.js``: its loading sign would have the browser draw sixty times a second for good; it asks for a
   description of its routes, which is shut; and a screen reader would read HTML tags aloud.
 """

@@ -25,7 +25,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.core import format
-from app.core.chat_run import OWN, Throttle, throttle_of
+from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.format import View, glow
 from app.core.settings import DEMO_MODEL, is_same_folder
@@ -97,6 +97,7 @@ def page_view(current: OpenBook, status: Any, chat: Chat | None = None) -> View:
         "pages_read": pages_read(current),
         "reading": _reading(current),
         "read": format.read_line(current.read, _unit(current)) if current.read and not current.paused else "",
+        "hint": _hint(current),
         "asking": current.asking,
         "asked_by": current.asked_by if current.asking else "",
         "chat": _chat(current, chat),
@@ -117,7 +118,8 @@ def model_view(status: Any) -> View:
     model = status.model
     name = DEMO_NAME if _is_demo(str(model.path)) else model.name  # its folder's name says nothing to a person
     here = model.parameters > 0  # of another machine's model only the pace is known
-    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here}
+    draft = bool(model.draft_parameters)
+    return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 
 
 @lru_cache(maxsize=8)
@@ -184,6 +186,24 @@ def _reading(current: OpenBook) -> View | None:
     return format.reading_view(current.progress, _unit(current))
 
 
+def _hint(current: OpenBook) -> str:
+    """What a question would be answered from now."""
+    read = current.read
+    if current.stage is Stage.READY and read is not None and read.stopped:
+        return f"Ask anything about {_first(read.pages_read, _unit(current))}."
+    if current.stage is Stage.READY:
+        return "Ask anything about this book."
+    if current.stage is not Stage.READING:
+        return ""
+    if current.paused or can_be_answered_now(current):
+        return f"You can ask already, about {_first(pages_read(current), _unit(current))}."
+    return "You can ask already: your question is answered as soon as the book has been read."
+
+
+def _first(pages: int, unit: str) -> str:
+    return f"the first {unit}" if pages == 1 else f"the first {format.counted(pages, unit)}"
+
+
 def _book_line(current: OpenBook) -> str:
     if current.document is None:
         return ""
@@ -198,7 +218,13 @@ def _choice(current: OpenBook) -> View:
     first = document.pages[0].number if document and document.pages else 1
     fitting = max(1, fit.pages_that_fit) if fit else pages
     sentence = fit.sentence if fit else ""
-    return {"sentence": sentence, "pages": pages, "first": first, "last": min(pages, first + fitting - 1)}
+    return {
+        "sentence": sentence,
+        "unit": _unit(current),
+        "pages": pages,
+        "first": first,
+        "last": min(pages, first + fitting - 1),
+    }
 
 
 def _model_parts(model: Any) -> list[str]:

@@ -292,6 +292,31 @@ def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server
     assert page.locator("#password").is_visible()
 
 
+def test_parts_are_called_what_they_are_and_what_is_not_there_is_not_shown(scripted: Server, open_page: Open) -> None:
+    """Sections of a book; figures without a draft model; as the live stream would bring them."""
+    page = open_page(scripted)
+    with_book(page)
+    ask(page, "Who kept the north light?")
+    answered(page)
+    assert page.locator('[data-bar="middle"]').is_visible()
+    page.evaluate(
+        """async () => {
+          const none = {share: 0, text: ''};
+          const level = {share: 0.9, text: '90 %'};
+          const split = [{part: 'verify', share: 1, text: '100 %'}];
+          const figures = {mode: 'hierarchical', middle: none, verify: level, split, kv: []};
+          (await import('/ui/frame.js')).showModel({state: 'ready', line: 'M', detail: '', parts: [], draft: false});
+          (await import('/ui/figures.js')).showFigures(figures);
+          const choose = {sentence: 'Too long.', unit: 'section', pages: 124, first: 1, last: 90};
+          (await import('/ui/books.js')).showBook({stage: 'choosing', title: 'T', choose});
+        }"""
+    )
+    assert not page.locator('[data-bar="middle"]').is_visible()
+    assert page.locator('[data-bar="verify"]').is_visible()
+    assert page.locator("#split-key li").all_inner_texts() == ["whole book\n100 %"]
+    assert page.inner_text("#choose-form .tf-line").split() == ["Sections", "to", "Read", "these", "sections"]
+
+
 def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, open_page: Open) -> None:
     page, text = open_page(scripted), "Book Chosen early"
     held: list[Route] = []

@@ -6,10 +6,6 @@ const byId = (id) => document.getElementById(id);
 const MOST_BYTES = 200 * 2 ** 20;
 
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
-const HINTS = {
-  reading: "You can ask already: about the pages that have been read so far.",
-  ready: "Ask anything about this book.",
-};
 const MENDS = {
   "open-again": ["Try again", () => post("/books/open", { id: current.id })],
   "read-again": ["Read it", () => post("/reading/again")],
@@ -51,6 +47,10 @@ function lead() {
   if (["reading", "ready"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
 }
 
+export function showHint(hint) {
+  byId("hint-words").textContent = hint;
+}
+
 function draw() {
   const root = byId("trifold");
   root.dataset.stage = current.stage;
@@ -59,7 +59,6 @@ function draw() {
   byId("book-line").textContent = current.line || "";
   byId("book-line").title = (current.warnings || []).join("\n");
   byId("opening-words").textContent = WORDS[current.stage] || "";
-  byId("hint-words").textContent = HINTS[current.stage] || "";
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
   root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";
@@ -81,6 +80,8 @@ function drawTrouble(trouble) {
 
 function drawChoice(choose) {
   byId("choose-words").textContent = choose.sentence;
+  byId("choose-unit").textContent = `${choose.unit.charAt(0).toUpperCase()}${choose.unit.slice(1)}s`;
+  byId("choose-read").textContent = `Read these ${choose.unit}s`;
   for (const part of ["first", "last"]) {
     const field = byId(`choose-${part}`);
     field.max = choose.pages;

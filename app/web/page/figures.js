@@ -23,7 +23,9 @@ export function showFigures(figures) {
     put(place, (typeof value === "object" && value !== null ? value.text : value) || "–");
   }
   for (const bar of document.querySelectorAll("[data-bar]")) {
-    bar.querySelector("b").style.width = `${figures[bar.dataset.bar].share * 100}%`;
+    const level = figures[bar.dataset.bar];
+    bar.querySelector("b").style.width = `${level.share * 100}%`;
+    bar.toggleAttribute("data-none", !level.text);
   }
   const root = byId("trifold");
   if (root.dataset.mode !== figures.mode) root.dataset.mode = figures.mode;

@@ -31,6 +31,7 @@ export function showModel(model) {
   const root = byId("trifold");
   root.dataset.model = model.state;
   root.dataset.here = model.here === false ? "no" : "yes";
+  root.dataset.draft = model.draft === false ? "no" : "yes";
   byId("model-name").textContent = model.line;
   const line = byId("model-line");
   line.title = [model.detail, ...model.parts].filter(Boolean).join("\n");

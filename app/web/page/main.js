@@ -1,6 +1,6 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
 import { bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
-import { bindBooks, showBook, showSending } from "./books.js";
+import { bindBooks, showBook, showHint, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
@@ -42,6 +42,7 @@ const show = {
   pages_read: showRead,
   reading: showReading,
   read: (line) => showReading(undefined, line),
+  hint: showHint,
   asking: showAsking,
   asked_by: showAskedBy,
   chat: (chat) => {

@@ -112,7 +112,7 @@ def test_the_first_question_can_be_edited_too(chats: Chats) -> None:
     say(chats, chat, "Whom?", "Her.", position=0)
     assert shown(chats, chat) == [("Whom?", "Her.")]
     assert len(turn(chats, chat, 0).questions) == 2
-    assert chats.of_book(BOOK)[0].title == "Who?"
+    assert chats.of_book(BOOK)[0].title == "Whom?"
 
 
 def test_a_message_of_another_chat_is_not_shown(chats: Chats) -> None:
@@ -218,3 +218,14 @@ def test_only_the_last_used_chats_are_in_memory(database: Database) -> None:
     assert shown(chats, first) == [("Who?", "Maren.")]
     assert shown(chats, begun[-1]) == [("Where?", "On the")]
     assert len(chats._chats) == module.MOST_HELD
+
+
+def test_a_chat_is_called_by_the_version_of_its_first_question_that_is_shown() -> None:
+    chats = Chats()
+    chat = chats.begin(BOOK).id
+    chats.ask(chat, "Who?")
+    first = chats.get(chat).exchanges[0].question_id
+    chats.ask(chat, "Who, then?", 0)
+    assert (chats.get(chat).title, chats.of_book(BOOK)[0].title) == ("Who, then?", "Who, then?")
+    chats.show(chat, first)
+    assert (chats.get(chat).title, chats.of_book(BOOK)[0].title) == ("Who?", "Who?")

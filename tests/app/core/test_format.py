@@ -137,7 +137,12 @@ def test_what_was_not_measured_is_empty() -> None:
 
 def test_time_and_memory_are_shares_of_a_whole() -> None:
     split = format.split_view(TimeSplit(20.0, 30.0, 40.0, 10.0, 0.0))
-    assert [part["text"] for part in split] == ["20 %", "30 %", "40 %", "10 %", "0 %"]
+    assert [(part["part"], part["text"]) for part in split] == [
+        ("draft", "20 %"),
+        ("middle", "30 %"),
+        ("verify", "40 %"),
+        ("transfer", "10 %"),
+    ]
     assert sum(part["share"] for part in split) == pytest.approx(1.0)
     kv = format.kv_view(KvBytes(3 * 10**9, 10**9, 0))
     assert [(part["name"], part["text"], part["share"]) for part in kv] == [

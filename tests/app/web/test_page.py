@@ -24,7 +24,7 @@ from app.web import gradio_page, live
 from app.web import live as view
 from app.web.live import RunningAnswer, changes, map_view, page_view
 from engine.config import SamplingParams
-from engine.events import Status, StopReason
+from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
 from tests.app.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
 from tests.app.web.entering import enter
 from tests.loops import run
@@ -251,6 +251,28 @@ def test_a_choice_proposes_what_fits() -> None:
     assert choose["pages"] == 60
     assert (choose["first"], choose["last"]) == (1, current.fit.pages_that_fit)
     assert "too long" in choose["sentence"]
+    assert choose["unit"] == "page"
+
+
+def test_what_can_be_asked_already_is_said_as_it_is() -> None:
+    """Of a book on its way a question is answered at once only if there is a page, and more than a moment's reading."""
+    document = dataclasses.replace(book(60), unit="section")
+
+    def hint(pages: int = 0, seconds: float = 60.0, **changes: Any) -> str:
+        progress = ReadingProgress(0, 1, pages, 60, 1.0, seconds) if pages or seconds != 60.0 else None
+        current = OpenBook(stage=Stage.READING, document=document, progress=progress)
+        return str(view_of(dataclasses.replace(current, **changes))["hint"])
+
+    later = "You can ask already: your question is answered as soon as the book has been read."
+    assert hint() == later  # nothing is known of how far it is: a server elsewhere never tells
+    assert hint(0, 50.0) == later
+    assert hint(12, 2.0) == later
+    assert hint(12, 50.0) == "You can ask already, about the first 12 sections."
+    assert hint(1, 50.0) == "You can ask already, about the first section."
+    read = BookRead(10, 100, 6, 60, 1.0, 1.0, KvBytes(), stopped=True)
+    assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
+    whole = dataclasses.replace(read, stopped=False)
+    assert hint(stage=Stage.READY, read=whole) == "Ask anything about this book."
 
 
 def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
