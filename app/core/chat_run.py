@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.citations import Notes
 from app.core import format
 from app.core.chats import Chat, Trouble
+from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from engine import Request, Status, Turn
 from engine.config import Mode, SamplingParams
@@ -83,7 +84,7 @@ def ask(
     """
 
     def begin(chat: Chat) -> _Writer:
-        return _Writer(state, chat.id, state.chats.ask(chat.id, question, position))
+        return _Writer(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode)
 
     return _run(state, begin, sampling, mode, tab)
 
@@ -93,7 +94,7 @@ def go_on(state: AppState, sampling: SamplingParams, mode: Mode, position: int, 
 
     def begin(chat: Chat) -> _Writer:
         state.chats.resume(chat.id, position)
-        return _Writer(state, chat.id, position)
+        return _Writer(state, chat.id, position, sampling, mode)
 
     return _run(state, begin, sampling, mode, tab)
 
@@ -233,7 +234,7 @@ def _request(
 class _Writer:
     """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
 
-    def __init__(self, state: AppState, chat: str, position: int) -> None:
+    def __init__(self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode) -> None:
         known = state.chats.get(chat)
         assert known is not None
         self._exchange = known.exchanges[position]
@@ -246,6 +247,7 @@ class _Writer:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
+        self._made: dict[str, Any] = {"mode": mode, **asdict(sampling), "top_k": sampling.top_k or None}
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
         earlier = reversed(known.exchanges[: position + 1])
@@ -266,8 +268,12 @@ class _Writer:
         return chat.before(self._position) if chat else ()
 
     def begin(self) -> None:
-        """The question is asked now, about what has been read by now."""
-        read = self._state.current.read
+        """The question is asked now, of the model that is there, about what has been read by now."""
+        read, model = self._state.current.read, self._state.engine.status().model
+        if model is not None:
+            name = model_name(model.name, str(model.path))
+            draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
+            self._made = {"model": name, "draft": draft, **self._made}
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Sequence[Any]) -> None:
@@ -278,12 +284,12 @@ class _Writer:
             self._take(event)
         self._state.show(**self._moved)
         self._moved = {}
-        self._write(notes=self._notes.sketch() if self._notes else None)
+        self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def cite(self) -> None:
         """Look up what the words so far cite."""
         if self._notes is not None and not self.done:
-            self._write(notes=self._notes.record())
+            self._write(notes=self._behind(self._notes.record()))
 
     def _take(self, event: Any) -> None:
         self._note(event)
@@ -322,6 +328,9 @@ class _Writer:
             document, before = self._state.current.document, self._exchange.notes
             self._notes = self._state.note_taker.begin(document, self.begun, before)
         self._notes.take(event)
+
+    def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        return {**(notes or {}), "made": self._made}
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
         pace = self._moved.get("pace", self._state.current.pace)

@@ -52,7 +52,7 @@ def file_name(title: str, ending: str) -> str:
 
 
 def _ending(turn: Exchange) -> list[str]:
-    lines = []
+    lines = [line] if (line := format.made_line((turn.notes or {}).get("made", {}))) else []
     if turn.trouble is not None:
         lines.append(f"{turn.trouble.cause} {turn.trouble.remedy}".strip())
     elif turn.interrupted:

@@ -7,7 +7,7 @@ the page formats nothing itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -114,6 +114,14 @@ FIRST_GUESS = 0.005  # part of the book after which the time that is left can be
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
+
+_SETTINGS = {
+    "temperature": "temperature {:g}",
+    "top_p": "top-p {:g}",
+    "top_k": "top-k {}",
+    "max_tokens": "at most {} tokens",
+    "seed": "seed {}",
+}
 
 WHY_STOPPED = {
     StopReason.END: "",
@@ -273,6 +281,14 @@ def answer_line(figures: Figures | None, stopped: StopReason | None, tokens: int
     if stopped is not None and WHY_STOPPED[stopped]:
         parts.append(WHY_STOPPED[stopped])
     return " · ".join(parts)
+
+
+def made_line(made: Mapping[str, Any]) -> str:
+    """What wrote an answer: "Qwen3-4B with Qwen3-0.6B · hierarchical · temperature 0 · top-p 1 · at most 64 tokens"."""
+    models = [str(made[name]) for name in ("model", "draft") if made.get(name)]
+    parts = [" with ".join(models), str(made.get("mode", ""))]
+    parts += [words.format(made[name]) for name, words in _SETTINGS.items() if made.get(name) is not None]
+    return " · ".join(part for part in parts if part)
 
 
 def _next_page(progress: ReadingProgress) -> str:

@@ -15,6 +15,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
+DEMO_NAME = "Demo model"
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
@@ -191,6 +193,17 @@ def is_hub_id(model: str) -> bool:
 
 def is_same_folder(model: str, folder: Path) -> bool:
     return not is_hub_id(model) and Path(model).expanduser().absolute().resolve() == folder.resolve()
+
+
+def model_name(name: str, path: str) -> str:
+    """What a model is called for a person, to whom the name of the bundled one's folder says nothing."""
+    return DEMO_NAME if _is_demo(path) else name
+
+
+@lru_cache(maxsize=8)
+def _is_demo(path: str) -> bool:
+    """Asked ten times a second, and every answer looks at the disk."""
+    return is_same_folder(path, DEMO_MODEL)
 
 
 def _looks_local(model: str) -> bool:

@@ -17,7 +17,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -28,7 +27,7 @@ from app.core import format
 from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.format import View, glow
-from app.core.settings import DEMO_MODEL, is_same_folder
+from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from app.web import messages
 from app.web.auth import AllowedRoute
@@ -51,8 +50,6 @@ class Panel(Protocol):
         """Keys of the live stream. Called ten times a second: it must cost next to nothing."""
         ...
 
-
-DEMO_NAME = "Demo model"
 
 _LOADING = "The model is being loaded. You can open a book already."
 
@@ -116,16 +113,10 @@ def model_view(status: Any) -> View:
     if status.model is None:
         return {"state": "loading", "line": "Loading the model…", "detail": status.detail or _LOADING, "parts": []}
     model = status.model
-    name = DEMO_NAME if _is_demo(str(model.path)) else model.name  # its folder's name says nothing to a person
+    name = model_name(model.name, str(model.path))
     here = model.parameters > 0  # of another machine's model only the pace is known
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
-
-
-@lru_cache(maxsize=8)
-def _is_demo(path: str) -> bool:
-    """Asked ten times a second, and every answer looks at the disk."""
-    return is_same_folder(path, DEMO_MODEL)
 
 
 def book_view(current: OpenBook) -> View:

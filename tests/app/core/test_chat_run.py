@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.core import chat_run
+from app.core.chats import all_messages
+from app.core.export import as_json, as_markdown
 from app.core.state import AppState, Stage
 from engine.config import SamplingParams
 from engine.errors import Busy, TrifoldError
@@ -37,6 +40,22 @@ def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
     assert sum(state.current.scores) == pytest.approx(1.0)
     assert len(state.current.pace) > 0
     assert not state.current.asking
+
+
+def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer="one two three four"))
+    list(chat_run.ask(state, "Who?", SamplingParams(0.6, 0.95, max_tokens=64), "hierarchical"))
+    list(chat_run.ask(state, "And plainly?", SamplingParams(seed=7), "plain"))
+    chat = state.chat
+    assert chat is not None
+    said = [line for line in as_markdown(chat, "The Light").splitlines() if line.startswith("*Story")]
+    assert said == [
+        "*Storyteller 27M with Storyteller 3M · hierarchical · temperature 0.6 · top-p 0.95 · at most 64 tokens*",
+        "*Storyteller 27M · plain · temperature 0 · top-p 1 · at most 512 tokens · seed 7*",
+    ]
+    rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
+    made = json.loads(as_json(chat, {}, rows))["messages"][1]["notes"]["made"]
+    assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
 
 
 def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:

@@ -14,14 +14,13 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from app.core import chat_run
+from app.core import chat_run, settings
 from app.core.books import Books
 from app.core.chat_run import Throttle, throttle_of
 from app.core.chats import Chats
 from app.core.format import glow
 from app.core.state import AppState, OpenBook, Stage
 from app.web import gradio_page, live
-from app.web import live as view
 from app.web.live import RunningAnswer, changes, map_view, page_view
 from engine.config import SamplingParams
 from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
@@ -228,7 +227,7 @@ def test_of_a_model_elsewhere_only_the_pace_is_known() -> None:
 
 def test_the_view_of_a_model_looks_at_the_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
-    monkeypatch.setattr(view, "is_same_folder", lambda path, _: bool(looks.append(path)))
+    monkeypatch.setattr(settings, "is_same_folder", lambda path, _: bool(looks.append(path)))
     status = engine_status(model=model_info(path="/models/of/this/test"))
     for _ in range(10):
         assert view_of(OpenBook(), status)["model"]["state"] == "ready"
