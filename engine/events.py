@@ -85,13 +85,19 @@ class Round:
     passes: int = 0  # middle passes
     lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
 
+    @property
+    def verified_rows(self) -> int:
+        """Tokens that its verification fed: what was proposed and the token before; 1 is a plain step."""
+        return 1 + self.verify.proposed + self.lookup.proposed
+
 
 @dataclass(frozen=True)
 class Figures:
     """The live figures of one answer, cumulative since its first token.
 
-    ``ms_per_token`` values are milliseconds; ``plain_ms`` is one plain step measured on this very context;
-    ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
+    ``ms_per_token`` values are milliseconds; ``plain_ms`` is what plain decoding would have taken per token while the
+    answer was written. It rests on ``plain_steps`` that were timed meanwhile, the newest ``plain_age_s`` seconds ago,
+    and is None while they are too few; ``speedup_vs_plain`` is plain_ms over the mean decode time per token.
     """
 
     mode: str
@@ -114,6 +120,8 @@ class Figures:
     context_tokens: int  # tokens in the full cache now
     context_limit: int
     lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
+    plain_steps: int = 0
+    plain_age_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ with the field's names:
 Acceptance rate: accepted / proposed at a level, bonus excluded; what was copied straight from the book to verification
 is counted apart. Mean acceptance length: tokens per verification, bonus included. Inter-token latency (ms per token): a
 round delivers its tokens as a burst, so each of them counts the round's time over its tokens; p50 and p95 are over
-tokens. Speedup: one plain step measured on this very context over the mean time per token.
+tokens. Speedup: what plain steps took while the answer was written (``PlainSteps``) over the mean time per token.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect
+from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,8 +37,16 @@ if TYPE_CHECKING:
     from engine.tokenizer import TextStream
 
 
-# Plain steps measured on a new context, to say how much faster the answer is; the median counts.
+# Plain steps timed on a new context, for the controller's first costs; the median counts.
 _PLAIN_PROBES = 3
+# A speedup rests on plain steps that are spread over the answer: at least so many, timed so far apart (seconds) that
+# they take at most this share of its time. What is still wanting at its end may take a larger share, or
+# so little (seconds) that nobody notices.
+_LEAST_PLAIN_STEPS = 3
+_PLAIN_EVERY_S = 2.0
+_PLAIN_SHARE = 0.01
+_PLAIN_SHARE_AT_END = 0.1
+_UNNOTICED_S = 0.2
 
 
 class GenerationLoop:
@@ -119,15 +127,27 @@ class GenerationLoop:
             yield generation.scored(hierarchy.retrieval.chunk_scores())
             made = hierarchy.rounds(context, sampling, _median(self._plain_ms))
         # What comes before belongs to the time to first token.
-        clock = time.perf_counter()
+        began = clock = time.perf_counter()
+        plain = generation.meter.plain
+        if mode != "plain":
+            plain.add(self._plain_ms[-1], clock - generation.asked)
         for done in made:
             now = time.perf_counter()
             text = generation.add(done, (now - clock) * 1000.0, now - generation.asked)
             clock = now
-            generation.meter.plain_ms = generation.meter.median_ms() if mode == "plain" else _median(self._plain_ms)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
             if done.scored:
                 yield generation.scored(hierarchy.retrieval.chunk_scores())
+            if plain.due(time.perf_counter() - generation.asked):
+                self._time_plain_step(tokens, generation)
+        # Behind the last token nobody waits for a next one: what a short answer lacks is timed here.
+        while plain.wanting(clock - began):
+            self._time_plain_step(tokens, generation)
+
+    def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
+        """The newest token's pass once more, not committed: the text and its random numbers stay what they are."""
+        ms = pass_ms(self._target, self._full, tokens, 1, None)
+        generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
 
 
 @dataclass
@@ -240,6 +260,74 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+class PlainSteps:
+    """How an answer's time compares with plain decoding, told by plain steps while it is written.
+
+    Plain steps are few. So each is set beside the verification nearest to it in time, which tells what a further row
+    costs in a pass (the median of all pairs counts), and so every verification tells what a plain step takes just then.
+    Each round's time is counted in such steps: a machine that is slow for a while is slow for both.
+
+    Times of steps are milliseconds, moments are seconds since the question.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._tokens = 0
+        # Time of the rounds over that of their verifications, and the same times the further rows of these.
+        self._passes, self._pass_rows = 0.0, 0.0
+        self._row_costs: list[float] = []  # of a further row, in plain steps; ascending
+        self._verified = (0, 0.0)  # the newest verification: rows and milliseconds
+        self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
+
+    def add(self, ms: float, at_s: float) -> None:
+        """A plain step took ``ms`` and ended at ``at_s``."""
+        self.count += 1
+        self._step_ms, self._step_s = ms, at_s
+        self._pair()
+
+    def made(self, done: Round, elapsed_ms: float, at_s: float) -> None:
+        """A round took ``elapsed_ms`` and ended at ``at_s``."""
+        rows, ms = done.verified_rows, done.split.verify + done.split.transfer
+        if ms <= 0.0:
+            return
+        first = not self._tokens
+        self._tokens += len(done.tokens)
+        self._passes += elapsed_ms / ms
+        self._pass_rows += elapsed_ms / ms * (rows - 1)
+        self._verified = rows, ms
+        if rows == 1 and not done.scored:
+            self.add(ms, at_s)
+        elif first and self.count:
+            self._pair()
+
+    def _pair(self) -> None:
+        """Set the newest plain step beside the newest verification."""
+        rows, ms = self._verified
+        if rows > 1 and self._step_ms > 0.0:
+            insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
+
+    def due(self, now_s: float) -> bool:
+        """Whether it is time for another step."""
+        return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
+
+    def wanting(self, answer_s: float) -> bool:
+        """Whether steps are wanting at the end of an answer that took ``answer_s``, and nobody will notice them."""
+        missing = _LEAST_PLAIN_STEPS - self.count
+        unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
+        return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
+
+    def speedup(self) -> float | None:
+        """Tokens of the answer over the plain steps that fit into its time; None while too few steps tell."""
+        if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
+            return None
+        row = max(0.0, _median(self._row_costs)) if self._row_costs else 0.0
+        return self._tokens / (self._passes + row * self._pass_rows)
+
+    def age_s(self, now_s: float) -> float | None:
+        """How long ago the newest step was, 0 if it was timed behind the last token; None where there is none."""
+        return max(0.0, now_s - self._step_s) if self.count else None
+
+
 class Meter:
     """Sums the rounds of one answer.
 
@@ -255,8 +343,9 @@ class Meter:
         self.prompt_tokens = prompt_tokens
         self.prefilled_tokens = prefilled_tokens
         self.context_limit = context_limit
-        self.plain_ms: float | None = None
+        self.plain = PlainSteps()
         self._ttft_s: float | None = None
+        self._newest_s = 0.0
         self._latencies: list[float] = []  # ascending: figures are asked for after every round
         self._total_ms = 0.0
         self._rounds = 0
@@ -269,7 +358,9 @@ class Meter:
         """Count a round that took ``elapsed_ms`` by the engine's clock."""
         if self._ttft_s is None:
             self._ttft_s = since_asked_s
+        self._newest_s = since_asked_s
         count = len(done.tokens)
+        self.plain.made(done, elapsed_ms, since_asked_s)
         place = bisect(self._latencies, elapsed_ms / count)
         self._latencies[place:place] = [elapsed_ms / count] * count
         self._total_ms += elapsed_ms
@@ -289,14 +380,11 @@ class Meter:
         self._verify = _plus(self._verify, done.verify)
         self._lookup = _plus(self._lookup, done.lookup)
 
-    def median_ms(self) -> float | None:
-        """Median time per token so far."""
-        return _nearest_rank(self._latencies, 0.50)
-
     def figures(self, kv_bytes: KvBytes, context_tokens: int) -> Figures:
         """All figures so far."""
         tokens = len(self._latencies)
         mean = self._total_ms / tokens if tokens else None
+        speedup = self.plain.speedup()
         return Figures(
             mode=self.mode,
             answer_tokens=tokens,
@@ -309,8 +397,8 @@ class Meter:
             middle=self._middle,
             verify=self._verify,
             mean_acceptance_length=tokens / self._rounds if self._rounds else None,
-            plain_ms=self.plain_ms,
-            speedup_vs_plain=self.plain_ms / mean if mean and self.plain_ms else None,
+            plain_ms=speedup * mean if speedup and mean else None,
+            speedup_vs_plain=speedup,
             time_split=self._split,
             kv_bytes=kv_bytes,
             prompt_tokens=self.prompt_tokens,
@@ -318,6 +406,8 @@ class Meter:
             context_tokens=context_tokens,
             context_limit=self.context_limit,
             lookup=self._lookup,
+            plain_steps=self.plain.count,
+            plain_age_s=self.plain.age_s(self._newest_s),
         )
 
 

@@ -179,6 +179,8 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "acceptance": {"middle": live.middle.rate, "verify": live.verify.rate},
         "mean_acceptance_length": live.mean_acceptance_length,
         "plain_ms_per_token": live.plain_ms,
+        "plain_steps": live.plain_steps,
+        "plain_age_s": live.plain_age_s,
         "speedup_vs_plain": live.speedup_vs_plain,
         "time_split_ms": dataclasses.asdict(live.time_split),
         "kv_bytes": dataclasses.asdict(live.kv_bytes),
@@ -227,7 +229,8 @@ def _speed_line(live: Figures) -> str:
     if live.tokens_per_s is not None:
         parts.append(f"{live.tokens_per_s:.1f} tokens/s")
     if live.speedup_vs_plain is not None:
-        parts.append(f"{live.speedup_vs_plain:.2f} times a plain step")
+        steps = f"{live.plain_steps} timed, the last {live.plain_age_s or 0.0:.1f} s before the end"
+        parts.append(f"{live.speedup_vs_plain:.2f} times a plain step ({steps})")
     return ", ".join(parts)
 
 

@@ -186,7 +186,7 @@ def figures_view(figures: Figures) -> View:
         "p95": _milliseconds(figures.ms_per_token_p95),
         "rate": "" if figures.tokens_per_s is None else rate(figures.tokens_per_s),
         "speedup": _times(figures.speedup_vs_plain),
-        "plain": _milliseconds(figures.plain_ms),
+        "plain": _plain_step(figures),
         "middle": _level(figures.middle.rate),
         "verify": _level(figures.verify.rate),
         "length": "" if figures.mean_acceptance_length is None else f"{figures.mean_acceptance_length:.1f}",
@@ -198,6 +198,14 @@ def figures_view(figures: Figures) -> View:
         "reused": reused_line(figures),
         "mode": figures.mode,
     }
+
+
+def _plain_step(figures: Figures) -> str:
+    """What the speedup rests on, and how old that is."""
+    if figures.plain_ms is None or figures.plain_age_s is None:
+        return ""
+    steps = f"{count(figures.plain_steps)} timed, the last {duration(figures.plain_age_s)} ago"
+    return f"{milliseconds(figures.plain_ms)} ({steps})"
 
 
 def split_view(split: TimeSplit) -> list[View]:

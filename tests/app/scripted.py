@@ -276,6 +276,8 @@ def figures(tokens: int = 40, mode: str = "hierarchical") -> Figures:
         mean_acceptance_length=7.8,
         plain_ms=41.0,
         speedup_vs_plain=41.0 / mean,
+        plain_steps=5,
+        plain_age_s=2.5,
         time_split=TimeSplit(120.0, 160.0, 240.0, 30.0, 18.0),
         kv_bytes=KvBytes(9 * GIB, 7 * GIB, 0),
         prompt_tokens=28_450,

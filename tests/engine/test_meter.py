@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from statistics import fmean
+from typing import Any
 
 import pytest
+import torch
 
-from engine.events import KvBytes, Round, TimeSplit, TokenSource
-from engine.generation import Meter
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document
+from engine.events import Acceptance, AnswerDone, AnswerStarted, KvBytes, Round, TextDelta, TimeSplit, TokenSource
+from engine.generation import Meter, PlainSteps
+from engine.model.decoder import Decoder
+from engine.session import Session
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -29,7 +37,7 @@ def test_figures_after_every_round_are_those_of_all_tokens_so_far() -> None:
         latencies += [elapsed / count] * count
         figures = meter.figures(KvBytes(), 100 + len(latencies))
         assert (figures.answer_tokens, figures.rounds, figures.ttft_s) == (len(latencies), number, 1.5)
-        assert figures.ms_per_token_p50 == percentile(latencies, 0.50) == meter.median_ms()
+        assert figures.ms_per_token_p50 == percentile(latencies, 0.50)
         assert figures.ms_per_token_p95 == percentile(latencies, 0.95)
         assert figures.ms_per_token_mean == pytest.approx(fmean(latencies))
 
@@ -56,3 +64,136 @@ def test_the_nearest_rank_by_hand(latencies: list[float], p50: float, p95: float
         one_token(meter, elapsed)
     figures = meter.figures(KvBytes(), 100)
     assert (figures.ms_per_token_p50, figures.ms_per_token_p95) == (p50, p95)
+
+
+# The speedup, on a machine whose clock is ours ------------------------------------------------------------------------
+
+
+# Milliseconds of a pass by the cache that it reads: fixed, and for each token.
+COSTS = {"engine.kv.full": (59.0, 1.0), "engine.kv.retrieval": (11.0, 1.0), "engine.kv.streaming": (4.0, 0.0)}
+
+
+class Machine:
+    """A clock that only passes of a model advance, by what they cost: times ``slowness`` of the moment.
+
+    ``steady_ms`` is what the same work would have taken on a machine that is never slow.
+    """
+
+    PLAIN_MS = 60.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, slowness: Callable[[float], float]) -> None:
+        self.now_s, self.steady_ms, self.slowness = 0.0, 0.0, slowness
+        forward = Decoder.forward
+
+        def timed(decoder: Decoder, ids: torch.Tensor, rope: Any, kv: Any, rows: int | None = None) -> torch.Tensor:
+            out = forward(decoder, ids, rope, kv, rows)
+            fixed, each = COSTS[type(kv).__module__]
+            self.pass_of(fixed + each * ids.shape[0])
+            return out
+
+        monkeypatch.setattr(Decoder, "forward", timed)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
+
+    def pass_of(self, ms: float) -> None:
+        self.steady_ms += ms
+        self.now_s += ms / 1000.0 * self.slowness(self.now_s)
+
+
+def slow_at_first(now_s: float) -> float:
+    return 3.0 if now_s < 5.0 else 1.0
+
+
+def slow_for_a_while(now_s: float) -> float:
+    return 2.5 if 8.0 < now_s < 20.0 else 1.0
+
+
+def answered(session: Session, machine: Machine, **sampling: Any) -> tuple[AnswerDone, float]:
+    """An answer, and how much faster than plain decoding it was written, by the work that was done for it."""
+    began = ended = 0.0
+    for event in session.ask("Where is the key?", sampling=SamplingParams(max_tokens=300, **sampling)):
+        if isinstance(event, AnswerStarted):
+            began = machine.steady_ms
+        if isinstance(event, TextDelta):
+            ended = machine.steady_ms
+    assert isinstance(event, AnswerDone)
+    return event, Machine.PLAIN_MS * len(event.token_ids) / (ended - began)
+
+
+@pytest.mark.parametrize("slowness", [slow_at_first, slow_for_a_while])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "with a seed"])
+def test_a_machine_that_is_slow_for_a_while_does_not_flatter(
+    slowness: Callable[[float], float],
+    sampling: dict[str, Any],
+    tiny: Callable[..., str],
+    book: Document,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tiny("llama", spread=0.1)
+    session = Session.load(EngineConfig(folder, folder, context=4096, retrieval_budget=256))
+    session.generation._end_ids = frozenset()
+    list(session.read(book))
+    machine = Machine(monkeypatch, slowness)
+    list(session.ask("Who lit it?", sampling=SamplingParams(max_tokens=8)))  # times the levels once for a book
+    machine.now_s = 0.0
+    done, truth = answered(session, machine, **sampling)
+    figures = done.figures
+    assert figures.speedup_vs_plain == pytest.approx(truth, rel=0.1)
+    assert figures.plain_steps >= 3
+    assert figures.plain_age_s is not None
+    assert 0.0 <= figures.plain_age_s < machine.now_s
+
+
+def test_timing_plain_steps_takes_a_hundredth_of_the_answer_and_changes_no_word(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths are fixed by the seed, so every plain step is one that was timed beside the answer."""
+    folder, sampling = tiny("llama", spread=0.1), {"temperature": 0.8, "seed": 5}
+    session = Session.load(EngineConfig(folder, folder, context=4096, retrieval_budget=256))
+    session.generation._end_ids = frozenset()
+    list(session.read(book))
+    machine = Machine(monkeypatch, lambda now_s: 1.0)
+    timed, _ = answered(session, machine, **sampling)
+    spent = (timed.figures.plain_steps - 1) * machine.PLAIN_MS  # the first is the one before the answer
+    assert 0 < spent <= 0.01 * timed.figures.time_split.total + 2 * machine.PLAIN_MS
+    monkeypatch.setattr(PlainSteps, "due", lambda self, now_s: True)
+    always, _ = answered(session, machine, **sampling)
+    monkeypatch.setattr(PlainSteps, "due", lambda self, now_s: False)
+    monkeypatch.setattr(PlainSteps, "wanting", lambda self, answer_s: False)
+    never, _ = answered(session, machine, **sampling)
+    assert always.figures.plain_steps > 50 > timed.figures.plain_steps > never.figures.plain_steps
+    assert always.token_ids == timed.token_ids == never.token_ids
+    assert never.figures.speedup_vs_plain is None
+    assert never.figures.plain_ms is None
+
+
+def verified(rows: int, ms: float, tokens: int = 1) -> Round:
+    ids = tuple(range(tokens))
+    verify = Acceptance(tokens - 1, rows - 1)
+    return Round(ids, (TokenSource.TARGET,) * tokens, TimeSplit(verify=ms), ended=False, verify=verify)
+
+
+def test_a_speedup_by_hand_rests_on_three_plain_steps() -> None:
+    steps = PlainSteps()
+    steps.add(50.0, 0.0)
+    steps.made(verified(9, 70.0, 6), 100.0, 0.1)  # a further row costs 0.05 steps
+    assert steps.speedup() is None
+    steps.made(verified(1, 60.0), 60.0, 0.2)
+    assert (steps.speedup(), steps.count, steps.age_s(0.5)) == (None, 2, pytest.approx(0.3))
+    steps.add(35.0, 0.3)
+    # Seven tokens; the first round was 100 ms at 70 ms for 1.4 steps, the second one step. A step beside a plain step
+    # tells nothing of rows.
+    assert steps.speedup() == pytest.approx(7 / (100.0 / 70.0 * 1.4 + 1.0))
+    assert not steps.due(2.2)
+    assert not steps.due(3.7)  # a hundred times 35 ms
+    assert steps.due(3.9)
+
+
+def test_steps_that_are_wanting_at_the_end_are_timed_if_they_are_cheap() -> None:
+    steps = PlainSteps()
+    steps.add(500.0, 0.0)
+    assert steps.wanting(11.0)
+    assert not steps.wanting(9.0)  # two of them, and a tenth of the answer
+    steps.add(90.0, 1.0)
+    assert steps.wanting(0.1)  # 90 ms
+    steps.add(90.0, 1.1)
+    assert not steps.wanting(10.0)

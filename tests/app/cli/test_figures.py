@@ -37,6 +37,8 @@ FIGURES = Figures(
     mean_acceptance_length=8.0,
     plain_ms=30.0,
     speedup_vs_plain=2.5,
+    plain_steps=4,
+    plain_age_s=1.25,
     time_split=TimeSplit(1.0, 2.0, 3.0),
     kv_bytes=KvBytes(host=1_500_000),
     prompt_tokens=1020,
@@ -83,7 +85,11 @@ def test_report_holds_what_programs_rely_on() -> None:
 
 def test_lines_for_people() -> None:
     text = "\n".join(ask.lines_of(DONE))
-    for words in ("first token after 0.50 s", "10.0 ms per token (p95 31.0)", "2.50 times a plain step"):
+    for words in (
+        "first token after 0.50 s",
+        "10.0 ms per token (p95 31.0)",
+        "2.50 times a plain step (4 timed, the last 1.2 s before the end)",
+    ):
         assert words in text
     assert "middle 50%, verify 90%, 8.0 tokens per verification" in text
     assert "1.5 MB host" in text

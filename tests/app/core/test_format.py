@@ -103,7 +103,7 @@ def test_every_figure_of_an_answer() -> None:
     assert view["ms"] == "14.2 ms"
     assert (view["p50"], view["p95"]) == ("13.1 ms", "22.7 ms")
     assert view["rate"] == "70"
-    assert view["plain"] == "41.0 ms"
+    assert view["plain"] == "41.0 ms (5 timed, the last 2.5 s ago)"
     assert view["middle"] == {"share": 0.62, "text": "62 %"}
     assert view["verify"] == {"share": 0.96, "text": "96 %"}
     assert view["length"] == "7.8"
