@@ -16,6 +16,7 @@ from engine.errors import ModelError
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
 # Stand for the words of a chat while a template is cut. Letters only, so that no template escapes or trims them.
+_TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
 _ANSWER_MARK = "TRIFOLDANSWERMARK"
@@ -51,17 +52,24 @@ def book_message(title: str, text: str) -> str:
 
 def book_frame(title: str) -> tuple[str, str]:
     """The words of the book's message before and after the text of the book."""
-    return f"{INSTRUCTION}\n\n# {' '.join(title.split())}\n\n", ""
+    return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
+
+
+def _on_one_line(title: str) -> str:
+    return " ".join(title.split())
 
 
 @dataclass(frozen=True)
 class ChatFormat:
     """A chat template cut into the pieces that never change.
 
-    A chat is ``before_book`` book ``after_book`` question ``after_question`` answer ``between_turns`` question
-    ``after_question`` answer ...; the book's text and the questions are data, the pieces are the template's.
+    A chat is ``before_title`` ``title`` ``before_book`` book ``after_book`` question ``after_question`` answer
+    ``between_turns`` question ``after_question`` answer ...; the book's title and text and the questions are data, the
+    pieces are the template's.
     """
 
+    before_title: str
+    title: str
     before_book: str
     after_book: str
     after_question: str
@@ -81,11 +89,11 @@ def chat_format(render: Renderer, title: str) -> ChatFormat:
     Raises:
         ModelError: the template keeps the book at the front in neither way.
     """
-    before, after = book_frame(title)
+    before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"
     system = ({"role": "system", "content": book},)
     for opening, lead in ((system, ""), ((), f"{book}\n\n")):
-        found = _cut(render, opening, lead)
+        found = _cut(render, opening, lead, _on_one_line(title))
         if found is not None:
             return found
     raise ModelError(
@@ -94,7 +102,7 @@ def chat_format(render: Renderer, title: str) -> ChatFormat:
     )
 
 
-def _cut(render: Renderer, opening: Sequence[Mapping[str, str]], lead: str) -> ChatFormat | None:
+def _cut(render: Renderer, opening: Sequence[Mapping[str, str]], lead: str, title: str) -> ChatFormat | None:
     first = {"role": "user", "content": f"{lead}{_QUESTION_MARK}"}
     answer = {"role": "assistant", "content": _ANSWER_MARK}
     second = {"role": "user", "content": _SECOND_MARK}
@@ -103,13 +111,15 @@ def _cut(render: Renderer, opening: Sequence[Mapping[str, str]], lead: str) -> C
         two = render([*opening, first, answer, second], add_generation_prompt=True)
     except Exception:  # noqa: BLE001 - a template is foreign code and may raise anything
         return None
-    if any(one.count(mark) != 1 for mark in (_BOOK_MARK, _QUESTION_MARK)):
+    first_marks = (_TITLE_MARK, _BOOK_MARK, _QUESTION_MARK)
+    if any(one.count(mark) != 1 for mark in first_marks):
         return None
-    if any(two.count(mark) != 1 for mark in (_BOOK_MARK, _QUESTION_MARK, _ANSWER_MARK, _SECOND_MARK)):
+    if any(two.count(mark) != 1 for mark in (*first_marks, _ANSWER_MARK, _SECOND_MARK)):
         return None
-    before_book, rest = one.split(_BOOK_MARK)
-    if _QUESTION_MARK not in rest or not two.startswith(one[: one.index(_QUESTION_MARK)]):
+    before, rest = one.split(_BOOK_MARK)
+    if _TITLE_MARK not in before or _QUESTION_MARK not in rest or not two.startswith(one[: one.index(_QUESTION_MARK)]):
         return None
     after_book, after_question = rest.split(_QUESTION_MARK)
     between_turns = two.split(_ANSWER_MARK)[1].split(_SECOND_MARK)[0]
-    return ChatFormat(before_book, after_book, after_question, between_turns)
+    before_title, before_book = before.split(_TITLE_MARK)
+    return ChatFormat(before_title, title, before_book, after_book, after_question, between_turns)

@@ -109,7 +109,7 @@ class BookTokenizer:
 
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
         """Encode a book with the template's words before it, and find where its pages start."""
-        head = self._opening(form.before_book)
+        head = self._opening(form)
         with self._lock:
             encoded = self._tokenizer(
                 document.text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
@@ -121,22 +121,29 @@ class BookTokenizer:
 
     def words(self, text: str) -> list[int]:
         """Encode a person's words; nothing in them becomes a special token."""
-        with self._lock:
-            text = text.encode("utf-8", "replace").decode("utf-8")  # a request may hold half of a surrogate pair
-            ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return ids
+        return self._ids(text, split_special_tokens=True)
 
     def template_words(self, text: str) -> list[int]:
         """Encode a template's own words, special tokens included."""
-        if not text:
-            return []
+        return self._ids(text, split_special_tokens=False) if text else []
+
+    def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
+        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may hold half of a surrogate pair
         with self._lock:
-            ids: list[int] = self._tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+            encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens)
+        ids: list[int] = encoded["input_ids"]
         return ids
 
-    def _opening(self, text: str) -> list[int]:
-        """The template's first words, with the begin token that some templates leave to the tokenizer."""
-        ids = self.template_words(text)
+    def _opening(self, form: ChatFormat) -> list[int]:
+        """The template's words before the book, with the begin token that some templates leave to the tokenizer.
+
+        A title is encoded with the words around it, unless something in it would act as a special token.
+        """
+        title = self.words(form.title)
+        if title == self.template_words(form.title):
+            ids = self.template_words(form.before_title + form.title + form.before_book)
+        else:
+            ids = [*self.template_words(form.before_title), *title, *self.template_words(form.before_book)]
         begin = self._tokenizer.bos_token_id
         adds = getattr(self._tokenizer, "add_bos_token", False)
         if begin is not None and adds and ids[:1] != [begin]:
