@@ -19,6 +19,8 @@ Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 
 MAX_SEED = 2**63 - 1
+# Below these the numbers of float32 end: a temperature that divides logits to infinity, a sum that nothing reaches.
+MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check(0.0 <= self.temperature <= 5.0, "temperature", self.temperature, "between 0 and 5")
-        _check(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0 and at most 1")
+        warm = self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature <= 5.0
+        _check(warm, "temperature", self.temperature, f"0 or between {MIN_TEMPERATURE:f} and 5")
+        _check(MIN_TOP_P <= self.top_p <= 1.0, "top_p", self.top_p, f"between {MIN_TOP_P:f} and 1")
         _check(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")

@@ -180,6 +180,10 @@ def test_settings_are_checked() -> None:
     with pytest.raises(OptionError, match="'temperature'"):
         from_mapping(SamplingParams, {"temprature": 1.0})
     bad: dict[str, Any]
+    with pytest.raises(OptionError, match=r"0 or between 0\.000001 and 5"):
+        SamplingParams(temperature=1e-38)
+    with pytest.raises(OptionError, match=r"between 0\.000001 and 1"):
+        SamplingParams(top_p=1e-46)
     for bad in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"max_tokens": 0}, {"seed": -1}):
         with pytest.raises(OptionError, match=next(iter(bad))):
             from_mapping(SamplingParams, bad)

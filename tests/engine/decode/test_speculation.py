@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from engine.config import SamplingParams
+from engine.config import MIN_TEMPERATURE, MIN_TOP_P, SamplingParams
 from engine.decode import verify
 from engine.decode.verify import Sampler, draw, make_generator, rejection_sample, residual
 
@@ -159,3 +159,19 @@ def test_top_k_and_top_p() -> None:
     assert torch.allclose(top, torch.tensor([[0.5, 0.3, 0.15, 0.0]]) / 0.95, atol=1e-6)
     warm = Sampler(SamplingParams(temperature=2.0))(logits)
     assert torch.allclose(warm, torch.softmax(logits / 2, -1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=MIN_TEMPERATURE),
+        SamplingParams(temperature=1.0, top_p=MIN_TOP_P),
+        SamplingParams(temperature=MIN_TEMPERATURE, top_p=MIN_TOP_P, top_k=3),
+    ],
+    ids=str,
+)
+def test_the_smallest_settings_still_give_the_likeliest_token(params: SamplingParams) -> None:
+    logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(0))
+    for scale in (1.0, 1e4):
+        probs = Sampler(params)(scale * logits)
+        assert torch.equal(probs, Sampler(SamplingParams())(logits))
