@@ -525,6 +525,35 @@ def test_fingerprints_tell_models_apart(tiny: Callable[..., str]) -> None:
     assert persistence.model_fingerprint(loaded[1]) != prints[0]
 
 
+def test_fingerprints_tell_the_order_of_weights(tiny: Callable[..., str]) -> None:
+    """Two rows of the embedding exchanged, or two numbers of one row: every sum of bits is what it was."""
+    loaded = decoder.load(tiny("llama"), window=256, device=CPU)
+    seen = {persistence.model_fingerprint(loaded)}
+    for tensor, places in (
+        (loaded.model.model.embed_tokens.weight, (40, 300)),
+        (loaded.model.model.embed_tokens.weight, (40, 41)),
+        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (5, 6)),
+        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (4, 6)),
+        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (0, 8_000)),
+    ):
+        with torch.inference_mode():
+            tensor[list(places)] = tensor[list(reversed(places))]
+        seen.add(persistence.model_fingerprint(loaded))
+    assert len(seen) == 6
+
+
+def test_weights_of_any_size_have_a_fingerprint() -> None:
+    """Of 5 bytes, of less than a block, of a little more than one; each byte counts."""
+    for count in (1, 5, 4_100, 32_768, 32_800, 100_003):
+        weights = torch.randint(-128, 127, (count,), dtype=torch.int8, generator=torch.Generator().manual_seed(count))
+        seen = {persistence.fingerprint(weights)}
+        for place in {0, count // 2, count - 1}:
+            other = weights.clone()
+            other[place] += 1
+            seen.add(persistence.fingerprint(other))
+        assert len(seen) == 1 + len({0, count // 2, count - 1})
+
+
 def test_sizes_of_settings() -> None:
     assert EngineConfig(model="m", snapshot_cap="20G").snapshot_cap == "20G"
     with pytest.raises(OptionError, match="256M"):
