@@ -374,6 +374,6 @@ class Verified:
 
 
 def _name(model: Any) -> str:
-    """Everything of a loaded pair that the check depends on."""
-    parts = [model.path, model.parameters, model.draft_name, model.draft_parameters, model.dtype, model.device]
-    return " | ".join(map(str, [*parts, model.kv_note] if model.kv_note else parts))
+    """Everything of a loaded pair that the check depends on; its name tells the bits of its weights."""
+    parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
+    return " | ".join(map(str, [*parts, model.device, model.kv_note]))

@@ -195,7 +195,8 @@ def test_the_badge_belongs_to_one_pair_on_one_device(tmp_path: Path) -> None:
     assert verified.of(model_info()) is None, "too few tokens to prove anything"
     verified.note(model_info(), "race", 192, 192)
     assert verified.of(model_info()) is not None
-    for change in ({"device": "cuda"}, {"draft_name": None}, {"kv_note": "KV 8-bit"}):
+    rounded = {"name": f"{model_info().name} (4-bit weights)"}  # the same folder, loaded otherwise
+    for change in ({"device": "cuda"}, {"draft_name": None}, {"kv_note": "KV 8-bit"}, rounded):
         assert verified.of(model_info(**change)) is None
     assert verified.of(None) is None
     assert len(json.loads(file.read_text(encoding="utf-8"))) == 1
