@@ -78,6 +78,20 @@ def _sampling_from_p(proposed: Any, q: Any, p: Any, generator: torch.Generator) 
     return SampledTokens((int(proposed[0]), token) if accepted else (token,))
 
 
+@pytest.mark.parametrize(
+    ("kv", "margin", "passes"), [("model", 0.02, False), ("8bit", 0.02, True), ("8bit", 0.5, False)]
+)
+def test_a_tie_is_what_rounding_of_this_kind_can_move(
+    kv: str, margin: float, passes: bool, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_margin", lambda *_: margin)
+    config = dataclasses.replace(settings.engine_config(), kv=kv)
+    session = checks.load(checks.configured(config, str(tmp_path)))
+    passed, sentence, _ = checks._greedy(session, _BOOK, ("Where is the key?",), [])
+    session.close()
+    assert passed == passes, sentence
+
+
 _BROKEN: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "a kernel that is off by a little": (
         "attention",
