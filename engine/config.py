@@ -21,6 +21,8 @@ MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 MAX_SEED = 2**63 - 1
 # Below these the numbers of float32 end: a temperature that divides logits to infinity, a sum that nothing reaches.
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
+MAX_COUNT = 1_000_000
+"""More tokens than any window has, and than any vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class SamplingParams:
         warm = self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature <= 5.0
         _check(warm, "temperature", self.temperature, f"0 or between {MIN_TEMPERATURE:f} and 5")
         _check(MIN_TOP_P <= self.top_p <= 1.0, "top_p", self.top_p, f"between {MIN_TOP_P:f} and 1")
-        _check(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
-        _check(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        _check(0 <= self.top_k <= MAX_COUNT, "top_k", self.top_k, f"0 (off) or more, at most {MAX_COUNT}")
+        _check(1 <= self.max_tokens <= MAX_COUNT, "max_tokens", self.max_tokens, f"between 1 and {MAX_COUNT}")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")
 
 

@@ -29,7 +29,17 @@ from starlette.routing import BaseRoute, Route
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEBIBYTE, AllowedRoute
-from app.web.openai_schema import MESSAGES, ChatRequest, Completion, ModelEntry, Refused, error_of, parse, refused_of
+from app.web.openai_schema import (
+    MESSAGES,
+    ChatRequest,
+    Completion,
+    ModelEntry,
+    Refused,
+    error_of,
+    parse,
+    refused_of,
+    shown,
+)
 from engine import Request as EngineRequest
 from engine import Turn
 from engine.document import Document, Page
@@ -129,12 +139,14 @@ class Api:
     @staticmethod
     def _check_model(asked: str | None, loaded: str) -> None:
         if asked not in (None, "", loaded, OWNER):
-            raise Refused(404, f"The model {asked!r} is not loaded; {loaded!r} is.", "model_not_found", "model")
+            raise Refused(404, f"The model {shown(asked)} is not loaded; {loaded!r} is.", "model_not_found", "model")
 
     # Chat ----------------------------------------------------------------------------------------------------
 
     async def _chat(self, request: Request) -> Response:
-        asked = parse(await _body(request))
+        asked = await asyncio.to_thread(
+            parse, await _body(request)
+        )  # 16 MB take a while, and the page goes on meanwhile
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)

@@ -22,6 +22,8 @@ MESSAGES = "messages"
 """As ``trifold.book``: the system message is the book."""
 
 MOST_STOPS = 4
+MOST_MESSAGES = 10_000
+_MOST_SHOWN = 40  # characters of what was sent, in a sentence about it
 _FINISH = {
     StopReason.END: "stop",
     StopReason.LENGTH: "length",
@@ -39,6 +41,12 @@ class Refused(Exception):
         kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
         kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def shown(sent: object) -> str:
+    """What was sent, as far as a sentence has room for it."""
+    text = repr(sent)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def refused_of(error: TrifoldError) -> Refused:
@@ -70,6 +78,8 @@ class _Wire(BaseModel):
 def _some_messages(messages: Any) -> Any:
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "messages must be a list with at least one message.", "invalid_value", "messages")
+    if len(messages) > MOST_MESSAGES:
+        raise Refused(400, f"messages can hold {MOST_MESSAGES:,} messages at most.", "invalid_value", "messages")
     return messages
 
 
@@ -175,26 +185,26 @@ class ChatRequest(_Wire):
     def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
         """The system message, the (question, answer) pairs before, and the question."""
         system: list[str] = []
-        turns: list[list[str]] = []  # question, answer
+        turns: list[tuple[list[str], list[str]]] = []  # pieces of the question, of the answer
         role = ""
         for number, message in enumerate(self.messages):
             where = f"messages[{number}]"
             role, words = message.role, message.words(where)
             if role in ("system", "developer") and not turns:
                 system.append(words)
-            elif role == "user" and turns and not turns[-1][1]:
-                turns[-1][0] += f"\n\n{words}"
+            elif role == "user" and turns and not any(turns[-1][1]):
+                turns[-1][0].append(words)
             elif role == "user":
-                turns.append([words, ""])
+                turns.append(([words], []))
             elif role == "assistant" and turns:
-                turns[-1][1] += words
+                turns[-1][1].append(words)
             else:
-                sentence = f"A message of the role {role!r} cannot stand here."
+                sentence = f"A message of the role {shown(role)} cannot stand here."
                 raise Refused(400, sentence, "invalid_value", f"{where}.role")
         if role != "user":
             raise Refused(400, "The last message must be the user's.", "invalid_value", "messages")
-        question = turns.pop()[0]
-        return "\n\n".join(system), tuple((asked, answer) for asked, answer in turns), question
+        joined = tuple(("\n\n".join(asked), "".join(answer)) for asked, answer in turns)
+        return "\n\n".join(system), joined[:-1], joined[-1][0]
 
     @property
     def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:

@@ -1,0 +1,57 @@
+"""What programs send to /v1, taken apart without a server: bodies of any size end in time, in OpenAI's terms."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.web.openai_schema import MOST_MESSAGES, Refused, parse
+from engine.config import MAX_COUNT
+
+_SOON = 5.0  # seconds, on a busy machine; joined one by one these took 31 to 73
+
+
+def body(**more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "Who?"}], **more}).encode()
+
+
+@pytest.mark.parametrize("roles", [("user",), ("system",), ("user", "assistant")])
+def test_more_messages_than_any_chat_has_are_refused_at_once(roles: tuple[str, ...]) -> None:
+    messages = [{"role": roles[at % len(roles)], "content": "x" * 21} for at in range(300_000)]
+    sent = body(messages=messages)
+    began = time.monotonic()
+    with pytest.raises(Refused, match="10,000 messages at most"):
+        parse(sent)
+    assert time.monotonic() - began < _SOON
+
+
+def test_as_many_messages_as_may_be_are_joined_at_once() -> None:
+    long = "x" * 1500
+    messages = [{"role": "user", "content": long}] * (MOST_MESSAGES // 2)
+    messages += [{"role": "assistant", "content": long}] * (MOST_MESSAGES // 2 - 1)
+    sent = body(messages=[*messages, {"role": "user", "content": "Who?"}])
+    began = time.monotonic()
+    system, history, question = parse(sent).conversation
+    assert time.monotonic() - began < _SOON
+    assert (system, question) == ("", "Who?")
+    ((asked, answered),) = history
+    assert asked == "\n\n".join([long] * (MOST_MESSAGES // 2))
+    assert answered == long * (MOST_MESSAGES // 2 - 1)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "top_k", "seed"])
+def test_numbers_without_end_are_refused_by_name(name: str) -> None:
+    with pytest.raises(Refused, match=r"top_k|max_tokens|seed") as caught:
+        parse(body(**{name: 10**40}))
+    assert str(caught.value).count("0") < 100
+    if name != "seed":
+        assert parse(body(**{name: MAX_COUNT})).sampling
+
+
+def test_what_was_sent_is_not_sent_back_whole() -> None:
+    with pytest.raises(Refused) as caught:
+        parse(body(messages=[{"role": "x" * 100_000, "content": "Who?"}]))
+    assert len(str(caught.value)) < 200
