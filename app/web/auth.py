@@ -18,6 +18,8 @@ import getpass
 import hashlib
 import hmac
 import ipaddress
+import json
+import logging
 import os
 import re
 import secrets
@@ -32,9 +34,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from app.core.atomic_upload import write_whole
 from engine.errors import OptionError, ResourceError
 
+logger = logging.getLogger(__name__)
+
 SECRET_FILE = "page.key"
+USED_FILE = "page.used"
 TOKEN_SECONDS = 24 * 3600
 
 _SECRET_LENGTH = 32
@@ -80,18 +86,24 @@ class LoginTokens:
     """Args:
     secret: what ``load_secret`` gave.
     clock: seconds since the epoch.
+    used_file: where tokens that were used are written down, so that none of them works again after a restart.
     """
 
-    def __init__(self, secret: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: str, clock: Callable[[], float] = time.time, used_file: Path | None = None) -> None:
         self._secret = secret.encode()
         self._clock = clock
-        self._used: dict[str, float] = {}
+        self._used_file = used_file
+        self._used = _read_used(used_file) if used_file is not None else {}
         self._lock = threading.Lock()
 
     @property
     def cookie(self) -> str:
         """The value of the cookie that stands for a token that was redeemed."""
-        return self._sign("cookie")
+        return self._sign("owner")
+
+    def cookie_for(self, password: str) -> str:
+        """The value of the cookie that stands for a password; it is worth nothing once there is another one."""
+        return self._sign(f"password {password}")
 
     def issue(self) -> str:
         content = f"{int(self._clock())}.{secrets.token_urlsafe(12)}"
@@ -109,10 +121,27 @@ class LoginTokens:
             if content in self._used or not 0 <= now - made + 1 <= TOKEN_SECONDS:
                 return False
             self._used[content] = made
+            self._write_used()
         return True
+
+    def _write_used(self) -> None:
+        """A disk that refuses opens nothing to anybody while the program runs."""
+        if self._used_file is not None:
+            try:
+                write_whole(self._used_file, json.dumps(self._used).encode())
+            except OSError as error:
+                logger.warning("which addresses were used cannot be written down: %s", error)
 
     def _sign(self, content: str) -> str:
         return hmac.new(self._secret, content.encode(), hashlib.sha256).hexdigest()
+
+
+def _read_used(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {str(content): float(made) for content, made in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 VARIABLE = "TRIFOLD_PASSWORD"
@@ -125,6 +154,8 @@ MEANING = (
 )
 
 _MOST_WRONG, _WITHIN_S = 10, 60.0
+_MOST_ADDRESSES = 1000  # that are remembered for their wrong passwords
+_IPV6_NETWORK = 64  # bits: what one guest has; the rest of an address is the guest's own choice
 
 FORM = (
     "Trifold is open to this network. Its password lets you in.</p>"
@@ -164,9 +195,9 @@ class LanAuth:
     """
 
     def __init__(self, password: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._password = password.encode()
+        self.password = password
         self._clock = clock
-        self._wrong: deque[float] = deque()
+        self._wrong: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._name = socket.gethostname().lower()
 
@@ -182,19 +213,37 @@ class LanAuth:
             return name in (self._name, f"{self._name}.local")
         return True
 
-    def refuses(self, form: bytes) -> str:
-        """Why the password in a form does not let its sender in, as a sentence; "" if it does."""
+    def refuses(self, form: bytes, address: str) -> str:
+        """Why the password in a form does not let its sender in, as a sentence; "" if it does.
+
+        Who guesses is slowed down, and nobody else.
+        """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
-            now = self._clock()
-            while self._wrong and now - self._wrong[0] > _WITHIN_S:
-                self._wrong.popleft()
-            if len(self._wrong) >= _MOST_WRONG:
-                return TOO_OFTEN
-            if hmac.compare_digest(shown, self._password):
+            now, guest = self._clock(), _guest(address)
+            wrong = self._wrong.pop(guest, deque())
+            while wrong and now - wrong[0] > _WITHIN_S:
+                wrong.popleft()
+            if len(wrong) < _MOST_WRONG and hmac.compare_digest(shown, self.password.encode()):
                 return ""
-            self._wrong.append(now)
+            self._wrong[guest] = wrong
+            if len(self._wrong) > _MOST_ADDRESSES:
+                del self._wrong[next(iter(self._wrong))]
+            if len(wrong) >= _MOST_WRONG:
+                return TOO_OFTEN
+            wrong.append(now)
             return WRONG
+
+
+def _guest(address: str) -> str:
+    """Whose address it is."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    return str(found.ipv4_mapped or ipaddress.ip_network((int(found), _IPV6_NETWORK), strict=False))
 
 
 Message = MutableMapping[str, Any]
@@ -224,6 +273,8 @@ _HEADERS = (
 )
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
 _NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
+_LONGEST_PATH = 1000  # characters: there are no such numbers and no such names in ours
+_MOST_DIGITS = 18  # of a number that is taken for one
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -266,6 +317,7 @@ class Guard:
         self._origins = frozenset(f"http://{host}" for host in self._hosts)
         self._cookie = f"trifold_{port}"
         self._key = tokens.cookie
+        self._guest_key = tokens.cookie_for(lan.password) if lan is not None else ""
         self._tokens = tokens
         self._allowed = tuple(allowed)
         self._port = port
@@ -285,7 +337,7 @@ class Guard:
         if refusal:
             return await _answer(send, *refusal)
         if self._lan is not None and (scope["method"], scope["path"]) == ("POST", ENTRANCE):
-            return await self._enter(self._lan, receive, send)
+            return await self._enter(self._lan, scope, receive, send)
         route = self._route(scope["method"], scope["path"])
         if route is None:
             return await _answer(send, 404, "There is nothing at this address.")
@@ -302,7 +354,8 @@ class Guard:
         known = self._lan is not None and self._lan.is_called(host, self._port)
         if host not in self._hosts and not known:
             return 400, "This is not an address of Trifold. Use the one that it opened."
-        if not headers.get("content-length", "0").isdecimal():
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > _MOST_DIGITS:
             return 400, "The request states no length that makes sense."
         if _is_navigation(scope["method"], headers):
             return None
@@ -313,14 +366,16 @@ class Guard:
         return None
 
     def _route(self, method: str, path: str) -> AllowedRoute | None:
-        if ".." in path.split("/") or any(sign in path for sign in _NEVER_IN_A_PATH):
+        too_long = len(path) > _LONGEST_PATH
+        if too_long or ".." in path.split("/") or any(sign in path for sign in _NEVER_IN_A_PATH):
             return None
         return next((route for route in self._allowed if route.matches(method, path)), None)
 
     def _known(self, headers: MutableMapping[str, str]) -> bool:
+        keys = [key.encode() for key in (self._key, self._guest_key) if key]
         for part in headers.get("cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
-            if name == self._cookie and hmac.compare_digest(value.encode(), self._key.encode()):
+            if name == self._cookie and any(hmac.compare_digest(value.encode(), key) for key in keys):
                 return True
         return False
 
@@ -331,24 +386,23 @@ class Guard:
         if not (first_page and token and not fetched_ahead and self._tokens.redeem(token)):
             entrance = self._lan is not None and first_page
             return await _answer(send, 401, FORM if entrance else LOCKED)
-        await self._let_in(send)
+        await self._let_in(self._key, send)
 
-    async def _enter(self, lan: LanAuth, receive: Receive, send: Send) -> None:
+    async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send) -> None:
         """A password was sent from the entrance."""
         form, more = b"", True
         while more and len(form) <= _MOST_FORM:
             message = await receive()
             form += message.get("body", b"")
             more = bool(message.get("more_body"))
-        refusal = lan.refuses(form[:_MOST_FORM])
+        client = scope.get("client")
+        refusal = lan.refuses(form[:_MOST_FORM], client[0] if client else "")
         if refusal:
             return await _answer(send, 429 if refusal == TOO_OFTEN else 401, refusal)
-        await self._let_in(send)
+        await self._let_in(self._guest_key, send)
 
-    async def _let_in(self, send: Send) -> None:
-        cookie = (f"{self._cookie}={self._key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode(
-            "ascii"
-        )
+    async def _let_in(self, key: str, send: Send) -> None:
+        cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
         # A redirect would belong to the page that linked here, and the strict cookie would not travel with it.
         await _answer(
             send,

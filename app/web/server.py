@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.core.settings import HOST, SAMPLE_BOOKS, Settings
-from app.web.auth import EVERYWHERE, MEBIBYTE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
+from app.web.auth import EVERYWHERE, MEBIBYTE, USED_FILE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
 from engine.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def guarded_app(state: AppState, settings: Settings) -> App:
     from app.core.suggestions import Sample
     from app.web.routes import ALLOWED
 
-    tokens = LoginTokens(load_secret(settings.data))
+    tokens = LoginTokens(load_secret(settings.data), used_file=settings.data / USED_FILE)
     panels = make_panels(state, settings)
     page = _page(state, settings, Sample(SAMPLE_BOOKS), panels)
     allowed = [route for panel in panels for route in panel.allowed]

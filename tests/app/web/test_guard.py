@@ -93,6 +93,20 @@ def test_a_login_token_works_once(tokens: LoginTokens) -> None:
     assert LOCKED in answer.text
 
 
+def test_a_login_token_works_once_over_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "page.used"
+    first = LoginTokens(SECRET, used_file=file)
+    used, unused = first.issue(), first.issue()
+    assert first.redeem(used)
+    again = LoginTokens(SECRET, used_file=file)
+    assert not again.redeem(used)
+    assert again.redeem(unused)
+    file.write_bytes(b"\xff{")
+    assert LoginTokens(SECRET, used_file=file).redeem(again.issue()), "a damaged file keeps nobody out"
+    nowhere = LoginTokens(SECRET, used_file=tmp_path / "missing" / "page.used")
+    assert nowhere.redeem(nowhere.issue())
+
+
 def test_a_prefetch_does_not_use_a_login_token_up(stranger: TestClient, tokens: LoginTokens) -> None:
     token = tokens.issue()
     assert stranger.get("/", params={"token": token}, headers={"sec-purpose": "prefetch"}).status_code == 401

@@ -76,6 +76,38 @@ def test_guessing_is_slowed_down(far: TestClient, clock: list[float]) -> None:
     assert far.post(ENTRANCE, data={"password": PASSWORD}).status_code == 200
 
 
+def test_who_guesses_keeps_nobody_else_out(clock: list[float]) -> None:
+    guard = _guarded(LanAuth(PASSWORD, lambda: clock[0]))
+    guests = ("192.168.1.7", "192.168.1.8", "127.0.0.1", "fe80::1", "::ffff:192.168.1.9")
+    far = [TestClient(guard, base_url=FAR, client=(guest, 50000)) for guest in guests]
+    for at in range(12):
+        far[0].post(ENTRANCE, data={"password": str(at)})
+    assert far[0].post(ENTRANCE, data={"password": PASSWORD}).status_code == 429
+    assert [one.post(ENTRANCE, data={"password": PASSWORD}).status_code for one in far[1:]] == [200] * 4
+
+
+def test_another_address_of_the_same_network_guesses_no_more(clock: list[float]) -> None:
+    known = LanAuth(PASSWORD, lambda: clock[0])
+    said = [known.refuses(b"password=x", f"2001:db8::{at:x}") for at in range(12)]
+    assert said[-1] == auth.TOO_OFTEN
+    for at in range(5000):
+        known.refuses(b"password=x", f"10.0.{at // 250}.{at % 250}")
+    assert len(known._wrong) <= 1000
+
+
+def test_another_password_lets_nobody_in_who_knew_the_old_one(far: TestClient) -> None:
+    far.post(ENTRANCE, data={"password": PASSWORD})
+    assert far.get("/").status_code == 200
+    cookie = "; ".join(f"{name}={value}" for name, value in far.cookies.items())
+    for known, status in ((LanAuth("another horse battery"), 401), (LanAuth(PASSWORD), 200)):
+        again = TestClient(_guarded(known), base_url=FAR, client=("192.168.1.7", 50000))
+        assert again.get("/", headers={"cookie": cookie}).status_code == status
+    from tests.app.web.test_guard import guarded
+
+    alone = TestClient(guarded(LoginTokens(SECRET)), base_url="http://127.0.0.1:7860", client=("127.0.0.1", 1))
+    assert alone.get("/", headers={"cookie": cookie}).status_code == 401, "nor without --listen"
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"password", b"password=" + b"a" * 100_000, b"\xff\xfe", b"password=&password=x"]
 )
