@@ -9,6 +9,7 @@ What is done around Gradio, and what breaks without it (each has a test):
 
 * ``server.quiet_gradio``: it would report to its makers and fetch fonts, and note every event in a table.
 * ``_let_sleep``: its queue looks for work 1,100 times a second, which takes the interpreter from the engine.
+* ``_checked``: what its own page would never send is an error of the server to it.
 * ``_TABS``: it keeps what it knows of 10,000 tabs, 85 KB each.
 * The button ``#refresh``, which nobody sees and the page's scripts press (``page/chat.js``): nothing else outside can
   have an event of Gradio's happen, and without it no answer would ever be shown formatted to its end.
@@ -20,21 +21,28 @@ What is done around Gradio, and what breaks without it (each has a test):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
 from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
 from app.core.settings import HOST
 from app.core.state import AppState
 from app.web import messages
-from app.web.auth import App
+from app.web.auth import App, Message, Receive, Scope, Send
 from app.web.live import record_of
-from engine.errors import EngineError
+from app.web.routes import json_object, number, text
+from engine.errors import EngineError, OptionError
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", "monospace")
+
+PREDICT = "/gradio_api/run/predict"
+"""The one route of Gradio's that anything is sent to."""
 
 _TABS = 64
 _LOOK_SECONDS = 1.0
@@ -93,7 +101,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
 
 
 def mount(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
-    """Gradio's routes behind those of ``app``."""
+    """Gradio's routes behind those of ``app``, and behind a check of what is sent to them."""
     mounted: App = gr.mount_gradio_app(
         app,
         blocks,
@@ -110,7 +118,39 @@ def mount(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
         mcp_server=False,
         theme=gr.themes.Base(font=SANS, font_mono=MONO, spacing_size="md", radius_size="md", text_size="md"),
     )
-    return mounted
+    return _checked(mounted, frozenset(blocks.fns))
+
+
+def _checked(app: App, functions: Collection[int]) -> App:
+    """Gradio takes what it is sent for its own page's. Anything else is refused in a sentence, and what is handed on
+    is made anew."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"], scope["path"]) != ("POST", PREDICT):
+            return await app(scope, receive, send)
+        try:
+            asked = json_object(await Request(scope, receive).body())
+            if asked.get("data") != [] or number(asked, "fn_index") not in functions:
+                raise OptionError("The page has nothing that does this.", "Load the page again.")
+            sent = {"data": [], "fn_index": asked["fn_index"], "session_hash": text(asked, "session_hash") or None}
+        except ClientDisconnect:
+            return None
+        except OptionError as error:
+            refusal = JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=400)
+            return await refusal(scope, receive, send)
+        content = json.dumps(sent).encode()
+        headers = [
+            (name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")
+        ]
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        messages = iter([{"type": "http.request", "body": content}])
+
+        async def replayed() -> Message:
+            return next(messages, None) or await receive()
+
+        return await app({**scope, "headers": headers}, replayed, send)
+
+    return checked
 
 
 def _let_sleep(page: gr.Blocks) -> None:

@@ -28,6 +28,7 @@ from app.web.auth import AllowedRoute
 from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
+_MOST_DIGITS = 18  # of what is taken for a number
 _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
 _DAY = "private, max-age=86400, immutable"  # the address names the content
 
@@ -129,7 +130,7 @@ class PageViewer:
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
         """What the citation named by ?turn=..&chip=.. marks on a page."""
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
-        if not (turn.isdecimal() and chip.isdecimal()):
+        if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= _MOST_DIGITS):
             return []
         found = messages.marks(self._notes(int(turn)), int(chip))
         length = len(page.text)

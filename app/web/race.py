@@ -5,7 +5,6 @@ Every sentence about a race is made here: it is a replay of two runs, and it say
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from app.core.format import View
 from app.core.race import Race, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
+from app.web.routes import body, text
 from engine.errors import InputError, TrifoldError
 
 _BODY = 64 << 10
@@ -54,10 +54,7 @@ class RacePanel:
 
     async def start(self, request: Request) -> Response:
         try:
-            asked = json.loads(await request.body())
-            self._race.start(str(asked.get("question", "")) if isinstance(asked, dict) else "")
-        except ValueError:
-            return JSONResponse({"cause": "The request is not JSON.", "remedy": ""}, status_code=400)
+            self._race.start(text(await body(request), "question"))
         except TrifoldError as error:
             status = 400 if isinstance(error, InputError) else 409
             return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)

@@ -22,9 +22,10 @@ from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEBIBYTE, AllowedRoute
 from engine.config import Mode, SamplingParams
-from engine.errors import Busy, DocumentError, InputError, OptionError, TrifoldError
+from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
+_MOST_NUMBER = 2**53  # beyond it JavaScript has no whole numbers
 QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -39,7 +40,7 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         except ClientDisconnect:
             return Response(status_code=499)
         except TrifoldError as error:
-            status = 400 if isinstance(error, InputError) else 500
+            status = 400 if isinstance(error, InputError | ModelError) else 409 if isinstance(error, Busy) else 500
             return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)
         return answered if isinstance(answered, Response) else JSONResponse({})
 
@@ -48,9 +49,14 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 async def body(request: Request) -> dict[str, Any]:
     """The JSON object of a request. Raises: OptionError."""
+    return json_object(await request.body())
+
+
+def json_object(sent: bytes) -> dict[str, Any]:
+    """Raises: OptionError."""
     try:
-        asked = json.loads(await request.body())
-    except ValueError as error:
+        asked = json.loads(sent)
+    except (ValueError, RecursionError) as error:  # the latter: brackets within brackets without end
         raise OptionError("The request is not JSON.") from error
     if not isinstance(asked, dict):
         raise OptionError("The request is not a JSON object.")
@@ -58,25 +64,28 @@ async def body(request: Request) -> dict[str, Any]:
 
 
 def text(asked: dict[str, Any], name: str) -> str:
-    """Text, "" if it is missing. Raises: OptionError."""
+    """Text, "" if it is missing. Half of a pair of UTF-16 can be sent; it is no text, and "?" stands for it.
+
+    Raises: OptionError.
+    """
     value = asked.get(name, "")
     if not isinstance(value, str):
         raise OptionError(f"{name} must be text.")
-    return value
+    return value.encode("utf-8", "replace").decode("utf-8")
 
 
 def number(asked: dict[str, Any], name: str) -> int:
     """A whole number. Raises: OptionError."""
     value = asked.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise OptionError(f"The {name} must be a whole number.")
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
+        raise OptionError(f"The {name} must be a whole number.", "Load the page again.")
     return value
 
 
 def fraction(asked: dict[str, Any], name: str) -> float:
     """A number. Raises: OptionError."""
     value = asked.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
         raise OptionError(f"The {name} must be a number.")
     return float(value)
 

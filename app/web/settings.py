@@ -166,6 +166,7 @@ def about_view(about: dict[str, Any], name: str, free: FreeMemory) -> View:
     return sized(shape, None, about["licence"], about["gated"], free)
 
 
+_LONGEST_NAME = 1000  # characters
 _POSTS = ("/models/use", "/models/stop", "/models/look", "/remote/use", "/remote/leave", "/key/renew")
 _GETS = ("/preferences", "/diagnostics")
 
@@ -226,14 +227,14 @@ class Preferences:
 
     async def use(self, request: Request) -> None:
         asked = await body(request)
-        self._switch.use(text(asked, "model"), text(asked, "draft") or None)
+        self._switch.use(_model_name(asked, "model"), _model_name(asked, "draft") or None)
 
     async def stop(self, request: Request) -> None:
         self._switch.cancel()
 
     async def look(self, request: Request) -> Response:
         """What a folder or a hub id is, before anything large is fetched."""
-        name = text(await body(request), "model").strip()
+        name = _model_name(await body(request), "model").strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
         return JSONResponse(await run_in_threadpool(self._look, name))
@@ -290,3 +291,11 @@ class Preferences:
         if switching.cause:
             facts.append(f"Model      {switching.cause}")
         return diagnostics.report(self._switch.data, facts)
+
+
+def _model_name(asked: dict[str, Any], field: str) -> str:
+    """A folder or a hub id. Raises: OptionError."""
+    name = text(asked, field)
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise OptionError("This is no name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -179,6 +180,45 @@ def test_a_bad_request_is_answered_in_a_sentence(browser: TestClient, path: str,
     answer = browser.post(path, content=body)
     assert answer.status_code == 400
     assert cause in answer.json()["cause"]
+
+
+_HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "address", "key", "tab"), "\ud800")
+_HOW = {"mode": "plain", "temperature": 0, "top_p": 1, "length": 9}
+_ODD = (
+    b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b"[" * 5000,
+    json.dumps(_HALF).encode(),
+    json.dumps({**_HALF, **_HOW, "message": 1, "question": ""}).encode(),
+    json.dumps({**_HOW, "message": 10**30, "page": 10**30, "first": 10**30, "last": 10**30, "question": " "}).encode(),
+    b'{"message": ' + b"9" * 5000 + b"}",
+    b'{"message": 1e999, "first": NaN, "last": -Infinity, "question": "Who?", "mode": "plain", "temperature": 1e999}',
+    b'{"model": "/a\\u0000b", "id": "\\u0000", "words": "\\u0000"}',
+    b'{"model": "' + b"/a" * 5000 + b'"}',
+    b'{"data": [], "fn_index": 1e99}',
+    b'{"data": [], "fn_index": 99}',
+    b'{"data": ["a", "b"], "fn_index": 0, "session_hash": 5}',
+    b'{"data": {}, "fn_index": null}',
+    b"\xff\xfe\0",
+    b"null",
+    b"",
+)
+
+
+def test_odd_bodies_are_no_fault_of_the_program(browser: TestClient, state: AppState) -> None:
+    """Deep JSON, half letters, numbers without end, on every route, Gradio's too: refused in a sentence or done."""
+    chat = state.chats.begin("a" * 64)
+    state.chats.ask(chat.id, "Who?")
+    guard: Any = browser.app
+    routes = [route.path for route in guard._allowed if route.method == "POST" and not route.path.endswith("*")]
+    routes = [path for path in routes if path not in ("/books", "/key/renew", "/remote/leave", "/models/stop")]
+    assert gradio_page.PREDICT in routes
+    for path, sent, kind in itertools.product(routes, _ODD, ("application/json", "text/plain")):
+        answer = browser.post(path, content=sent, headers={"content-type": kind})
+        assert answer.status_code < 500, (path, sent[:80], answer.text)
+        assert answer.status_code == 200 or answer.json()["cause"], (path, sent[:80])
+    state.stop_asking(wait=20)
+    for path in ("/behind/page/" + "9" * 5000, "/behind/page/1?turn=0&chip=" + "9" * 5000, "/pages/a/" + "9" * 900):
+        assert browser.get(path).status_code < 500
 
 
 def test_pages_outside_the_book_are_refused(
