@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.errors import DocumentError, ResourceError
 
-MAX_BYTES = 200 << 20
+MAX_BYTES = 200_000_000
 NAME_LENGTH = 120
 PREFIX = "incoming-"
 
@@ -55,7 +55,7 @@ class AtomicUpload:
         self._size += len(block)
         if self._size > MAX_BYTES:
             raise DocumentError(
-                f"{clean(self._name)} is larger than {MAX_BYTES >> 20} MB.", "Split it, or choose another file."
+                f"{clean(self._name)} is larger than {MAX_BYTES // 1_000_000} MB.", "Split it, or choose another file."
             )
         self._hash.update(block)
         try:

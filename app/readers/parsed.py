@@ -20,12 +20,12 @@ class Limits:
     a page. ``zip_ratio`` is uncompressed size over compressed size of one entry.
     """
 
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = 2_000_000_000
     seconds_per_page: float = 10.0
     seconds: float = 300.0
     pages: int = 20_000
     characters: int = 40_000_000
-    file_bytes: int = 1 << 30
+    file_bytes: int = 1_000_000_000
     zip_entries: int = 10_000
     zip_bytes: int = 500_000_000
     zip_ratio: float = 200.0

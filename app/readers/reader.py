@@ -126,7 +126,7 @@ def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Lim
 def _said(failure: ChildFailed, limits: Limits) -> str:
     place = "on one page" if failure.page else "in one place"
     return {
-        "memory": f"needs more than {limits.memory_bytes / 2**30:.3g} GB of memory to read",
+        "memory": f"needs more than {limits.memory_bytes / 1e9:.3g} GB of memory to read",
         "page time": f"took longer than {limits.seconds_per_page:.3g} seconds {place}",
         "time": f"took longer than {limits.seconds:.3g} seconds to read",
         "crash": "made its reader crash",

@@ -255,7 +255,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 COOKIE_SECONDS = 30 * 24 * 3600
-MEBIBYTE = 1 << 20
+MEGABYTE = 1_000_000
 _MOST_FORM = 4 << 10  # bytes of what the entrance sends
 
 POLICY = (
@@ -460,9 +460,9 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
 
 
 def _too_large(route: AllowedRoute) -> str:
-    if route.limit < MEBIBYTE:
+    if route.limit < MEGABYTE:
         return "This is too large to be taken in."
-    return f"This is too large: {route.limit // MEBIBYTE} MB is the most that can be taken in."
+    return f"This is too large: {route.limit // MEGABYTE} MB is the most that can be taken in."
 
 
 def _with_headers(send: Send) -> Send:

@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Route
 
 from app.core.format import View
 from app.core.state import AppState, Stage
-from app.web.auth import MEBIBYTE, AllowedRoute
+from app.web.auth import MEGABYTE, AllowedRoute
 from app.web.openai_schema import (
     MESSAGES,
     ChatRequest,
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 OWNER = "trifold"
 FILE = "api.key"
-BODY_LIMIT = 16 * MEBIBYTE
+BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
 _GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's shape
 _CHAT = "/v1/chat/completions"
@@ -221,7 +221,7 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 async def _body(request: Request) -> bytes:
     """The body, as long as it stays within the limit; a claimed length is not believed."""
-    too_large = Refused(413, f"The body is larger than {BODY_LIMIT // MEBIBYTE} MB.", "request_too_large")
+    too_large = Refused(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
     blocks, size = [], 0

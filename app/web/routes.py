@@ -20,13 +20,13 @@ from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
 from app.core.state import AppState
 from app.core.suggestions import Sample
-from app.web.auth import MEBIBYTE, AllowedRoute
+from app.web.auth import MEGABYTE, AllowedRoute
 from engine.config import Mode, SamplingParams
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
 _MOST_NUMBER = 2**53  # beyond it JavaScript has no whole numbers
-QUESTION_LIMIT = 16 * MEBIBYTE  # of a question's request; the engine says in words when a question is too long
+QUESTION_LIMIT = 16 * MEGABYTE  # of a question's request; the engine says in words when a question is too long
 
 Handler = Callable[[Request], Awaitable[Any]]
 

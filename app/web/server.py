@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.core.settings import HOST, SAMPLE_BOOKS, Settings
-from app.web.auth import EVERYWHERE, MEBIBYTE, USED_FILE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
+from app.web.auth import EVERYWHERE, MEGABYTE, USED_FILE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
 from engine.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _ALLOWED = (
     AllowedRoute("GET", "/theme.css"),
     AllowedRoute("GET", "/config"),
     AllowedRoute("GET", "/favicon.ico"),
-    AllowedRoute("POST", "/gradio_api/run/predict", limit=MEBIBYTE),
+    AllowedRoute("POST", "/gradio_api/run/predict", limit=MEGABYTE),
     AllowedRoute("GET", "/gradio_api/app_id"),
 )
 

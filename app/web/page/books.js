@@ -3,7 +3,7 @@ import { confirmed } from "./confirm.js";
 import { post, tell } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
-const MOST_BYTES = 200 * 2 ** 20;
+const MOST_BYTES = 200_000_000;
 
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };
 const MENDS = {
@@ -38,7 +38,7 @@ export function showBook(book) {
   if (current.stage !== before) lead();
 }
 
-// What was pressed to open a book is gone with the empty desk: who types on means the field that has come. Not on a
+// What was pressed to open a book is gone with the empty page: who types on means the field that has come. Not on a
 // touch screen, where a field with the focus raises the keyboard.
 function lead() {
   const at = document.activeElement; // what has just gone has the focus until the page is drawn again

@@ -151,7 +151,7 @@ def test_child_sets_its_own_memory_limit(slow: Path) -> None:
             seen.append(_child().rlimit(psutil.RLIMIT_AS))
 
     read_document(slow, progress=look)
-    assert seen == [(2 << 30, 2 << 30)]
+    assert seen == [(2_000_000_000, 2_000_000_000)]
 
 
 def test_child_loads_no_engine_and_no_user_interface(checkout: Path) -> None:
