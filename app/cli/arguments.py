@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from app.core.settings import DEFAULT_PORT, INSTALLED, PROGRAM
+from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED
 from engine.config import MODES, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
 
@@ -29,14 +29,14 @@ COMMANDS = {
 }
 
 _LAUNCHER_HELP = f"""\
-{PROGRAM} --repair makes the program's environment afresh.
+{COMMAND} --repair makes the program's environment afresh.
 """
 _LAUNCHER_VARIABLES = """\
   TRIFOLD_HOME   folder for the program's environment, where this one cannot be written to
   TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130 or plain; found out by itself otherwise
 """
 _EPILOG = f"""\
-{PROGRAM} COMMAND --help tells more about one.
+{COMMAND} COMMAND --help tells more about one.
 {"" if INSTALLED else _LAUNCHER_HELP}
 environment variables:
   TRIFOLD_DATA   folder for books, uploads and logs
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
     """Raises instead of printing and leaving, and names the nearest option."""
 
     def __init__(self, command: str, takes: str = "", **more: Any) -> None:
-        name = PROGRAM if command == APP else f"{PROGRAM} {command}"
+        name = COMMAND if command == APP else f"{COMMAND} {command}"
         super().__init__(
             prog=name,
             usage=" ".join(part for part in (name, takes, "[options]") if part),
@@ -272,6 +272,6 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{PROGRAM} --help") -> str:
+def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else f"See: {otherwise}"

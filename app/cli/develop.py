@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from app.cli.read import open_book
-from app.core.settings import CHECKOUT, INSTALLED, SAMPLE_BOOKS, Settings
+from app.core.settings import CHECKOUT, COMMAND, INSTALLED, SAMPLE_BOOKS, Settings
 from app.launcher.console import say
 from engine.errors import TrifoldError
 
@@ -26,6 +26,7 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
         draft=settings.draft,
         book=Sample(SAMPLE_BOOKS).file or SAMPLE_BOOKS,
         open_book=lambda path: open_book(str(Path(path))),
+        prog=f"{COMMAND} bench",
     )
 
 

@@ -31,12 +31,12 @@ SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
 """Whether pip has put the program here instead of git: then its packages are pip's affair, and there are no tests."""
 
-PROGRAM = "trifold" if INSTALLED else "python launch.py"
+COMMAND = "trifold" if INSTALLED else "python launch.py"
 """What a person types to start it."""
 
 
 # Of an installed program: the folder that it was installed from, and no name, which may be another's on the index.
-REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{PROGRAM} --repair"
+REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
 """What a person types when a package of the program is missing or broken."""
 
 HOST = "127.0.0.1"

@@ -43,9 +43,9 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
     return parse
 
 
-def parser() -> argparse.ArgumentParser:
-    """The bench's command line."""
-    p = argparse.ArgumentParser(prog="launch.py bench", description="Decoding loops side by side on one book.")
+def parser(prog: str = "bench") -> argparse.ArgumentParser:
+    """The bench's command line. ``prog``: what the person has typed to get here."""
+    p = argparse.ArgumentParser(prog=prog, description="Decoding loops side by side on one book.")
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
@@ -127,15 +127,22 @@ def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[
 
 
 def main(
-    arguments: Sequence[str], *, model: str, draft: str | None, book: Path, open_book: Callable[[Path], Document]
+    arguments: Sequence[str],
+    *,
+    model: str,
+    draft: str | None,
+    book: Path,
+    open_book: Callable[[Path], Document],
+    prog: str = "bench",
 ) -> int:
     """Run the bench as the command line asks, and print the table.
 
     Args:
         model, draft, book: used where the arguments do not name others.
         open_book: reads a file into a document.
+        prog: as ``parser``.
     """
-    options = parser().parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
     if options.model is None:
         options.model, options.draft = model, options.draft or draft
     session, results = run(options, open_book(options.book or book))

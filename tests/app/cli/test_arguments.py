@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from app.cli.arguments import COMMANDS, HelpAsked, engine_options, is_complete, parse
+from app.cli.develop import run_bench
+from app.core import settings
 from engine.config import EngineConfig, SamplingParams
 from engine.errors import OptionError
 
@@ -91,9 +93,13 @@ def test_help_explains_every_setting_of_the_engine() -> None:
             assert len(line.split("  ")) > 2 or lines[index + 1].startswith(" " * 20), line
 
 
-def test_test_and_bench_pass_on_what_they_do_not_know() -> None:
+def test_test_and_bench_pass_on_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(["test", "tests/app", "-k", "name", "-x"]).rest == ["tests/app", "-k", "name", "-x"]
     bench = parse(["bench", "--context", "512", "--model", "/m"])
     assert bench.rest == ["--context", "512", "--model", "/m"]
     assert (bench.model, bench.draft) == ("/m", None)
-    assert parse(["bench", "--help"]).rest == ["--help"]
+    asked = parse(["bench", "--help"])
+    assert asked.rest == ["--help"]
+    with pytest.raises(SystemExit):
+        run_bench(asked, settings.make_settings())
+    assert capsys.readouterr().out.startswith(f"usage: {settings.COMMAND} bench ")
