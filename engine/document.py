@@ -96,10 +96,6 @@ class Document:
                 length += len(text)
         return "".join(parts), tuple(starts)
 
-    def page_at(self, character: int) -> int:
-        """Index (from 0) in ``pages`` of the page that holds a character offset of ``text``."""
-        return page_index(self.page_starts, character)
-
 
 def page_index(starts: Sequence[int], offset: int) -> int:
     """Index of the last page that starts at or before ``offset``; empty pages give way to the one that follows."""

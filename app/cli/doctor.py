@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
-from app.core.format import size
+from app.core.format import day, size
 from app.core.settings import INSTALLED, REPAIR, SAMPLE_BOOKS, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
@@ -57,6 +57,7 @@ class Findings:
     target: ModelFacts | None
     draft: ModelFacts | None
     troubles: tuple[str, ...]
+    selftest: SelftestResult | None = None
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -106,6 +107,7 @@ def examine(settings: Settings) -> Findings:
             target=ask(inspect_model, config.model, config),
             draft=ask(inspect_model, config.draft, config) if config.draft else None,
             troubles=tuple(troubles),
+            selftest=last_result(settings.data),
         )
 
 
@@ -124,12 +126,20 @@ def lines_of(found: Findings) -> list[str]:
         lines.append(f"torch      {found.torch.version} for {built}, {found.torch.threads} threads")
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
+    lines.append("Self-test  " + _selftest_line(found.selftest))
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
         lines.append(f"Fits       {_fit_line(found.target)}")
         lines += _expected_lines(found.target)
     lines.append("Attention  " + _attention_line(found.packages))
     return lines
+
+
+def _selftest_line(result: SelftestResult | None) -> str:
+    if result is None:
+        return "not run yet (--selftest runs it)"
+    outcome = "passed" if result.passed else "FAILED"
+    return f"{outcome} ({day(result.when, time.time())}, {result.model} on {result.device})"
 
 
 def advice_for(found: Findings) -> list[str]:

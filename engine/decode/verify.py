@@ -119,11 +119,6 @@ class SampledTokens:
     def num_accepted(self) -> int:
         return len(self.tokens) - 1
 
-    @property
-    def next_token(self) -> int:
-        """The token after the accepted proposals."""
-        return self.tokens[-1]
-
 
 @dataclass(frozen=True)
 class DeviceSample:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from typing import Any
 
 import psutil
 import pytest
 
-from app.cli.doctor import Findings, advice_for, lines_of
+from app.cli.doctor import Findings, SelftestResult, advice_for, lines_of
 from app.cli.main import main
 from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
@@ -33,6 +34,14 @@ def test_nothing_to_mend_when_all_is_well() -> None:
     assert "float32 150 GFLOP/s" in text
     assert "books of up to 131,072 tokens, the model's whole window" in text
     assert "flash-attn is optional" in text
+
+
+def test_the_last_self_test_is_told_of() -> None:
+    assert "Self-test  not run yet (--selftest runs it)" in lines_of(WELL)
+    result = SelftestResult(time.time(), True, "demo", None, "cpu", "float32", "System", 1.0, 48)
+    assert "Self-test  passed (today, demo on cpu)" in lines_of(dataclasses.replace(WELL, selftest=result))
+    failed = dataclasses.replace(result, passed=False)
+    assert "Self-test  FAILED (today, demo on cpu)" in lines_of(dataclasses.replace(WELL, selftest=failed))
 
 
 def test_what_is_to_be_expected_says_where_it_comes_from() -> None:

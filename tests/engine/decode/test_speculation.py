@@ -40,7 +40,7 @@ def judged(q: torch.Tensor, p: torch.Tensor, g: torch.Generator) -> list[int]:
     """Judge a block of tokens drawn from q, all against the same p: every token that comes out is a draw from p."""
     proposed = draw(q.expand(BLOCK, -1), g)
     sampled = rejection_sample(proposed, q.expand(BLOCK, -1), p.expand(BLOCK + 1, -1), g)
-    return [*proposed[: sampled.num_accepted].tolist(), sampled.next_token]
+    return [*proposed[: sampled.num_accepted].tolist(), sampled.tokens[-1]]
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=["T=0.6,p=0.9", "T=1.0"])
@@ -63,7 +63,7 @@ def test_two_levels_by_draws(params: SamplingParams) -> None:
         inner += torch.bincount(pending, minlength=vocabulary)
         n = pending.shape[0]
         sampled = rejection_sample(pending, middle.expand(n, -1), full.expand(n + 1, -1), g)
-        out = torch.tensor([*pending[: sampled.num_accepted].tolist(), sampled.next_token])
+        out = torch.tensor([*pending[: sampled.num_accepted].tolist(), sampled.tokens[-1]])
         outer += torch.bincount(out, minlength=vocabulary)
     assert total_variation(inner, middle[0]) < noise(middle[0], JUDGED)
     assert total_variation(outer, full[0]) < noise(full[0], JUDGED)
@@ -98,7 +98,7 @@ def test_point_mass_proposal_is_exact() -> None:
         counts = torch.zeros(vocabulary)
         for _ in range(JUDGED):
             sampled = rejection_sample(proposed, law, laws_asked, g)
-            counts[token if sampled.num_accepted else sampled.next_token] += 1
+            counts[token if sampled.num_accepted else sampled.tokens[-1]] += 1
         assert total_variation(counts, p[0]) < noise(p[0], JUDGED)
 
 
@@ -113,7 +113,7 @@ def test_greedy_is_the_one_hot_case() -> None:
         sampled = rejection_sample(proposed, q, p, g)
         agree = 0 if first != 1 else 1 if second != 0 else 2
         assert sampled.num_accepted == agree
-        assert sampled.next_token == [1, 0, 2][agree]
+        assert sampled.tokens[-1] == [1, 0, 2][agree]
 
 
 def test_equal_laws_accept_everything() -> None:
