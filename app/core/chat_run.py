@@ -106,7 +106,7 @@ def _run(
     try:
         chat = state.chat
         if chat is None:
-            raise TrifoldError("There is no book on the desk yet.", "Open one first.")
+            raise TrifoldError("No book is open.", "Open one first.")
         writer = begin(chat)
         yield "Thinking…"
         try:
@@ -160,7 +160,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
         time.sleep(_POLL)
     current = state.current
     if current.stage is not Stage.READY and not current.paused and not claim.is_set():
-        trouble = current.trouble or Trouble("There is no book on the desk yet.", "Open one first.")
+        trouble = current.trouble or Trouble("No book is open.", "Open one first.")
         raise TrifoldError(trouble.cause, trouble.remedy)
 
 

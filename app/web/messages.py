@@ -43,7 +43,7 @@ def under_answer(exchange: Exchange) -> str:
         return ""
     return _row(
         _versions(exchange.answers, exchange.answer_id, "answer"),
-        _button(GO_ON, exchange.answer_id, "Continue", "act main") if exchange.can_be_continued else "",
+        _button(GO_ON, exchange.answer_id, "Continue", "action main") if exchange.can_be_continued else "",
         _button(COPY, exchange.answer_id, "Copy") if exchange.answer else "",
         _button(AGAIN, exchange.answer_id, "Ask again"),
     )
@@ -61,16 +61,16 @@ def _versions(versions: tuple[int, ...], shown: int, of_what: str) -> str:
 
 def _arrow(message: int | None, sign: str, name: str) -> str:
     if message is None:
-        return f'<button type="button" class="act arrow" disabled aria-label="{name}">{sign}</button>'
-    return f'<button type="button" class="act arrow" value="{SHOW}:{message}" aria-label="{name}">{sign}</button>'
+        return f'<button type="button" class="action arrow" disabled aria-label="{name}">{sign}</button>'
+    return f'<button type="button" class="action arrow" value="{SHOW}:{message}" aria-label="{name}">{sign}</button>'
 
 
-def _button(act: str, message: int, words: str, classes: str = "act") -> str:
-    return f'<button type="button" class="{classes}" value="{act}:{message}">{words}</button>'
+def _button(action: str, message: int, words: str, classes: str = "action") -> str:
+    return f'<button type="button" class="{classes}" value="{action}:{message}">{words}</button>'
 
 
 def _row(*parts: str) -> str:
-    return f'\n\n<div class="acts">{"".join(parts)}</div>'
+    return f'\n\n<div class="actions">{"".join(parts)}</div>'
 
 
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that stand for a button until the text has been made harmless

@@ -1,7 +1,7 @@
 """The pages behind the words, for the browser: cards beside citations, and the page that a click opens.
 
-    GET /behind                     who wrote the letters of every answer of the chat
-    GET /behind/{turn}/{chip}       what the card beside a citation says
+    GET /provenance                 who wrote the letters of every answer of the chat
+    GET /citations/{turn}/{chip}    what the card beside a citation says
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
     GET /pages/{number}/marks       where the marks stand on the page's picture
     GET /pages/{book}/{number}/{width}.png
@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.books import Book
+from app.core.chats import Exchange
 from app.core.format import View
 from app.core.state import AppState
 from app.readers.page_images import PageImages
@@ -41,7 +42,7 @@ class PageViewer:
         pictures: draws pages.
     """
 
-    allowed = (AllowedRoute("GET", "/behind"), AllowedRoute("GET", "/behind/*"), AllowedRoute("GET", "/pages/*"))
+    allowed = tuple(AllowedRoute("GET", path) for path in ("/provenance", "/citations/*", "/pages/*"))
 
     def __init__(self, state: AppState, pictures: PageImages | None = None) -> None:
         self._state = state
@@ -49,8 +50,8 @@ class PageViewer:
 
     def routes(self) -> Sequence[Route]:
         return (
-            Route("/behind", _answered(self.inks)),
-            Route("/behind/{turn:int}/{chip:int}", _answered(self.card)),
+            Route("/provenance", _answered(self.provenance)),
+            Route("/citations/{turn:int}/{chip:int}", _answered(self.card)),
             Route("/pages/{number:int}", _answered(self.page)),
             Route("/pages/{number:int}/marks", _answered(self.marks)),
             Route("/pages/{book}/{number:int}/{width:int}.png", _answered(self.picture)),
@@ -61,15 +62,15 @@ class PageViewer:
         current, chat = self._state.current, self._state.chat
         pages = current.document.pages if current.document else ()
         paging = {"book": current.book.sha256 if current.book else "", "first": pages[0].number if pages else 1}
-        if not current.asking or chat is None or not chat.exchanges:
-            return {"ink": None, "paging": paging}
-        notes = chat.exchanges[-1].notes or {}
-        return {"ink": {"turn": len(chat.exchanges) - 1, "ink": notes.get("ink", "")}, "paging": paging}
+        turns = chat.exchanges if chat and current.asking else ()
+        turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
+        written = None if turn is None else {"turn": turn, "sources": _sources(turns[turn])}
+        return {"provenance": written, "paging": paging}
 
-    def inks(self, request: Request) -> Response:
+    def provenance(self, request: Request) -> Response:
         chat = self._state.chat
         turns = chat.exchanges if chat else ()
-        return JSONResponse({"inks": [(turn.notes or {}).get("ink", "") for turn in turns]})
+        return JSONResponse({"answers": [_sources(turn) for turn in turns]})
 
     def card(self, request: Request) -> Response:
         shown = messages.card(self._notes(request.path_params["turn"]), request.path_params["chip"])
@@ -108,7 +109,7 @@ class PageViewer:
         asked = request.path_params
         book, document = self._open()
         if asked["book"] != book.sha256:
-            raise InputError("Another book is on the desk now.", "Open the page again.")
+            raise InputError("Another book is open now.", "Open the page again.")
         page = _page(document, asked["number"])
         path, password = self._state.books.path(book), self._state.passwords.get(book.sha256)
         drawn = self._pictures.page(book.sha256, path, page.number, asked["width"], password)
@@ -118,7 +119,7 @@ class PageViewer:
         current = self._state.current
         document = current.whole or current.document
         if current.book is None or document is None or not document.pages:
-            raise InputError("There is no book on the desk.", "Open one first.")
+            raise InputError("No book is open.", "Open one first.")
         return current.book, document
 
     def _notes(self, turn: int) -> Mapping[str, Any]:
@@ -135,6 +136,11 @@ class PageViewer:
         found = messages.marks(self._notes(int(turn)), int(chip))
         length = len(page.text)
         return [(start, end) for number, start, end in found if number == page.number and 0 <= start < end <= length]
+
+
+def _sources(turn: Exchange) -> str:
+    """Who wrote its letters, as ``app.citations.Notes.provenance`` says."""
+    return str((turn.notes or {}).get("ink", ""))
 
 
 def _page(document: Document, number: int) -> Page:

@@ -1,6 +1,6 @@
 """Every state of the page as a picture: ``python -m tests.e2e.gallery [FOLDER]``, with the scripted engine.
 
-Writes STATE-wide|phone-dark|light.png into tests/e2e/screenshots (or FOLDER). For the eye; ``test_behind`` and
+Writes STATE-wide|phone-dark|light.png into tests/e2e/screenshots (or FOLDER). For the eye; ``test_page_viewer`` and
 ``test_states`` look at the same states with rules.
 """
 
@@ -74,12 +74,12 @@ def answer(page: Page) -> None:
 
 
 def coloured(page: Page) -> None:
-    press(page, "#ink")
+    press(page, "#provenance")
     page.wait_for_timeout(600)
 
 
 def card(page: Page) -> None:
-    press(page, "#ink")
+    press(page, "#provenance")
     page.locator("#chat .cite.missing").first.hover()
     page.wait_for_selector("#cite-card", state="visible")
 

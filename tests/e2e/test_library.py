@@ -47,7 +47,7 @@ def with_book(page: Page, text: str = "Book The Open Hand", name: str = "open.tx
 
 def act(page: Page, name: str) -> None:
     """Press the last button of this kind; it is seen when the pointer is over its message."""
-    page.locator(f'#chat button.act[value^="{name}"]').last.dispatch_event("click")
+    page.locator(f'#chat button.action[value^="{name}"]').last.dispatch_event("click")
 
 
 def ask_twice(page: Page) -> None:
@@ -187,9 +187,9 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
         page.wait_for_timeout(300)
         assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
         process = start(command, data, port)
-        page.wait_for_selector("#gone", state="hidden")
+        until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
+        assert not page.locator("#gone").is_visible()
         assert page.evaluate(_DOT) == green
-        until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))
         assert page.input_value("#ask-box textarea") == "Is anybody there?"
         page.close()
     finally:

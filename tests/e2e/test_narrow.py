@@ -8,7 +8,7 @@ from playwright.sync_api import Page, Route
 
 from tests.e2e.gallery import SAMPLE
 from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, until
-from tests.e2e.test_behind import with_answer
+from tests.e2e.test_page_viewer import with_answer
 
 PHONE = (390, 844)
 TABLET = (820, 1180)

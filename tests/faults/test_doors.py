@@ -24,8 +24,8 @@ _OUTSIDE = (
     "/..;/{0}", "/%c0%ae%c0%ae/{0}", "/.%00./{0}", "/{0}%00.js", "//{0}", "/./{0}", "/C:/{0}", "/~/{0}",
 )  # fmt: skip
 _SERVERS = (
-    "/ui", "/assets", "/static", "/static/img", "/pages", "/behind", "/gradio_api/file=", "/file=", "/gradio_api/file",
-    "/custom_component", "/gradio_api/stream", "/gradio_api/download", "",
+    "/ui", "/assets", "/static", "/static/img", "/pages", "/citations", "/gradio_api/file=", "/file=",
+    "/gradio_api/file", "/custom_component", "/gradio_api/stream", "/gradio_api/download", "",
 )  # fmt: skip
 _WANTED = (
     "etc/passwd",

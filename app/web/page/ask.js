@@ -191,7 +191,7 @@ function cancelEditing() {
   write("");
 }
 
-function act(button) {
+function actOn(button) {
   const [name, number] = button.value.split(":");
   const message = Number(number);
   if (name === "copy") copy(button, message);
@@ -216,7 +216,7 @@ function onKey(event) {
     if (!mine) send();
   }
   if (event.key === "ArrowUp" && !box().value && !edited) {
-    const last = [...document.querySelectorAll('#chat button.act[value^="edit:"]')].at(-1);
+    const last = [...document.querySelectorAll('#chat button.action[value^="edit:"]')].at(-1);
     if (last) {
       event.preventDefault();
       last.click();
@@ -260,7 +260,7 @@ export function bindAsking() {
   byId("read-rest").addEventListener("click", () => post("/reading/again"));
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("#chat button.act");
-    if (button && !button.disabled) act(button);
+    const button = event.target.closest("#chat button.action");
+    if (button && !button.disabled) actOn(button);
   });
 }

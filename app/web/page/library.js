@@ -131,13 +131,13 @@ function openMenu(button) {
   button.setAttribute("aria-expanded", "true");
   const menu = byId("menu");
   menu.replaceChildren(
-    ...menuItems(button).map(([words, act]) => {
+    ...menuItems(button).map(([words, run]) => {
       const item = element("button", words.startsWith("Delete") ? "danger" : "", words);
       item.type = "button";
       item.setAttribute("role", "menuitem");
       item.addEventListener("click", () => {
         closeMenu(true);
-        act();
+        run();
       });
       return item;
     }),

@@ -5,11 +5,11 @@ import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindFrame, showModel } from "./frame.js";
-import { bindInk, showInk } from "./ink.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { glow, keepUp, showMap, showRead, showReading } from "./map.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindPreferences, showSetup } from "./preferences.js";
+import { bindProvenance, showProvenance } from "./provenance.js";
 import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
 
@@ -55,7 +55,7 @@ const show = {
   pace: showPace,
   scores: glow,
   suggestions: showSuggestions,
-  ink: showInk,
+  provenance: showProvenance,
   paging: showPaging,
   race: showRace,
   verified: showVerified,
@@ -117,7 +117,7 @@ bindAsking();
 bindConfirm();
 bindLibrary();
 bindSearch();
-bindInk();
+bindProvenance();
 bindPages();
 bindRace();
 bindPreferences();

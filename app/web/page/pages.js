@@ -40,7 +40,7 @@ function expectCard(button) {
   clearTimeout(hovering);
   hovering = setTimeout(async () => {
     const { turn, chip } = named(button);
-    const card = await get(`/behind/${turn}/${chip}`).catch(() => null);
+    const card = await get(`/citations/${turn}/${chip}`).catch(() => null);
     if (card && button.isConnected && button.matches(":hover, :focus-visible")) drawCard(button, card);
   }, HOVER_MS);
 }
@@ -71,12 +71,12 @@ function hideCard() {
 // The panel -----------------------------------------------------------------------------------------------------------
 
 async function openCitation(button) {
-  const named_ = named(button);
-  const card = await get(`/behind/${named_.turn}/${named_.chip}`).catch(() => null);
+  const place = named(button);
+  const card = await get(`/citations/${place.turn}/${place.chip}`).catch(() => null);
   if (!card) return;
   if (card.page === null) return drawCard(button, card);
   hideCard();
-  openPage(card.page, { from: button, why: named_, said: card.said });
+  openPage(card.page, { from: button, why: place, said: card.said });
 }
 
 export async function openPage(number, { from = null, why = null, said = "" } = {}) {
@@ -241,10 +241,10 @@ function keys(event) {
     return closePage();
   }
   if (!byId("page-panel").contains(event.target)) return;
-  const act = { ArrowLeft: () => turn(-1), ArrowRight: () => turn(1), "+": () => setZoom(1), "-": () => setZoom(-1) }[event.key];
-  if (!act) return;
+  const action = { ArrowLeft: () => turn(-1), ArrowRight: () => turn(1), "+": () => setZoom(1), "-": () => setZoom(-1) }[event.key];
+  if (!action) return;
   event.preventDefault();
-  act();
+  action();
 }
 
 export function bindPages() {

@@ -258,7 +258,7 @@ def test_a_waiting_question_can_be_stopped(make_state: Make, a_file: Path) -> No
 
 def test_without_a_book_there_is_nothing_to_ask(make_state: Make) -> None:
     state = make_state()
-    with pytest.raises(TrifoldError, match="no book"):
+    with pytest.raises(TrifoldError, match="No book"):
         next(ask(state))
     assert not state.current.asking
 

@@ -210,10 +210,10 @@ def test_only_the_last_used_chats_are_in_memory(database: Database) -> None:
     begun = [chats.begin(BOOK).id for _ in range(3 * module.MOST_HELD)]
     at = chats.ask(begun[-1], "Where?")
     chats.update(begun[-1], at, replace(turn(chats, begun[-1], at), answer="On the"))  # and it is not saved yet
-    on_desk = chats.begin(BOOK).id
+    looked_at = chats.begin(BOOK).id
     for number in range(3 * module.MOST_HELD):
         say(chats, chats.begin(BOOK).id, f"Who {number}?", "Maren.")
-        assert chats.get(on_desk) is not None, "the empty chat that is looked at is gone"
+        assert chats.get(looked_at) is not None, "the empty chat that is looked at is gone"
     assert len(chats._chats) == module.MOST_HELD
     assert shown(chats, first) == [("Who?", "Maren.")]
     assert shown(chats, begun[-1]) == [("Where?", "On the")]

@@ -14,7 +14,7 @@ GRAPHIC = 3.0  # borders of controls, parts of a chart
 WRITTEN = [
     *((ink, ground) for ink in ("ink", "soft", "lamp-ink") for ground in ("paper", "sheet", "raised")),
     *(("ink", ground) for ground in ("lamp-wash", "alarm-wash", "mark")),
-    *(("ink", f"ink-{writer}") for writer in ("draft", "lookup", "retrieval", "target")),
+    *(("ink", f"provenance-{writer}") for writer in ("draft", "lookup", "retrieval", "target")),
     ("button-ink", "button"),
     ("lamp-ink", "lamp-wash"),
     ("true", "true-wash"),
@@ -79,5 +79,5 @@ def test_both_themes_name_the_same_colours() -> None:
 
 def test_writers_are_told_apart() -> None:
     for colours in themes().values():
-        tints = [colours[f"ink-{writer}"] for writer in ("draft", "lookup", "retrieval", "target")]
+        tints = [colours[f"provenance-{writer}"] for writer in ("draft", "lookup", "retrieval", "target")]
         assert len(set(tints)) == len(tints)

@@ -208,9 +208,7 @@ def test_another_chat_waits_for_the_end_of_an_answer(client: TestClient, state: 
     assert state.current.chat == first
 
 
-def test_a_chat_about_another_book_ends_the_answer_and_is_the_one_on_the_desk(
-    client: TestClient, state: AppState
-) -> None:
+def test_a_chat_about_another_book_ends_the_answer_and_is_the_open_one(client: TestClient, state: AppState) -> None:
     open_book(state, "One")
     say(state, "Older?", "Yes.")
     older = state.current.chat

@@ -243,7 +243,7 @@ def view_of(current: OpenBook, status: Status | None = None) -> dict:
     return page_view(current, status or engine_status())
 
 
-def test_an_empty_desk() -> None:
+def test_a_page_without_a_book() -> None:
     view = view_of(OpenBook())
     assert view["book"]["stage"] == "empty"
     assert map_view(OpenBook()) == {"pages": 0, "unit": "page", "labels": []}

@@ -24,7 +24,7 @@ PORT = 7864
 ANSWER = (
     "It says “Maren Holt kept the north light, as her mother had kept it before her”. And “words that stand nowhere”."
 )
-HITS = ("GET", "/behind/0/0"), ("GET", "/pages/39"), ("GET", "/race"), ("POST", "/race"), ("GET", "/behind")
+HITS = ("GET", "/citations/0/0"), ("GET", "/pages/39"), ("GET", "/race"), ("POST", "/race"), ("GET", "/provenance")
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +55,12 @@ def test_an_answer_has_its_citations(served: tuple[TestClient, AppState]) -> Non
     shown = messages.messages(state.chat.exchanges)[1]["content"]
     assert 'class="cite quoted" value="0.0">verified, p. 39</button>' in shown
     assert 'class="cite missing" value="0.1">not found</button>' in shown
-    card = client.get("/behind/0/0").json()
+    card = client.get("/citations/0/0").json()
     assert card["page"] == 39
     assert card["extract"]["hit"] == "Maren Holt kept the north light, as her mother had kept it before her"
     letters = sum(map(str.isalpha, ANSWER))
-    inks = client.get("/behind").json()["inks"]
-    assert sum(int(count) for count in re.findall(r"\d+", inks[0])) == letters
+    answers = client.get("/provenance").json()["answers"]
+    assert sum(int(count) for count in re.findall(r"\d+", answers[0])) == letters
 
 
 def test_a_page_has_its_text_its_marks_and_its_picture(client: TestClient) -> None:
@@ -92,8 +92,8 @@ def test_without_a_citation_nothing_is_marked(client: TestClient) -> None:
         ("/pages/x", 404),
         (f"/pages/{'0' * 64}/1/900.png", 404),
         ("/pages/..%2f..%2fsecret/1/900.png", 404),
-        ("/behind/9/0", 404),
-        ("/behind/0/9", 404),
+        ("/citations/9/0", 404),
+        ("/citations/0/9", 404),
         ("/pages/1/900.png", 404),
     ],
 )

@@ -2,30 +2,30 @@
 // page without touching it (CSS highlights), so that the chat underneath stays as it is.
 
 const byId = (id) => document.getElementById(id);
-const WRITERS = { D: "ink-draft", L: "ink-lookup", R: "ink-retrieval", T: "ink-target" };
+const WRITERS = { D: "provenance-draft", L: "provenance-lookup", R: "provenance-retrieval", T: "provenance-target" };
 const LETTER = /\p{L}/u;
-const APART = "button, .under, .acts, .trouble, .waiting";
-const KEPT = "trifold-ink";
+const APART = "button, .under, .actions, .trouble, .waiting";
+const KEPT = "trifold-provenance";
 const SETTLE_MS = 200;
 
 const possible = typeof Highlight === "function" && Boolean(CSS.highlights);
 let on = false;
-let inks = []; // per answer of the chat
+let ended = []; // per answer of the chat
 let live = null; // of the answer that is being written
 let waiting = 0;
 
-export function showInk(ink) {
-  const ended = live && !ink;
-  live = ink;
+export function showProvenance(news) {
+  const over = live && !news;
+  live = news;
   if (!on) return;
-  if (ended) fetchInks();
+  if (over) fetchAll();
   else paintSoon();
 }
 
-async function fetchInks() {
+async function fetchAll() {
   if (!on) return;
-  const answer = await fetch("/behind").catch(() => null);
-  if (answer?.ok) inks = (await answer.json()).inks;
+  const answer = await fetch("/provenance").catch(() => null);
+  if (answer?.ok) ended = (await answer.json()).answers;
   paint();
 }
 
@@ -39,15 +39,15 @@ function paint() {
   if (!on) return;
   const painted = Object.fromEntries(Object.keys(WRITERS).map((writer) => [writer, new Highlight()]));
   document.querySelectorAll("#chat .bot-row").forEach((row, turn) => {
-    const ink = live && live.turn === turn ? live.ink : inks[turn];
+    const sources = live && live.turn === turn ? live.sources : ended[turn];
     const words = row.querySelector(".prose");
-    if (ink && words) paintAnswer(words, ink, painted);
+    if (sources && words) paintAnswer(words, sources, painted);
   });
   for (const [writer, name] of Object.entries(WRITERS)) CSS.highlights.set(name, painted[writer]);
 }
 
-function paintAnswer(words, ink, painted) {
-  const runs = [...ink.matchAll(/([DLRT])(\d+)/g)].map(([, writer, count]) => [writer, Number(count)]);
+function paintAnswer(words, sources, painted) {
+  const runs = [...sources.matchAll(/([DLRT])(\d+)/g)].map(([, writer, count]) => [writer, Number(count)]);
   const texts = document.createTreeWalker(words, NodeFilter.SHOW_TEXT, (node) =>
     node.parentElement.closest(APART) ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT,
   );
@@ -82,27 +82,27 @@ function cover(node, start, end, highlight) {
 
 function set(now) {
   on = now;
-  byId("ink").setAttribute("aria-checked", String(on));
-  byId("ink-key").hidden = !on;
+  byId("provenance").setAttribute("aria-checked", String(on));
+  byId("provenance-key").hidden = !on;
   try {
     localStorage.setItem(KEPT, on ? "yes" : "no");
   } catch {
     // without storage the choice lasts as long as the page
   }
-  if (on) fetchInks();
+  if (on) fetchAll();
   else paint();
 }
 
-export function bindInk() {
-  byId("ink-part").hidden = !possible;
+export function bindProvenance() {
+  byId("provenance-part").hidden = !possible;
   if (!possible) return;
-  byId("ink").addEventListener("click", () => set(!on));
+  byId("provenance").addEventListener("click", () => set(!on));
   let settled = 0;
   new MutationObserver(() => {
     if (!on) return;
     if (live) return paintSoon();
     clearTimeout(settled);
-    settled = setTimeout(fetchInks, SETTLE_MS);
+    settled = setTimeout(fetchAll, SETTLE_MS);
   }).observe(byId("talk"), { subtree: true, childList: true, characterData: true });
   let chosen = null;
   try {

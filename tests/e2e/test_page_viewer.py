@@ -122,7 +122,7 @@ def test_words_are_coloured_by_who_wrote_them(scripted: Server, open_page: Open)
     page = open_page(scripted)
     with_answer(page)
     assert page.evaluate(PAINTED) == {}
-    page.click("#ink")
+    page.click("#provenance")
     until(page, lambda: len(page.evaluate(PAINTED)) == 4)
     painted = page.evaluate(PAINTED)
     letters = [sum(map(str.isalpha, words)) for words in painted.values()]
@@ -131,13 +131,13 @@ def test_words_are_coloured_by_who_wrote_them(scripted: Server, open_page: Open)
         " c.querySelectorAll('button').forEach((b) => b.remove()); return c.textContent}).join('')"
     )
     assert sum(letters) == sum(map(str.isalpha, answer))
-    assert painted["ink-target"].startswith("Maren")  # every ninth word is the large model's own
+    assert painted["provenance-target"].startswith("Maren")  # every ninth word is the large model's own
     fine(page)
-    page.locator('#chat button.act[value^="again"]').last.dispatch_event("click")
+    page.locator('#chat button.action[value^="again"]').last.dispatch_event("click")
     until(page, lambda: versions(page) == ["‹ 2 / 2 ›"])
     answered(page)
     until(page, lambda: page.evaluate(PAINTED) == painted)
-    page.click("#ink")
+    page.click("#provenance")
     until(page, lambda: page.evaluate(PAINTED) == {})
 
 
