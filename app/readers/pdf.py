@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
+import stringprep
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,6 +41,12 @@ _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
 _OCR = "Run it through a text recognition program (OCR) such as OCRmyPDF, then open the result."
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
+# Archaic Greek and modifiers, without what mathematics and Coptic use: where Arabic glyphs are numbered from, in fonts
+# of which a careless program says that the number is the letter.
+_NO_LETTERS = re.compile(
+    "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
+)
+_MISMAPPED_SHARE = 0.05  # of the letters of a page
 _SYMBOLIC = 4  # the flag of a font that has signs of its own
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -54,6 +62,7 @@ class _Pages:
         self.images: list[int] = []
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
+        self.mismapped: list[int] = []
         self.absent: list[int] = []
         self.unseen: list[int] = []
         self.characters = 0
@@ -96,7 +105,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
     """The document; None where pdfium cannot make sense of it."""
     try:
-        document = pdfium.PdfDocument(path, password=password)
+        document = _opened(path, password)
     except pdfium.PdfiumError as error:
         if "password" in str(error).casefold():
             raise password_needed(password) from None
@@ -108,6 +117,23 @@ def open_pdf(path: Path, password: str | None) -> pdfium.PdfDocument | None:
     with suppress(pdfium.PdfiumError):  # of a broken form only the values are lost
         document.init_forms()  # fields without an appearance of their own are given one
     return document
+
+
+def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
+    """With the password as it was typed, else as ISO 32000-2 (7.6.4.3.2) has it prepared, which pdfium leaves out."""
+    try:
+        return pdfium.PdfDocument(path, password=password)
+    except pdfium.PdfiumError as error:
+        prepared = _prepared(password or "")
+        if "password" not in str(error).casefold() or prepared in ("", password):
+            raise
+        return pdfium.PdfDocument(path, password=prepared)
+
+
+def _prepared(password: str) -> str:
+    """SASLprep (RFC 4013): signs that nobody sees are dropped, spaces of all kinds are one, letters are as in NFKC."""
+    mapped = (" " if stringprep.in_table_c12(sign) else sign for sign in password if not stringprep.in_table_b1(sign))
+    return unicodedata.normalize("NFKC", "".join(mapped))
 
 
 def password_needed(password: str | None) -> Refused:
@@ -162,6 +188,8 @@ def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: _
         pages.absent.append(index + 1)
     elif trouble == "unmapped" and _is_garbled(" ".join(line.text for line in lines)):
         pages.unmapped.append(index + 1)
+    elif _is_mismapped("".join(line.text for line in lines)):
+        pages.mismapped.append(index + 1)
     return lines
 
 
@@ -170,6 +198,11 @@ def _rescue(second: Any, index: int) -> list[Line]:
         return second.lines(index)
     except Exception:  # noqa: BLE001 - the first failure is the one that is reported
         return []
+
+
+def _is_mismapped(text: str) -> bool:
+    """Whether letters occur that no living language has together with others: numbers of glyphs taken for letters."""
+    return len(_NO_LETTERS.findall(text)) > _MISMAPPED_SHARE * sum(map(str.isalpha, text))
 
 
 def _is_garbled(text: str) -> bool:
@@ -258,6 +291,8 @@ def _warnings(pages: _Pages, count: int) -> list[str]:
         said.append(
             f"A font has no table of its letters, so the text is probably wrong on pages {_listed(pages.unmapped)}."
         )
+    if pages.mismapped:
+        said.append(f"A font names wrong letters; the text is probably wrong on pages {_listed(pages.mismapped)}.")
     if pages.absent:
         said.append(f"A font is not inside the file; text may be missing on pages {_listed(pages.absent)}.")
     if pages.unseen:

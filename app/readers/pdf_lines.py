@@ -8,6 +8,7 @@ what was filled in (form fields, typed notes and stamps), which pdfium's text of
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 from ctypes import byref, c_uint
@@ -24,6 +25,11 @@ Box = tuple[float, float, float, float]
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
+_ACCENTS = dict(
+    zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
+)
+_ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
+_FILLER = "\u200b"  # no space and no letter; cleaned away
 _WORD = re.compile(r"\S+")
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
 _TOUCH = 0.15  # line heights between two pieces of one word
@@ -125,7 +131,7 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
     Where they stand on the page tells: of letters that run to the right, or are all one box because the file spelled
     the word out, the order is turned round.
     """
-    signs = list(text)
+    signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
         one, two = boxes.place(match.start()), boxes.place(match.end() - 1)
         if one is not None and two is not None and (one < two or (one == two and len(match[0]) > _SPELLED)):
@@ -137,6 +143,27 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
         if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
             signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
     return "".join(signs)
+
+
+def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
+    """The signs of a text; a letter and an accent that was drawn over it, as older TeX does, are one and a filler.
+
+    Where they stand tells: the same sign beside a letter may be an apostrophe.
+    """
+    signs = list(text)
+    for match in _ACCENT.finditer(text):
+        at = match.start()
+        accent = boxes.span(at, at)
+        for other in (at + 1, at - 1):
+            letter = boxes.span(other, other) if 0 <= other < len(text) and signs[other].isalpha() else None
+            if accent is None or letter is None or not letter[0] <= (accent[0] + accent[1]) / 2 <= letter[1]:
+                continue
+            bare = {"ı": "i", "ȷ": "j"}.get(signs[other], signs[other])
+            whole = unicodedata.normalize("NFC", bare + _ACCENTS[match[0]])
+            if len(whole) == 1:
+                signs[other], signs[at] = whole, _FILLER
+                break
+    return signs
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:

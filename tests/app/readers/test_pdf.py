@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.readers import detect, read_document
+from app.readers import detect, pdf, read_document
 from app.readers.page_images import find_on_page, render_page
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 from tests.app.readers.conftest import assembled
@@ -146,6 +146,49 @@ def test_page_view_refuses_in_words(files: Any, tmp_path: Any) -> None:
         render_page(files.text("a.txt", "words"), 1)
     with pytest.raises(InputError, match="no file"):
         render_page(tmp_path / "absent.pdf", 1)
+
+
+@pytest.mark.parametrize(
+    "password", ["geheimª", "so\u00adft", "key①", "e\u0301tude", "no\u00a0break", "zero\u200bwidth"]
+)
+@pytest.mark.parametrize("algorithm", ["AES-256", "AES-128"])
+def test_a_password_with_signs_that_are_typed_in_several_ways(files: Any, password: str, algorithm: str) -> None:
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(files.pdf("a.pdf", [[(72, 700, "A secret of the keeper.")]])))
+    writer.encrypt(password, algorithm=algorithm)
+    path = files.folder / "locked.pdf"
+    writer.write(path)
+    assert "secret of the keeper" in read_document(path, password).text
+    with pytest.raises(PasswordNeeded, match="does not open with this password"):
+        read_document(path, password + "x")
+
+
+def test_accents_that_are_drawn_over_their_letters(files: Any, make_stream: Any) -> None:
+    """As older TeX sets them; the same sign beside a letter is somebody's apostrophe."""
+    tex = rb"[(The old caf)-111(\264)444(e and the na)-29(\250)250(ive keeper, fac)361(\270)-28(ade of l\264amour)] TJ"
+    path = files.pdf("tex.pdf", [], streams=[make_stream(b"BT /F1 12 Tf 72 700 Td " + tex + b" ET")])
+    document = read_document(path)
+    assert document.text == "The old café and the naïve keeper, façade of l´amour"
+    whole = find_on_page(path, 1, "the old café and the naïve keeper")
+    assert len(whole) == 1
+    assert whole[0][2] - whole[0][0] > 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("حَبيبي˴ ϲΒϴΒhabibi حَبيبي", True),
+        ("ΔϴΑήόϟ΍ ΔϐϠϟ΍ ϲϫ ϩάϫ", True),
+        ("Ἄνδρα μοι ἔννεπε, Μοῦσα, πολύτροπον, ὃς μάλα πολλὰ", False),
+        ("ϲτηϲαϲ δε ϲτοιχουϲ ϲυν ϲοφοιϲ", False),
+        ("ϕ(x) = ϵ² + ϑ, ϱ ≤ ϖ and ϰ > 0", False),
+        ("ϩⲛ ⲧⲉϩⲟⲩⲉⲓⲧⲉ ⲛⲉϥϣⲟⲟⲡ ⲛϭⲓ ⲡϣⲁϫⲉ", False),
+        ("", False),
+    ],
+)
+def test_numbers_of_glyphs_are_not_taken_for_letters_in_silence(text: str, wrong: bool) -> None:
+    assert pdf._is_mismapped(text) is wrong
 
 
 def test_password(files: Any) -> None:
