@@ -124,9 +124,9 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     ended = _fits(above, line, margin)
     if verse:
         return "break"
-    base = _base(lines, index)
-    shift = line.x0 - base
-    indented = abs(shift) > _INDENT * line.height and abs(line.x0 - above.x0) > _INDENT * line.height
+    flush = abs(line.x0 - above.x0) <= _INDENT * line.height
+    shift = 0.0 if flush else line.x0 - _base(lines, index)
+    indented = abs(shift) > _INDENT * line.height
     if not ended:
         return "paragraph" if indented and _SENTENCE_END.search(above.text) else "join"
     if indented and shift > 0:

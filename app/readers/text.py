@@ -14,6 +14,7 @@ from app.readers.layout import Line, Margins, number_value, reflow
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
+_NO_WRAP = 3  # characters: lines this short were ended for another reason than a margin
 _HARD_WRAP = 120  # characters; a text with longer lines has no hard line ends
 _NUMERAL = (
     r"(?:\d{1,3}|[ivxlcdm]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
@@ -177,7 +178,8 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
     groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
     groups = [part for group in groups if group.strip() for part in _parts(group)]
     lengths = sorted(len(line) for group in groups for line in group.split("\n"))
-    if not lengths or lengths[int(len(lengths) * 0.98)] > _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
+    usual = lengths[int(len(lengths) * 0.98)] if lengths else 0
+    if not _NO_WRAP < usual <= _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
         return [group.strip() for group in groups]
     words = cleaning.vocabulary(groups)
     alive()

@@ -273,3 +273,12 @@ def test_any_damage_to_a_pdf_is_survived(files: Any, spots: list[tuple[int, byte
     assert _outcome(path, _QUICK)
     count("fuzzed documents")
     assert not reading_children()
+
+
+@pytest.mark.parametrize("unit", ["<\n", "<", "< "])
+def test_nothing_but_brackets_is_read_in_time(files: Any, unit: str) -> None:
+    """Line by line it took minutes."""
+    began = time.monotonic()
+    document = read_document(files.text("brackets.html", unit * 1_500_000))
+    assert time.monotonic() - began < 12, "seconds, on a busy machine"
+    assert document.text.count("<") == 1_500_000
