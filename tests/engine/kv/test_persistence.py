@@ -29,7 +29,7 @@ from engine.kv.manifest import MANIFEST, TURN_MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, restore
 from engine.kv.snapshots import CHATS, SnapshotStore, TurnStore
 from engine.session import Session
-from tests.engine.kv.test_snapshots import open_session, read
+from tests.engine.kv.test_snapshots import failing_once, open_session, read
 from tests.engine.small_caches import SHAPE, assert_same, filled
 
 IDS = list(range(1000))
@@ -456,3 +456,21 @@ def test_a_turn_that_comes_back_by_half_is_as_if_it_had_never_been_asked_for(
     again, _ = ask(session, "And when?", right)
     assert tokens(again) == tokens(expected)
     session.close()
+
+
+def test_a_turn_that_cannot_be_opened_now_is_not_deleted(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_session(tiny, tmp_path)
+    read(first, book)
+    _, one = ask(first, "Where is the key?")
+    first.close()
+    [kept] = tmp_path.glob(f"*{CHATS}/*/*")
+    inode = kept.stat().st_ino
+    second = open_session(tiny, tmp_path)
+    assert read(second, book).source == "snapshot"
+    failing_once(monkeypatch, "checking")
+    events, _ = ask(second, "And when?", one)
+    assert "opened" in started(events).refused
+    second.close()
+    assert kept.stat().st_ino == inode
