@@ -52,8 +52,13 @@ def reading(page: Page) -> None:
     page.wait_for_timeout(900)
 
 
-def begun(page: Page) -> None:
+def second_book(page: Page) -> None:
     give(page, SAMPLE)
+    page.wait_for_selector("#confirm[open]")
+
+
+def begun(page: Page) -> None:
+    page.click("#confirm-yes")
     page.wait_for_selector('#trifold[data-stage="opening"], #trifold[data-stage="reading"]')
     page.wait_for_selector('#trifold[data-stage="ready"]', timeout=60_000)
     clean_page(page)
@@ -141,6 +146,12 @@ def another_server(page: Page) -> None:
     page.wait_for_selector("#remote-agree", state="visible")
 
 
+def server_refused(page: Page) -> None:
+    page.fill("#remote-address", "http://127.0.0.1:9/v1")
+    page.get_by_role("button", name="Let it answer").click()
+    page.wait_for_selector("#setup-trouble", state="visible")
+
+
 def help_tab(page: Page) -> None:
     page.click('[data-tab="help"]')
     page.click("#report-make")
@@ -172,6 +183,13 @@ def library(page: Page) -> None:
     page.wait_for_selector('#trifold[data-stage="empty"] #library li')
 
 
+def locked(page: Page) -> None:
+    give_text(page, "LOCKED book", "locked.txt")
+    page.wait_for_selector("#password", state="visible")
+    give_text(page, "", "empty.txt")
+    page.wait_for_selector("#trouble-cause", state="visible")
+
+
 def error(page: Page) -> None:
     give_text(page, "BROKEN book", "broken.txt")
     page.wait_for_selector("#trouble-cause", state="visible")
@@ -180,6 +198,7 @@ def error(page: Page) -> None:
 STATES: tuple[Callable[[Page], None], ...] = (
     empty,
     reading,
+    second_book,
     begun,
     answering,
     answer,
@@ -194,11 +213,13 @@ STATES: tuple[Callable[[Page], None], ...] = (
     models,
     other_programs,
     another_server,
+    server_refused,
     help_tab,
     shelf,
     figures,
     how,
     library,
+    locked,
     error,
 )
 

@@ -84,6 +84,7 @@ def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(scri
     assert page.inner_text("#setup-trouble") == (
         "Nobody answers at 127.0.0.1:9. Start that server, or check its address."
     )
+    assert not page.locator("#setup-chip").is_visible(), "it was seen"
     assert page.inner_text("#model-name") == "Storyteller 27M"
     assert page.get_attribute("#trifold", "data-model") == "ready"
 

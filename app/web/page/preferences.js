@@ -18,6 +18,7 @@ export function showSetup(news) {
   setup = news;
   byId("trifold").dataset.setup = setup.stage || (setup.cause ? "trouble" : "none");
   if (setup.stage) seen = "";
+  else if (byId("preferences").open) seen = setup.cause; // it stands there
   drawChip();
   byId("away").hidden = !setup.away;
   byId("away-host").textContent = setup.away;
