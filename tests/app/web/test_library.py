@@ -233,7 +233,7 @@ def test_versions_and_words_of_a_message(client: TestClient, state: AppState) ->
     assert client.post("/chats/text", json={"message": turn.questions[0]}).json() == {"text": "Who <b>kept</b> it?"}
     assert client.post("/chats/text", json={"message": turn.questions[1]}).status_code == 400
     claim = state.claim()
-    assert client.post("/chats/version", json={"message": turn.questions[1]}).status_code == 500
+    assert client.post("/chats/version", json={"message": turn.questions[1]}).status_code == 409
     state.release(claim)
 
 
