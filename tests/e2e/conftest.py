@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.app.running import Running
-from tests.e2e.steps import PATIENCE, WIDE, Open, Scheme, Server, chat_is_shown, scripted_command, serving
+from tests.e2e.steps import PATIENCE, WIDE, Open, Scheme, Server, at_rest, chat_is_shown, scripted_command, serving
 from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -122,6 +122,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.goto(server.address if beside else server.login_address())
         page.wait_for_selector("#ask-box textarea", state="attached")
         page.wait_for_selector('#trifold[data-live="yes"]')
+        if len(watches) == 1:
+            at_rest(page)
         chat_is_shown(page)
         return page
 

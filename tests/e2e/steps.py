@@ -96,6 +96,17 @@ def chat_is_shown(page: Page) -> None:
     until(page, lambda: (page.get_attribute("#trifold", "data-turns") == "some") == (questions(page) > 0))
 
 
+def at_rest(page: Page) -> None:
+    """End what was left under way: an answer does not end with its page, and another book would ask first."""
+    state = page.locator("#trifold")
+    if state.get_attribute("data-asking") == "yes":
+        page.click("#stop")
+    if state.get_attribute("data-stage") == "reading":
+        page.click("#stop-reading")
+    busy = page.locator('#trifold:is([data-asking="yes"], [data-stage="reading"])')
+    until(page, lambda: busy.count() == 0)
+
+
 def clean_page(page: Page) -> None:
     """A new chat, through the page's own button."""
     page.evaluate("document.querySelector('#begin-chat').click()")  # on a phone it lies in a drawer
