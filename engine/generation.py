@@ -14,8 +14,10 @@ tokens. Speedup: what plain steps took while the answer was written (``PlainStep
 
 from __future__ import annotations
 
+import statistics
 import time
 from bisect import bisect, insort
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -47,6 +49,8 @@ _PLAIN_EVERY_S = 2.0
 _PLAIN_SHARE = 0.01
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
+# Verifications before a plain step, and behind it, that it is compared with.
+_BESIDE = 4
 
 
 class GenerationLoop:
@@ -263,7 +267,7 @@ def _median(values: list[float]) -> float:
 class PlainSteps:
     """How an answer's time compares with plain decoding, told by plain steps while it is written.
 
-    Plain steps are few. So each is set beside the verification nearest to it in time, which tells what a further row
+    Plain steps are few. So each is set beside the verifications nearest to it in time, which tell what a further row
     costs in a pass (the median of all pairs counts), and so every verification tells what a plain step takes just then.
     Each round's time is counted in such steps: a machine that is slow for a while is slow for both.
 
@@ -276,33 +280,34 @@ class PlainSteps:
         # Time of the rounds over that of their verifications, and the same times the further rows of these.
         self._passes, self._pass_rows = 0.0, 0.0
         self._row_costs: list[float] = []  # of a further row, in plain steps; ascending
-        self._verified = (0, 0.0)  # the newest verification: rows and milliseconds
+        self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # verifications: rows and milliseconds
         self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
+        self._since_step = 0  # verifications
 
     def add(self, ms: float, at_s: float) -> None:
         """A plain step took ``ms`` and ended at ``at_s``."""
         self.count += 1
-        self._step_ms, self._step_s = ms, at_s
-        self._pair()
+        self._step_ms, self._step_s, self._since_step = ms, at_s, 0
+        for rows, verified_ms in self._newest:
+            self._pair(rows, verified_ms)
 
     def made(self, done: Round, elapsed_ms: float, at_s: float) -> None:
         """A round took ``elapsed_ms`` and ended at ``at_s``."""
         rows, ms = done.verified_rows, done.split.verify + done.split.transfer
         if ms <= 0.0:
             return
-        first = not self._tokens
         self._tokens += len(done.tokens)
         self._passes += elapsed_ms / ms
         self._pass_rows += elapsed_ms / ms * (rows - 1)
-        self._verified = rows, ms
         if rows == 1 and not done.scored:
             self.add(ms, at_s)
-        elif first and self.count:
-            self._pair()
+        elif self._since_step < _BESIDE:
+            self._since_step += 1
+            self._pair(rows, ms)
+        self._newest.append((rows, ms))
 
-    def _pair(self) -> None:
-        """Set the newest plain step beside the newest verification."""
-        rows, ms = self._verified
+    def _pair(self, rows: int, ms: float) -> None:
+        """Set the newest plain step beside a verification."""
         if rows > 1 and self._step_ms > 0.0:
             insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
 
@@ -320,7 +325,7 @@ class PlainSteps:
         """Tokens of the answer over the plain steps that fit into its time; None while too few steps tell."""
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
-        row = max(0.0, _median(self._row_costs)) if self._row_costs else 0.0
+        row = max(0.0, statistics.median(self._row_costs)) if self._row_costs else 0.0
         return self._tokens / (self._passes + row * self._pass_rows)
 
     def age_s(self, now_s: float) -> float | None:

@@ -15,6 +15,7 @@ from tests.house import ROOT
 OURS = {"app", "engine", "assets", "tests", "recipe"}  # the last: assets/demo runs with its own folder as the root
 OPTIONAL = {
     "flash_attn": "the engine runs without it, and the package index has no binary of it",
+    "llama_cpp": "a row of the bench where it is installed; it is compiled for minutes",
     "triton": "comes with torch for CUDA; without it there is no such kernel",
     "matplotlib": "draws the bench's pictures where one is asked for; the bench says how to install it",
     "reportlab": "sets the sample book as a PDF once; that file says how to install it",

@@ -8,24 +8,29 @@ ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``sweeps`` va
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench import plot
-from engine.bench.report import Measurement, budget_of, machine, table, write_json
+from engine.bench import plot, real_model
+from engine.bench.peers import LLAMA_CPP, has_llama_cpp
+from engine.bench.report import Measurement, budget_of, machine, over_books, table, write_json
 from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.sweeps import SWEEPS, refresh_settings, run_sweep, sweep_picture
 from engine.bench.synthetic_weights import SHAPES, synthetic_session
-from engine.bench.workloads import WORKLOADS
+from engine.bench.workloads import WORKLOADS, held_back_books, room_behind
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
+from engine.model import decoder
 from engine.session import Session
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
 _CHARACTERS_PER_TOKEN = 16
+# Held-back books that a table is the median of.
+BOOKS = 6
 
 
 def _numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -48,16 +53,28 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog=prog, description="Decoding loops side by side on one book.")
     p.add_argument("--model", help="target model (default: the demo model)")
     p.add_argument("--draft", help="draft model, or none")
+    p.add_argument(
+        "--real", action="store_true", help="a real model instead: SmolLM2-135M-Instruct, fetched once (93 MB)"
+    )
+    p.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for the row llama_cpp")
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
+    p.add_argument(
+        "--books",
+        type=Path,
+        metavar="FOLDER",
+        help=f"medians over {BOOKS} books of a folder that were held back from training, drawn by rule; a sweep takes "
+        "the held-back books after these",
+    )
     p.add_argument("--context", type=_numbers(int), default=[2048, 8192], help="context lengths, comma-separated")
     p.add_argument("--tokens", type=int, default=128, help="tokens to decode in each run")
     p.add_argument("--temperature", type=_numbers(float), default=[0.0], help="temperatures, comma-separated")
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
     p.add_argument(
         "--rows",
-        type=_names((*ROWS, *COMPARED)),
+        type=_names((*ROWS, LLAMA_CPP, *COMPARED)),
         default=None,
-        help=f"rows: {','.join(ROWS)}; and, only when asked for, {','.join(COMPARED)}",
+        help=f"rows: {','.join(ROWS)}; {LLAMA_CPP} where it is installed and has a file; and, only when asked for, "
+        f"{','.join(COMPARED)}",
     )
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
     p.add_argument("--questions", type=int, default=4, help="sentences that are asked for in quote")
@@ -108,9 +125,38 @@ def load_session(options: argparse.Namespace) -> Session:
     return synthetic_session(config, options.stand_in) if options.stand_in else Session.load(config)
 
 
+def check_room(options: argparse.Namespace) -> None:
+    """Raises:
+    OptionError: the longest context leaves no room for the answers.
+    """
+    room = room_behind(options.workloads, options.tokens)
+    limit = int(decoder.settings_of(options.model, None).max_position_embeddings)
+    if max(options.context) + room > limit:
+        raise OptionError(
+            f"The window holds {limit:,} tokens, and behind a context of {max(options.context):,} questions and "
+            f"answers take up to {room:,}.",
+            f"Use --context {limit - room} or less.",
+        )
+
+
+def take_real_model(options: argparse.Namespace) -> None:
+    """Put the real model's folder and its GGUF file into the options, with a window for the longest context."""
+    if options.model or options.draft not in (None, "none"):
+        raise OptionError("--real brings its own model.", "Leave out --model and --draft.")
+    factor, needed = 1, max(options.context) + room_behind(options.workloads, options.tokens)
+    while real_model.WINDOW * factor < needed:
+        factor *= 2
+    real = real_model.real_model(factor)
+    options.model, options.gguf = str(real.folder), options.gguf or real.gguf
+
+
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
     """Load the models that the options ask for; as much of the book as the longest context may need."""
-    session = load_session(options)
+    check_room(options)
+    return _bench_on(load_session(options), options, document)
+
+
+def _bench_on(session: Session, options: argparse.Namespace, document: Document) -> Bench:
     form = session.tokenizer.format_for(document.title)
     longest = max(options.context)
     clipped = Document(
@@ -122,8 +168,67 @@ def open_bench(options: argparse.Namespace, document: Document) -> Bench:
 def run(options: argparse.Namespace, document: Document) -> tuple[Session, list[Measurement]]:
     """Load the models, read the book, run every row."""
     bench = open_bench(options, document)
-    options.rows = options.rows or (["hierarchical"] if options.sweep else list(ROWS))
-    return bench.session, list(run_sweep(bench, options.sweep) if options.sweep else bench.run())
+    return bench.session, _results(bench)
+
+
+def _results(bench: Bench) -> list[Measurement]:
+    sweep = bench.options.sweep
+    try:
+        return list(run_sweep(bench, sweep) if sweep else bench.run())
+    finally:
+        bench.close()
+
+
+def held_back_benches(
+    session: Session,
+    options: argparse.Namespace,
+    open_book: Callable[[Path], Document],
+    leave_out: Sequence[Path] = (),
+) -> Iterator[tuple[Path, Bench]]:
+    """A bench on every held-back book that is long enough, in the order of the rule."""
+    for path in held_back_books(options.books):
+        bench = None if path in leave_out else _bench_on(session, options, open_book(path))
+        if bench is not None and len(bench.ids) >= max(options.context):
+            session.close_book()
+            sys.stderr.write("" if options.quiet else f"-- {path.stem}\n")
+            yield path, bench
+
+
+def run_books(
+    options: argparse.Namespace, open_book: Callable[[Path], Document]
+) -> tuple[Session, list[Measurement], list[Path]]:
+    """Run every row on held-back books, one after another: the session, medians, and which books. A sweep is run on the
+    others: settings are not chosen on the books that tables are made of.
+
+    Raises:
+        OptionError: too few of them are long enough.
+    """
+    check_room(options)
+    session = load_session(options)
+    drawn = held_back_benches(session, options, open_book)
+    books: list[Path] = []
+    found: list[list[Measurement]] = []
+    if options.sweep:
+        books = [path for path, _ in itertools.islice(drawn, BOOKS)]
+        drawn = held_back_benches(session, options, open_book, books)
+        books = []
+    for path, bench in itertools.islice(drawn, BOOKS):
+        books.append(path)
+        found.append(_results(bench))
+    check_enough(options, len(books), 1 if options.sweep else BOOKS)
+    return session, [over_books(lines) for lines in zip(*found, strict=True)], books
+
+
+def check_enough(options: argparse.Namespace, found: int, needed: int) -> None:
+    """Raises:
+    OptionError: fewer books are long enough than are needed.
+    """
+    if found < needed:
+        raise OptionError(
+            f"Of the held-back books in {options.books}, {found} have {max(options.context):,} tokens, and {needed} "
+            "are needed.",
+            "Choose a shorter context or a folder with more books.",
+        )
 
 
 def main(
@@ -143,9 +248,17 @@ def main(
         prog: as ``parser``.
     """
     options = parser(prog).parse_args(arguments)
+    if options.real:
+        take_real_model(options)
     if options.model is None:
         options.model, options.draft = model, options.draft or draft
-    session, results = run(options, open_book(options.book or book))
+    usual = [*ROWS, *([LLAMA_CPP] if options.gguf and has_llama_cpp() else [])]
+    options.rows = options.rows or (["hierarchical"] if options.sweep else usual)
+    books: list[Path] = []
+    if options.books:
+        session, results, books = run_books(options, open_book)
+    else:
+        session, results = run(options, open_book(options.book or book))
     facts = machine()
     where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
     header = f"{session.target.name} with {session.draft.name if session.draft else 'no draft'}, {where}"
@@ -159,6 +272,8 @@ def main(
         f", torch {facts['torch']}, {session.target.dtype}; {options.tokens} tokens, budget "
         f"{budget_of(session.config)}, {lengths}, median of {options.repeats}"
     )
+    if books:
+        header += f"; median and range over {len(books)} held-back books: {', '.join(book.stem for book in books)}"
     if said := KV_NOTES[session.config.kv]:
         header += f"; {said}"
     sys.stdout.write(f"{header}\n\n{table(results)}\n")

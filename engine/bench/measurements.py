@@ -1,13 +1,15 @@
-"""``python -m engine.bench.measurements BOOK.txt``: every measurement in assets/measurements, in one process.
+"""``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
-One load of the models, one book read further and further; a file of results after each part, and at the end a page of
-tables and the pictures. With ``--parts`` only some of them; ``--page`` draws the page anew from the files.
+One load of the models. Tables are medians over the held-back books of a folder, each read further and further; sweeps
+take the first held-back book after these. A file of results after each part, and at the end a page of tables and the
+pictures. With ``--parts`` only some of them; ``--page`` draws the page anew from the files.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,9 +17,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from engine.bench import open_bench, parser, picture
+from engine.bench import BOOKS, check_enough, check_room, held_back_benches, load_session, parser, picture
 from engine.bench.plot import check_installed
-from engine.bench.report import Measurement, budget_of, machine, table
+from engine.bench.report import Measurement, budget_of, machine, over_books, table
 from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.sweeps import run_sweep, sweep_picture
 from engine.bench.workloads import ASSETS, DRAFT, TARGET, open_text
@@ -89,7 +91,7 @@ PARTS = (
 def arguments() -> argparse.Namespace:
     names = [part.name for part in PARTS]
     p = argparse.ArgumentParser(prog="python -m engine.bench.measurements", description=__doc__)
-    p.add_argument("book", type=Path, help="a text of at least 128,000 tokens")
+    p.add_argument("books", type=Path, help="a folder of texts (.txt), enough of them held back and long enough")
     p.add_argument("--out", type=Path, default=ASSETS / "measurements", help="folder of the results")
     p.add_argument("--parts", default=",".join(names), help="of " + ",".join(names))
     p.add_argument("--budget", type=int, help="retrieval budget, where it is not swept; else the engine's choice")
@@ -99,6 +101,39 @@ def arguments() -> argparse.Namespace:
     if unknown := set(options.parts) - set(names):
         p.error(f"no such part: {', '.join(sorted(unknown))}")
     return options
+
+
+def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) -> None:
+    """Measure parts and write their files.
+
+    Raises:
+        OptionError: too few held-back books are long enough, or a context leaves no room.
+    """
+    tables, sweeps = ([part for part in chosen if bool(part.sweep) is swept] for swept in (False, True))
+    options.context = [part.context for part in tables or sweeps]
+    options.workloads, options.tokens = list(ALL), max(part.tokens for part in chosen)
+    check_room(options)
+    session = load_session(options)
+    found: dict[str, list[list[Measurement]]] = {part.name: [] for part in tables}
+    books: list[Path] = []
+    for path, bench in itertools.islice(held_back_benches(session, options, open_text), BOOKS):
+        books.append(path)
+        for part in tables:
+            sys.stderr.write(f"-- {part.name}\n")
+            found[part.name].append(measure(bench, part))
+        options.context = [part.context for part in tables or sweeps]
+    check_enough(options, len(books), BOOKS)
+    for part in tables:
+        medians = [over_books(lines) for lines in zip(*found[part.name], strict=True)]
+        write(out, part, bench, ", ".join(book.stem for book in books), medians)
+    if sweeps:
+        options.context = [part.context for part in sweeps]
+        others = held_back_benches(session, options, open_text, books)
+        swept = list(itertools.islice(others, 1))
+        check_enough(options, len(swept), 1)
+        for (path, bench), part in itertools.product(swept, sweeps):
+            sys.stderr.write(f"-- {part.name}\n")
+            write(out, part, bench, path.stem, measure(bench, part))
 
 
 def measure(bench: Bench, part: Experiment) -> list[Measurement]:
@@ -181,12 +216,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.page:
         chosen = [part for part in PARTS if part.name in options.parts]
-        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT])
-        own.budget, own.context = options.budget, [part.context for part in chosen]
-        bench = open_bench(own, open_text(options.book))
-        for part in chosen:
-            sys.stderr.write(f"-- {part.name}\n")
-            write(options.out, part, bench, options.book.stem, measure(bench, part))
+        own = parser().parse_args(["--model", TARGET, "--draft", DRAFT, "--books", str(options.books)])
+        own.budget = options.budget
+        run(own, chosen, options.out)
     draw(options.out)
 
 

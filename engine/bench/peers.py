@@ -1,27 +1,38 @@
-"""The peers: transformers' own generate on a copy of the same KV: plain, with prompt lookup, the draft as assistant.
+"""The peers: transformers' own generate on a copy of the same KV (plain, with prompt lookup, the draft as assistant),
+and llama.cpp on its own file of the same model.
 
-What a peer does once at its start (a copy of the KV, the assistant's own prefill of the whole context) is left out of
-its time per token: the first step of every peer is not counted.
+What a peer does once at its start (a copy of the KV, its own reading of the whole context) is left out of its time per
+token: the first step of every peer is not counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import itertools
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.bench import llama_process
 from engine.bench.report import Run
+from engine.errors import OptionError
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache
     from engine.model.decoder import Decoder
 
 PEERS = ("hf_generate", "hf_prompt_lookup", "hf_assisted")
+LLAMA_CPP = "llama_cpp"
+"""llama.cpp through its Python binding, where that is installed and a GGUF file is at hand."""
 # Tokens that transformers' prompt lookup proposes at once: the value of its documentation's example.
 _LOOKUP_TOKENS = 10
 
@@ -77,6 +88,96 @@ def generate(
             **options,
         )
     return _run(out[0, len(prompt) :].tolist(), len(prompt), stamps)
+
+
+def has_llama_cpp() -> bool:
+    """Whether its Python binding is installed."""
+    return importlib.util.find_spec(LLAMA_CPP) is not None
+
+
+class LlamaCpp:
+    """llama.cpp on a GGUF file: its own kernels and threads, weights as the file has them, its KV in float16.
+
+    It runs in a process of its own (``llama_process``): its threads are not torch's, and where it was compiled badly
+    for this processor it takes nobody with it.
+
+    Args:
+        gguf: the same model as the target.
+        target: gives the stretching of RoPE and the size of the vocabulary.
+        window: tokens to reserve.
+
+    Raises:
+        OptionError: the binding is not installed, or the file is none of this model.
+    """
+
+    def __init__(self, gguf: Path, target: Decoder, window: int) -> None:
+        if not has_llama_cpp():
+            raise OptionError(
+                "llama.cpp's Python binding is not installed.",
+                f"{sys.executable} -m pip install llama-cpp-python (it is compiled for minutes), or leave the row out.",
+            )
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(llama_process.__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        threads = torch.get_num_threads()
+        loaded = self._call(gguf=str(gguf), window=window, threads=threads, yarn=_stretching(target))
+        if loaded["vocabulary"] != target.vocabulary:
+            self.close()
+            raise OptionError(f"{gguf.name} has another vocabulary than {target.name}.", "Name a file of this model.")
+        self._book: list[int] = []
+        self.read_tokens_per_s: float | None = None
+
+    def close(self) -> None:
+        """End its process."""
+        self._process.communicate()
+
+    def read(self, book: list[int]) -> None:
+        """Have a book's tokens in its cache; what it holds of them already is not read again."""
+        known = len(self._book) if book[: len(self._book)] == self._book else 0
+        if len(book) > known:
+            began, (ended,) = self._generate(book, 1, frozenset(), {"temperature": 0.0, "top_p": 1.0, "seed": 0})[1:]
+            self.read_tokens_per_s = (len(book) - known) / (ended - began)
+        self._book = list(book)
+
+    def generate(self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]) -> Run:
+        """At most ``count`` tokens after ``prompt``; ``sampling`` as for transformers."""
+        tokens, _, moments = self._generate(prompt, count, end_ids, sampling)
+        return _run(tokens, len(prompt), [(len(prompt) + n, moment) for n, moment in enumerate(moments, 1)])
+
+    def _generate(
+        self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]
+    ) -> tuple[list[int], float, list[float]]:
+        """Tokens, when it began, and the moment of each (seconds)."""
+        done = self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
+        return done["tokens"], done["began"], done["moments"]
+
+    def _call(self, **request: Any) -> dict[str, Any]:
+        """Raises:
+        OptionError: the process ended, or says what is wrong.
+        """
+        pipe, answer = self._process.stdin, self._process.stdout
+        assert pipe is not None
+        assert answer is not None
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write(json.dumps(request) + "\n")
+            pipe.flush()
+            line = answer.readline()
+        said: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
+        if "error" in said:
+            raise OptionError(f"llama.cpp cannot go on: {said['error']}.", "Leave the row llama_cpp out.")
+        return said
+
+
+def _stretching(target: Decoder) -> list[float] | None:
+    """YaRN's factor and the window that it stretches, where the target has it."""
+    rope = getattr(target.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "yarn":
+        return None
+    return [rope["factor"], rope["original_max_position_embeddings"]]
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:

@@ -10,7 +10,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
+# Tokens that repeat what stands at most so far before them are a circle where so many of them follow each other, and
+# where they make so many turns.
+_LONGEST_TURN, _LEAST_CIRCLE, _TURNS = 96, 24, 2
+
 STAND_IN = "stand-in weights"
 """What every figure says that was made with synthetic weights."""
 
@@ -31,24 +35,50 @@ STAND_IN = "stand-in weights"
 @dataclass
 class Run:
     """One decoding of one row: its tokens, milliseconds of each, and the rounds. Cases of a workload follow each other;
-    ``cases`` are the lengths of their answers."""
+    ``cases`` are the lengths of their answers. ``circling_ms`` are those of tokens that run in a circle, which all else
+    but ``tokens`` leaves out: a text that repeats itself is copied at any speed, and says nothing of other texts."""
 
     tokens: list[int] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     cases: list[int] = field(default_factory=list)
+    circling_ms: list[float] = field(default_factory=list)
 
     @property
     def ms_per_token(self) -> float:
-        """Mean over the answer: tokens come in bursts, which make a median over tokens meaningless."""
-        return sum(self.ms) / len(self.ms) if self.ms else float("nan")
+        """Mean over the answer: tokens come in bursts, which make a median over tokens meaningless. An answer that is
+        nothing but a circle has only that."""
+        counted = self.ms or self.circling_ms
+        return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append another case's run."""
+        """Append another case's run, with its circles apart."""
+        turning = circling(other.tokens)
         self.tokens += other.tokens
-        self.ms += other.ms
-        self.rounds += other.rounds
         self.cases.append(len(other.tokens))
+        # Of transformers' rows the first step has no time.
+        for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
+            (self.circling_ms if turns else self.ms).append(ms)
+        place = 0
+        for done in other.rounds:
+            if not turning[place]:
+                self.rounds.append(done)
+            place += len(done.tokens)
+
+
+def circling(tokens: Sequence[int]) -> list[bool]:
+    """Of each token, whether it runs in a circle: the same turn of tokens again and again. The first turn does not."""
+    found = [False] * len(tokens)
+    for turn in range(1, min(_LONGEST_TURN, len(tokens) // _TURNS) + 1):
+        least, same = max(_LEAST_CIRCLE, _TURNS * turn), 0
+        for place in range(turn, len(tokens) + 1):
+            if place < len(tokens) and tokens[place] == tokens[place - turn]:
+                same += 1
+                continue
+            if same >= least:
+                found[place - same : place] = [True] * same
+            same = 0
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,8 +90,11 @@ class Measurement:
     TriForce's tables): "verify_judged", and of that "retrieval_judged", what passed the retrieval level, and
     "drafted_judged", those that the drafter sent straight to the full cache. ``logit_margin`` is that of the two first
     tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
-    from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run: a sampled
-    answer that goes in circles has nearly everything accepted.
+    from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run.
+    ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
+    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did. Over several ``books``
+    numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the least and the
+    largest ratio.
     """
 
     row: str
@@ -82,6 +115,45 @@ class Measurement:
     logit_margin: float | None
     exact: float | None = None
     runs_retrieval_judged: list[float | None] = field(default_factory=list)
+    circling: float = 0.0
+    circling_ms_per_token: float | None = None
+    read_tokens_per_s: float | None = None
+    books: int = 1
+    span_to_plain: list[float] = field(default_factory=list)
+
+
+def over_books(results: Sequence[Measurement]) -> Measurement:
+    """One line from the lines of one row on several books."""
+    spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
+    same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
+    parts = [r for r in results if r.first_difference is not None]
+    first = max(parts, key=lambda r: r.logit_margin or 0.0, default=results[0])
+    return replace(
+        results[0],
+        answer_tokens=round(statistics.median(r.answer_tokens for r in results)),
+        ms_per_token=statistics.median(r.ms_per_token for r in results),
+        runs_ms_per_token=[round(r.ms_per_token, 3) for r in results],
+        ratio_to_plain=_median(spans),
+        ratio_to_generate=_median([r.ratio_to_generate for r in results]),
+        acceptance={name: _median([r.acceptance[name] for r in results]) for name in results[0].acceptance},
+        mean_acceptance_length=_median([r.mean_acceptance_length for r in results]),
+        time_split={name: statistics.median(r.time_split[name] for r in results) for name in results[0].time_split},
+        identical_to_plain=all(same) if same else None,
+        first_difference=first.first_difference,
+        logit_margin=first.logit_margin,
+        exact=statistics.fmean(shares) if (shares := [r.exact for r in results if r.exact is not None]) else None,
+        runs_retrieval_judged=[r.acceptance["retrieval_judged"] for r in results],
+        circling=statistics.fmean(r.circling for r in results),
+        circling_ms_per_token=_median([r.circling_ms_per_token for r in results]),
+        read_tokens_per_s=_median([r.read_tokens_per_s for r in results]),
+        books=len(results),
+        span_to_plain=[min(spans), max(spans)] if spans else [],
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def measurement_of(
@@ -90,6 +162,7 @@ def measurement_of(
     place: dict[str, Any],
     difference: tuple[int, float] | None,
     exact: float | None = None,
+    read_tokens_per_s: float | None = None,
 ) -> Measurement:
     """The line of one row, from all runs of all rows.
 
@@ -97,6 +170,7 @@ def measurement_of(
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
         exact: share of its quotations that are right.
+        read_tokens_per_s: how fast the row's program read the book.
     """
 
     def median(name: str) -> float | None:
@@ -106,7 +180,9 @@ def measurement_of(
     plain, generate = median("plain"), median("hf_generate")
     assert own is not None
     rounds = [done for run in mine for done in run.rounds]
-    tokens = sum(len(run.tokens) for run in mine)
+    tokens = sum(len(done.tokens) for done in rounds)
+    circles = [ms for run in mine for ms in run.circling_ms]
+    timed = len(circles) + sum(len(run.ms) for run in mine)
     speculates = rounds and row != "plain"
     greedy = place["temperature"] == 0 and bool(runs.get("plain"))
     return Measurement(
@@ -126,12 +202,15 @@ def measurement_of(
             "lookup": _rate([done.lookup for done in rounds]),
         },
         mean_acceptance_length=tokens / len(rounds) if speculates else None,
-        time_split=_split(mine, tokens),
+        time_split=_split(mine),
         identical_to_plain=difference is None if greedy else None,
         first_difference=difference[0] if difference else None,
         logit_margin=difference[1] if difference else None,
         exact=exact,
         runs_retrieval_judged=[_of_retrieval(run.rounds) for run in mine],
+        circling=len(circles) / timed if timed else 0.0,
+        circling_ms_per_token=sum(circles) / len(circles) if circles else None,
+        read_tokens_per_s=read_tokens_per_s,
     )
 
 
@@ -150,8 +229,9 @@ def _judged(levels: list[Acceptance]) -> float | None:
     return sum(level.accepted for level in levels) / judged if judged else None
 
 
-def _split(runs: list[Run], tokens: int) -> dict[str, float]:
+def _split(runs: list[Run]) -> dict[str, float]:
     """Milliseconds per token by stage; ``other`` is everything that no stage accounts for."""
+    tokens = max(1, sum(len(run.ms) for run in runs))
     split = {
         stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
         for stage in ("draft", "middle", "verify", "transfer")
@@ -205,8 +285,9 @@ def table(results: Sequence[Measurement]) -> str:
     """Measurements as a Markdown table."""
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
-        "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
+        "| read, tokens/s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -217,13 +298,15 @@ def table(results: Sequence[Measurement]) -> str:
         judged = f" ({_share(accepted['verify_judged'])})" if accepted["verify"] is not None else ""
         lines.append(
             f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
-            f"| {_times(r.ratio_to_plain)} | {_times(r.ratio_to_generate)} | {_share(accepted['middle'])} "
+            f"| {_times(r.ratio_to_plain)}{_range(r.span_to_plain)} | {_times(r.ratio_to_generate)} "
+            f"| {_share(accepted['middle'])} "
             f"| {_share(accepted['verify'])}{judged} "
             f"| {_share(accepted.get('retrieval_judged'))}{_span(r.runs_retrieval_judged)} "
             f"| {_share(accepted.get('drafted_judged'))} | {_share(accepted['lookup'])} "
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
-            f"| {_percent(r.exact)} |"
+            f"| {_percent(r.exact)} | {_circles(r)} "
+            f"| {'' if r.read_tokens_per_s is None else f'{r.read_tokens_per_s:,.0f}'} |"
         )
     return "\n".join(lines)
 
@@ -240,6 +323,17 @@ def _span(runs: Sequence[float | None]) -> str:
     """The range of several runs, where they differ."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
+
+
+def _range(span: Sequence[float]) -> str:
+    return f" ({span[0]:.2f} to {span[1]:.2f})" if span else ""
+
+
+def _circles(r: Measurement) -> str:
+    if not r.circling:
+        return ""
+    each = "" if r.circling_ms_per_token is None else f" ({r.circling_ms_per_token:.1f} ms)"
+    return f"{r.circling:.0%}{each}"
 
 
 def _percent(value: float | None) -> str:

@@ -4,6 +4,7 @@
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | the same with prompt lookup; with the draft model as assistant |
+| llama_cpp | llama.cpp, where it is installed and a GGUF file is named: other weights (4 bits, say), its own KV |
 | plain | our own loop, a token per full pass: the baseline of every ratio |
 | draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
 | retrieval_only | the retrieval level straight to the full cache, no draft model |
@@ -27,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.bench.peers import PEERS, generate
+from engine.bench.peers import LLAMA_CPP, PEERS, LlamaCpp, generate
 from engine.bench.report import Measurement, Run, measurement_of, remarks
-from engine.bench.workloads import Case, Workloads
+from engine.bench.workloads import Case, Workloads, room_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import COPY_LENGTHS, Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
@@ -37,6 +38,7 @@ from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.decode.levels import MOST_DRAFT, MOST_PASSES, Hierarchy, measure
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.verify import Sampler, make_generator
+from engine.errors import OptionError
 from engine.events import Round
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex
@@ -71,6 +73,8 @@ _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
 _AGAIN = 2 * PROMPT_QUERIES
 _PLAIN_PROBES = 3
+# Rows that are nothing without a draft model.
+_DRAFTING = ("hf_assisted", "draft_only")
 
 
 class NewestChunks:
@@ -92,6 +96,8 @@ class Bench:
         self._recent: RetrievalCache | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
+        self._read_tokens_per_s: float | None = None
+        self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
         """All results, context by context. ``settings`` are those of a sweep, for the record."""
@@ -128,7 +134,9 @@ class Bench:
         ids = self.session.target.ids(self.ids[full.length : context])
         if ids.shape[0]:
             prefill.run(self.session.target, full, ids, segment=4096, block=self.session.config.prefill_block)
-            self._say(f"read {ids.shape[0]:,} tokens in {time.perf_counter() - began:.1f} s")
+            seconds = time.perf_counter() - began
+            self._read_tokens_per_s = ids.shape[0] / seconds
+            self._say(f"read {ids.shape[0]:,} tokens in {seconds:.1f} s")
         self._read = context
 
     def _in_cache(self) -> int:
@@ -136,7 +144,7 @@ class Bench:
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
-        rows = [row for row in self.options.rows if row != "hf_assisted" or self.session.draft is not None]
+        rows = [row for row in self.options.rows if row not in _DRAFTING or self.session.draft is not None]
         runs: dict[str, list[Run]] = {row: [] for row in rows}
         for repeat, row in itertools.product(range(self.options.repeats), rows):
             run = Run()
@@ -148,7 +156,11 @@ class Bench:
         for row in rows:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
-            yield measurement_of(row, runs, place, difference, self._right(cases, runs[row][0], place["context"]))
+            right = self._right(cases, runs[row][0], place["context"])
+            rate = self._read_tokens_per_s if row not in (LLAMA_CPP, *PEERS) else None
+            if row == LLAMA_CPP:
+                rate = self.llama_cpp().read_tokens_per_s
+            yield measurement_of(row, runs, place, difference, right, rate)
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
         """The share of a run's quotations that are right; what was cut is neither. None where nothing can be judged."""
@@ -165,12 +177,37 @@ class Bench:
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
+        if row == LLAMA_CPP:
+            llama = self.llama_cpp()
+            llama.read(self.ids[: self._read])
+            sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
+            return llama.generate(case.prompt, options.tokens, session.end_ids if case.ends else frozenset(), sampling)
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries))
+
+    def llama_cpp(self) -> LlamaCpp:
+        """Loaded when its row is run for the first time.
+
+        Raises:
+            OptionError: no file was named, or it cannot be loaded.
+        """
+        if self._llama is None:
+            options = self.options
+            if options.gguf is None:
+                raise OptionError("The row llama_cpp needs the model as a GGUF file.", "Name it: --gguf FILE.")
+            window = max(options.context) + room_behind(options.workloads, options.tokens)
+            self._llama = LlamaCpp(options.gguf, self.session.target, window)
+        return self._llama
+
+    def close(self) -> None:
+        """End the processes of peers."""
+        if self._llama is not None:
+            self._llama.close()
+            self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""

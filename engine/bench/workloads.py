@@ -1,4 +1,4 @@
-"""What the bench asks: the prompts of every workload, from one book's tokens; and the bundled models and book.
+"""What the bench asks: which books, the prompts of every workload from one book's tokens; the bundled models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
@@ -7,6 +7,7 @@ question: what refreshing is for.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ TARGET, DRAFT = (str(ASSETS / "demo" / name) for name in ("target", "draft"))
 SAMPLE = ASSETS / "sample" / "the-lamplighters-of-orre.txt"
 
 WORKLOADS = ("prose", "quote", "followup")
+# A book is held back from training when the hash of its name is divisible by this: about 5 % of the books.
+_HOLD_OUT_EVERY = 20
 # Words of the sentence that a question names.
 _KEY_WORDS = 6
 # Where in the book the sentences lie that are asked for, as shares of its length; more are spread between these.
@@ -33,6 +36,30 @@ _MOST_WORDS = 60
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer of a follow-up.
 _FIRST_ANSWER = 48
+# Tokens that a question, with the template's words around it, has at most.
+_LONGEST_QUESTION = 128
+# Tokens of the longest pass that is timed behind a prompt before its answer begins.
+_TIMED = 16
+
+
+def room_behind(workloads: Sequence[str], tokens: int) -> int:
+    """Tokens of the window that the workloads take behind the book, for answers of ``tokens``."""
+    asked = {"prose": 0, "quote": _LONGEST_QUESTION, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
+    return max(asked[workload] for workload in workloads) + max(tokens, _TIMED)
+
+
+def _name_hash(book: Path) -> int:
+    return int(hashlib.sha256(book.stem.encode()).hexdigest(), 16)
+
+
+def is_held_back(book: Path) -> bool:
+    """Whether the bundled models were not trained on a book, by the rule of ``assets/demo/recipe/corpus.py``."""
+    return _name_hash(book) % _HOLD_OUT_EVERY == 0
+
+
+def held_back_books(folder: Path) -> list[Path]:
+    """The books (.txt) of a folder that no training saw, in the order of the hashes of their names: nobody chose."""
+    return sorted((book for book in folder.glob("*.txt") if is_held_back(book)), key=_name_hash)
 
 
 def open_text(path: Path) -> Document:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+import shutil
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from engine import bench
-from engine.bench.report import Run, measurement_of, table
+from engine.bench.report import Run, circling, measurement_of, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING
 from engine.bench.sweeps import SWEEPS
+from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
 from engine.document import Document
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
+from engine.session import Session
+from tests.real import real_or_skip
 
 
-def run(tiny: Callable[..., str], book: Document, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+def run(
+    tiny: Callable[..., str],
+    book: Document,
+    tmp_path: Path,
+    *arguments: str,
+    open_book: Callable[[Path], Document] | None = None,
+) -> dict[str, Any]:
     out = tmp_path / "bench.json"
     status = bench.main(
         ["--quiet", "--json", str(out), "--tokens", "12", "--repeats", "2", *arguments],
         model=tiny("llama", spread=0.1),
         draft=tiny("llama", seed=1, layers=1, width=32),
         book=Path("the lamp"),
-        open_book=lambda _: book,
+        open_book=open_book or (lambda _: book),
     )
     assert status == 0
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
@@ -199,3 +213,166 @@ def test_a_book_that_is_too_short_is_said(tiny: Callable[..., str], book: Docume
 def test_unknown_rows_are_refused(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run(tiny, book, tmp_path, "--rows", "fastest")
+
+
+# Which books, and what of them counts ---------------------------------------------------------------------------------
+
+
+def library(folder: Path, book: Document, count: int) -> list[Path]:
+    """A folder with ``count`` held-back books, each a little different, and as many others."""
+    books: list[Path] = []
+    for number in itertools.count():
+        path = folder / f"book-{number}.txt"
+        if len(books) < count or not is_held_back(path):
+            path.write_text(f"Book {number}. {book.text}", encoding="utf-8")
+            books += [path] * is_held_back(path)
+        if len(books) == count:
+            return books
+    return books
+
+
+def test_books_are_held_back_by_the_rule_of_the_training(tmp_path: Path, book: Document) -> None:
+    from assets.demo.recipe import corpus
+
+    written = library(tmp_path, book, 4)
+    assert all(is_held_back(path) == corpus.is_held_back(path.stem) for path in tmp_path.glob("*.txt"))
+    drawn = held_back_books(tmp_path)
+    assert sorted(drawn) == sorted(written) != sorted(tmp_path.glob("*.txt"))
+    assert drawn == sorted(written, key=lambda path: hashlib.sha256(path.stem.encode()).hexdigest())
+
+
+def test_a_table_is_the_median_over_held_back_books_and_a_sweep_takes_others(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library(tmp_path, book, 7)
+    arguments = ["--context", "200", "--books", str(tmp_path), "--repeats", "1", "--tokens", "8", "--budget", "64"]
+
+    def on_books(*more: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = run(tiny, book, tmp_path, *arguments, *more, open_book=open_text)["results"]
+        return found
+
+    plain, fast = on_books("--rows", "plain,hierarchical")
+    drawn = [path.stem for path in held_back_books(tmp_path)]
+    said = capsys.readouterr().out
+    assert f"median and range over 6 held-back books: {', '.join(drawn[:6])}\n" in said
+    assert (plain["books"], len(plain["runs_ms_per_token"])) == (6, 6)
+    assert plain["span_to_plain"] == [1.0, 1.0]
+    assert fast["span_to_plain"][0] <= fast["ratio_to_plain"] <= fast["span_to_plain"][1]
+    assert fast["ms_per_token"] == pytest.approx(statistics.median(fast["runs_ms_per_token"]), rel=1e-2)
+    assert fast["read_tokens_per_s"] > 0
+    swept = on_books("--sweep", "temperature")
+    assert {r["books"] for r in swept} == {1}
+    assert f"over 1 held-back books: {drawn[6]}\n" in capsys.readouterr().out
+    with pytest.raises(OptionError, match="0 have 3,000 tokens, and 6 are needed"):
+        on_books("--context", "3000")
+
+
+def test_a_context_that_leaves_no_room_is_refused_before_any_work(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(tiny("llama", spread=0.1), tmp_path / "small"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 600}), encoding="utf-8")
+    workloads = ["--model", str(folder), "--workloads", "prose,quote,followup", "--repeats", "1"]
+    for workload, largest in (("prose", 584), ("prose,quote", 456), ("followup", 280)):
+        rows = "plain,hierarchical_lookup,hf_generate"
+        fits = [*workloads, "--workloads", workload, "--rows", rows, "--context", str(largest)]
+        results = run(tiny, book, tmp_path, *fits)["results"]
+        assert {r["context"] for r in results} == {largest}
+        with monkeypatch.context() as loading:
+            loading.setattr(Session, "load", lambda config: pytest.fail("nothing is loaded"))
+            with pytest.raises(OptionError, match=f"--context {largest} or less"):
+                run(tiny, book, tmp_path, *fits[:-1], str(largest + 1))
+
+
+def test_circles_are_found_by_hand() -> None:
+    prose = list(range(100, 160))
+    assert circling(prose) == [False] * 60
+    assert circling([*prose, *[1, 2, 3] * 10, 7]) == [False] * 63 + [True] * 27 + [False]
+    assert circling([5] * 40) == [False] + [True] * 39
+    # A phrase that comes twice, and a passage that is quoted once more, are no circles.
+    assert circling([*prose[:30], *prose[:30]]) == [False] * 60
+    assert circling([1, 2, 3] * 8) == [False] * 24
+    assert circling([]) == []
+
+
+def test_circles_are_counted_apart() -> None:
+    text = [*range(20), *[7, 8] * 20]
+    case = Run(list(text), [10.0] * 20 + [2.0] * 40, [spoken(4, 40.0)] * 5 + [spoken(8, 16.0)] * 5)
+    run, other = Run(), Run(list(range(12)), [10.0] * 10, [])
+    run.add(case)
+    run.add(other)  # of transformers: the first step has no time
+    assert (run.cases, len(run.tokens), len(run.ms), len(run.circling_ms)) == ([60, 12], 72, 32, 38)
+    assert run.ms_per_token == pytest.approx((20 * 10 + 2 * 2 + 10 * 10) / 32)
+    place = {"workload": "prose", "context": 9, "temperature": 0.0, "settings": {}}
+    line = measurement_of("hierarchical", {"hierarchical": [run]}, place, None)
+    assert line.circling == pytest.approx(38 / 70)
+    assert line.circling_ms_per_token == pytest.approx(2.0)
+    assert "| 54% (2.0 ms) |" in table([line])
+    turning = Run()
+    turning.add(Run([9] * 50, [3.0] * 50, []))
+    turning.ms.clear()
+    assert turning.ms_per_token == 3.0
+
+
+# llama.cpp ------------------------------------------------------------------------------------------------------------
+
+
+# The binding's calls that the row makes: it says 11, 12, 13 ... after any prompt, and writes down what it is asked.
+BINDING = """
+import itertools, json, pathlib
+NOTES = pathlib.Path(__file__).with_name("notes.jsonl")
+LLAMA_ROPE_SCALING_TYPE_YARN = 2
+def note(**what):
+    with NOTES.open("a") as file:
+        file.write(json.dumps(what) + chr(10))
+class Llama:
+    def __init__(self, path, **options):
+        print("words of the library")
+        note(path=path, **options)
+    def n_vocab(self): return 384
+    def set_seed(self, seed): pass
+    def generate(self, prompt, **options):
+        note(length=len(prompt), **options)
+        yield from itertools.count(11)
+"""
+
+
+def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--context", "300", "--rows", "plain,llama_cpp", "--tokens", "8"]
+    with pytest.raises(OptionError, match="--gguf FILE"):
+        run(tiny, book, tmp_path, *arguments)
+    arguments += ["--gguf", str(tmp_path / "model.gguf")]
+    monkeypatch.setattr("engine.bench.peers.has_llama_cpp", lambda: False)
+    with pytest.raises(OptionError, match="-m pip install llama-cpp-python"):
+        run(tiny, book, tmp_path, *arguments)
+    monkeypatch.setattr("engine.bench.peers.has_llama_cpp", lambda: True)
+    (tmp_path / "llama_cpp.py").write_text(BINDING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plain, llama = run(tiny, book, tmp_path, *arguments)["results"]
+    assert (llama["row"], llama["answer_tokens"], llama["identical_to_plain"]) == ("llama_cpp", 8, False)
+    assert llama["read_tokens_per_s"] > 0
+    assert plain["ratio_to_plain"] == 1.0
+    made, *asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert (made["n_ctx"], made["n_threads"], made["flash_attn"]) == (316, torch.get_num_threads(), True)
+    # The book is read once, then both repeats are asked with the same prompt as ours.
+    assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 3
+    (tmp_path / "llama_cpp.py").write_text("raise OSError('no such library')", encoding="utf-8")
+    with pytest.raises(OptionError, match="OSError: no such library"):
+        run(tiny, book, tmp_path, *arguments)
+
+
+def test_llama_cpp_itself_on_real_weights() -> None:
+    pytest.importorskip("llama_cpp", reason="llama.cpp is compiled for minutes and is nowhere required")
+    real = real_or_skip()
+    options = bench.parser().parse_args(["--quiet", "--repeats", "1", "--tokens", "16", "--gguf", str(real.gguf)])
+    options.rows, options.context, options.model = ["plain", "llama_cpp"], [400], str(real.folder)
+    plain, llama = bench.open_bench(options, open_text(SAMPLE)).run()
+    assert llama.answer_tokens == 16
+    assert llama.ms_per_token > 0
+    assert plain.read_tokens_per_s
+    assert llama.read_tokens_per_s
+    # The same weights, less the rounding to bfloat16: the texts begin alike.
+    assert llama.identical_to_plain or (llama.first_difference or 0) >= 4

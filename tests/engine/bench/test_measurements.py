@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,7 +11,10 @@ import pytest
 
 from engine.bench import measurements, open_bench, parser
 from engine.bench.rows import Bench
+from engine.bench.workloads import held_back_books
 from engine.document import Document
+from engine.errors import OptionError
+from tests.engine.bench.test_bench import library
 
 PARTS = (
     measurements.Experiment("1k", "Rows.", 300, ("plain", "hierarchical"), ("prose", "quote"), 8, questions=6),
@@ -39,6 +43,27 @@ def test_what_is_kept_is_what_was_measured(bench: Bench, tmp_path: Path, monkeyp
         assert f"({picture})" in page
         assert ElementTree.parse(tmp_path / picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert page.rstrip().endswith(measurements.LEFT_OUT)
+
+
+def test_tables_are_medians_over_held_back_books_and_sweeps_are_run_on_another(
+    tiny: Callable[..., str], book: Document, tmp_path: Path
+) -> None:
+    library(tmp_path, book, 7)
+    line = ["--quiet", "--budget", "64", "--model", tiny("llama", spread=0.1), "--books", str(tmp_path)]
+    part = measurements.Experiment("1k", "Rows.", 120, ("plain", "hierarchical"), ("prose",), 6)
+    longer = measurements.Experiment("2k", "Rows.", 160, ("plain", "hierarchical"), ("prose",), 6)
+    sweep = measurements.Experiment("refresh", "Refreshing.", 120, ("hierarchical",), ("prose",), 4, sweep="refresh")
+    measurements.run(parser().parse_args(line), (part, longer, sweep), tmp_path)
+    drawn = [path.stem for path in held_back_books(tmp_path)]
+    written = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ("1k", "2k", "refresh")}
+    assert [written[name]["how"]["book"] for name in written] == [*[", ".join(drawn[:6])] * 2, drawn[6]]
+    assert [[r["books"] for r in written[name]["results"]] for name in ("1k", "2k")] == [[6, 6], [6, 6]]
+    assert [r["context"] for r in written["2k"]["results"]] == [160, 160]
+    assert {r["books"] for r in written["refresh"]["results"]} == {1}
+    (tmp_path / f"{drawn[0]}.txt").unlink()
+    (tmp_path / f"{drawn[1]}.txt").unlink()
+    with pytest.raises(OptionError, match="5 have 120 tokens, and 6 are needed"):
+        measurements.run(parser().parse_args(line), (part,), tmp_path)
 
 
 def test_more_questions_are_more_cases(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench import real_model
+from engine.bench import parser, real_model, take_real_model
 from engine.errors import OptionError
 
 
@@ -61,6 +61,18 @@ def test_what_is_kept_is_used_and_stretched_without_a_second_copy(kept: Path) ->
     assert (long / "model.safetensors").samefile(plain / "model.safetensors")
     assert json.loads((plain / "config.json").read_text(encoding="utf-8")) == config
     assert real_model.real_model(4).folder == long
+
+
+def test_the_bench_takes_it_with_a_window_for_context_and_answers(kept: Path) -> None:
+    for name in ("model", "model-yarn-2", "model-yarn-4"):
+        (kept / real_model.NAME / name).mkdir(parents=True)
+    for context, name in (("2048,8000", "model"), ("8192", "model-yarn-2"), ("32000", "model-yarn-4")):
+        options = parser().parse_args(["--real", "--context", context])
+        take_real_model(options)
+        assert Path(options.model).name == name
+        assert options.gguf == kept / real_model.NAME / "model.gguf"
+    with pytest.raises(OptionError, match="brings its own model"):
+        take_real_model(parser().parse_args(["--real", "--model", "other"]))
 
 
 def test_of_two_who_make_it_the_second_keeps_the_first_ones(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""llama.cpp in a process of its own: lines of JSON in, lines of JSON out. A program; it imports neither ours nor torch.
+
+The first line loads a model, every further one asks for tokens. Of a prompt, what its cache holds already is not read
+again: that is the binding's own doing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def loaded(request: dict[str, Any]) -> Any:
+    """A model: ``gguf``, ``window``, ``threads``; ``yarn`` is None, or its factor and the window that it stretches."""
+    import llama_cpp
+
+    stretched: dict[str, Any] = {}
+    if request["yarn"]:
+        factor, original = request["yarn"]
+        stretched = {"rope_freq_scale": 1.0 / factor, "yarn_orig_ctx": int(original)}
+        stretched["rope_scaling_type"] = llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN
+    return llama_cpp.Llama(
+        request["gguf"],
+        n_ctx=request["window"],
+        n_threads=request["threads"],
+        n_threads_batch=request["threads"],
+        flash_attn=True,
+        verbose=False,
+        **stretched,
+    )
+
+
+def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """At most ``count`` tokens after ``prompt``, until one of ``ends``; with the moment of each in seconds."""
+    llama.set_seed(request["seed"])
+    tokens: list[int] = []
+    moments: list[float] = []
+    began = time.perf_counter()
+    how = {"temp": request["temperature"], "top_p": request["top_p"], "top_k": 0, "min_p": 0.0}
+    for token in llama.generate(request["prompt"], **how):
+        tokens.append(int(token))
+        moments.append(time.perf_counter())
+        if len(tokens) == request["count"] or token in request["ends"]:
+            break
+    return {"tokens": tokens, "began": began, "moments": moments}
+
+
+def main() -> None:
+    # The library writes to standard output by itself; the answers keep theirs.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    llama: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if llama is None:
+                llama = loaded(request)
+                said = {"vocabulary": llama.n_vocab()}
+            else:
+                said = answered(llama, request)
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            said = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
