@@ -26,7 +26,7 @@ import torch
 from engine.bench.report import STAND_IN
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import architectures, attention, decoder
+from engine.model import architectures, attention, decoder, linear
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
 from engine.session import Session
@@ -117,10 +117,12 @@ def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device
         UnsupportedModel: it is no Llama, or its RoPE cannot be grown.
         OptionError: the shape is too small for it.
     """
-    small = decoder.load(name, window=None, device=torch.device("cpu"), dtype="float32")
+    small = decoder.load(name, window=None, device=torch.device("cpu"), dtype="float32", packed=False)
     config = grown_config(small.config, shape, window)
     chosen = architectures.pick_dtype(config, dtype, device)
-    return Decoder(grow(small.model, config, device, chosen), f"{label} ({STAND_IN})", config.max_position_embeddings)
+    large = grow(small.model, config, device, chosen)
+    linear.pack(large)
+    return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings)
 
 
 def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:

@@ -22,9 +22,6 @@ from engine.model.kernels import Kernel, cpu, cuda, merge, plain
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
 
-# Most queries that go through one masked call; more would make the mask itself the cost.
-_MASKED_QUERIES = 64
-
 
 class KeyValues(Protocol):
     """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries."""
@@ -77,12 +74,14 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
-    if n == 1 or past == 0:
-        return (attend if n == 1 else attend_causal)(q, k, v, scaling)[0]
-    if q.device.type == "cpu" and n <= _MASKED_QUERIES:
+    if n == 1:
+        return attend(q, k, v, scaling)[0]
+    if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
         group = q.shape[1] // k.shape[1]
         packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
         return cpu.attend_newest(packed, k, v, scaling, n).reshape(q.shape)
+    if past == 0:
+        return attend_causal(q, k, v, scaling)[0]
     parts = [
         attend(q, k[:, :, :past], v[:, :, :past], scaling),
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,15 @@ class Decoder:
         self.window = window
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
-        self.kv_shape: KvShape = kv_shape_of(self.config, self.dtype, self.device)
         self._layers = list(model.model.layers)
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         parameters = getattr(self.config, "rope_parameters", None) or {}
         self.rope_depends_on_window = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
+
+    @cached_property
+    def kv_shape(self) -> KvShape:
+        return kv_shape_of(self.config, self.dtype, self.device)
 
     @property
     def num_layers(self) -> int:
@@ -149,13 +153,20 @@ class Decoder:
 
 
 def load(
-    name: str, *, window: int | None, device: torch.device, dtype: str = "auto", weights: str = "stored"
+    name: str,
+    *,
+    window: int | None,
+    device: torch.device,
+    dtype: str = "auto",
+    weights: str = "stored",
+    packed: bool = True,
 ) -> Decoder:
     """Load a model from a folder or, if it is not one, a hub id.
 
     Args:
         window: tokens that it will be used with; None takes the model's own limit.
         weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
+        packed: lay weights out for the kernels of a processor; without, they stay as transformers has them.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -172,7 +183,10 @@ def load(
     if weights in BITS:
         linear.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
-    return Decoder(model.to(device).eval(), title, window)
+    model = model.to(device).eval()
+    if packed:
+        linear.pack(model)
+    return Decoder(model, title, window)
 
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:

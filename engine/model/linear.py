@@ -1,9 +1,15 @@
-"""Quantized linear layers, on request: a larger model in the same memory, and answers exact with respect to them.
+"""Linear layers as this machine computes them fastest, and quantized ones on request.
 
-The linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they
-are. 8 bits: one scale per output row. 4 bits: a scale and a zero point per group of 32. In bfloat16 on a processor,
-torch's own kernels read the small weights directly, each row of a pass as if it came alone; anywhere else the weights
-of one layer at a time are unpacked for its product, which saves memory and not time.
+On a processor the weights of every linear layer are packed once for ``engine.model.kernels.cpu``, whose skinny products
+read them at the speed of memory and give a row the same bits whatever rows come with it (``PackedLinear``). A wide
+product, when a book is read, unpacks the weights of the layer at hand again. Weights that bfloat16 holds exactly are
+kept in it, also beside activations in float32: the values are the same, the bytes are half.
+
+Quantization is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
+linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they are.
+8 bits: one scale per output row. 4 bits: a scale and a zero point per group of 32. In bfloat16 on a processor, torch's
+own kernels read the small weights directly, each row of a pass as if it came alone; anywhere else the weights of one
+layer at a time are unpacked for its product, which saves memory and not time.
 
 Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers
 unpack at every pass too, its 4-bit ones for processors take a byte each or are a prototype, and where it is installed
@@ -12,13 +18,16 @@ transformers imports it at every start. bitsandbytes needs CUDA.
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
+from engine.model.kernels import cpu
 from engine.quantization import BITS, GROUP, KERNEL_WIDTH
 
 # Rows of the largest pass through torch's kernels: a verification. Reading a book is faster with unpacked weights.
@@ -26,7 +35,155 @@ _KERNEL_ROWS = 64
 _LEVELS_8, _LEVELS_4 = 127, 15
 _ZERO_4 = 8  # what torch's 4-bit kernels subtract
 _MIN_SCALE = 1e-8
+_QUERY_KEY_VALUE, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+_HELD = 8  # unpacked weights: of one layer
 _INNER_TILES = 1  # the packing's only parameter; processors do not look at it
+
+
+class PackedLinear(nn.Module):
+    """Linear layers of a processor that have one input, as one product, with their weights in panels.
+
+    Args:
+        layers: whose weights (out, in) are packed, one behind the other.
+        kernels: that compute its skinny products.
+        unpacked: weights of the layers that wide products have used last.
+        is_copy: the weights are the embedding's, which stays beside them.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Linear], kernels: cpu.Native, unpacked: Unpacked, *, is_copy: bool = False
+    ) -> None:
+        super().__init__()
+        self.is_copy = is_copy
+        self.in_features, self.out_features = layers[0].in_features, sum(layer.out_features for layer in layers)
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self.dtype = weight.dtype
+        self.weight = _fixed(kernels.pack(_smallest(weight)))
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = _fixed(torch.cat([bias.detach() for bias in biases])) if biases else None
+        self._kernels, self._unpacked = kernels, unpacked
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if rows.shape[0] > cpu.MOST_ROWS:
+            out = torch.matmul(x, self._unpacked.of(self))
+            return out if self.bias is None else out + self.bias
+        out = self._kernels.product(rows, self.weight)[:, : self.out_features]
+        if self.bias is not None:
+            out = out + self.bias
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def unpacked(self) -> torch.Tensor:
+        """The weights (in, out) in the model's dtype."""
+        columns = self.weight.transpose(0, 1).reshape(self.in_features, -1)
+        return columns.to(self.dtype)[:, : self.out_features]
+
+
+class Share(nn.Module):
+    """One of the layers of a joint product: whoever is asked first computes it for all.
+
+    Args:
+        product: the joint one.
+        start, stop: its outputs that are this layer's.
+        held: the product's last input and result, which the shares have in common.
+    """
+
+    def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.in_features, self.out_features = product.in_features, stop - start
+        if start == 0:
+            self.product = product  # a submodule of one share is enough
+        self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start, stop = self._span
+        if not self._held or self._held[0] is not x:
+            self._held[:] = x, self._compute(x)
+        out = self._held[1][..., start:stop]
+        if stop == self._last:
+            self._held.clear()
+        return out
+
+
+class PackedNorm(nn.Module):
+    """An RMS norm of a processor, in one pass.
+
+    Args:
+        norm: of transformers.
+        kernels: that compute it.
+    """
+
+    def __init__(self, norm: Any, kernels: cpu.Native) -> None:
+        super().__init__()
+        self.weight = _fixed(norm.weight.detach().float().contiguous())
+        self.epsilon = float(norm.variance_epsilon)
+        self._kernels = kernels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._kernels.norm(x, self.weight, self.epsilon)
+
+
+class Unpacked:
+    """The last few unpacked weights: prefill takes one layer's again and again before it goes to the next."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, torch.Tensor] = OrderedDict()
+
+    def of(self, layer: PackedLinear) -> torch.Tensor:
+        weight = self._held.pop(id(layer), None)
+        if weight is None:
+            weight = layer.unpacked()
+        self._held[id(layer)] = weight
+        if len(self._held) > _HELD:
+            self._held.popitem(last=False)
+        return weight
+
+
+def pack(model: Any) -> None:
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place; quantized ones stay."""
+    kernels = cpu.native()
+    if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
+        return
+    unpacked = Unpacked()
+    embedding = model.get_input_embeddings().weight
+    for block in model.model.layers:
+        for part, names in ((block.self_attn, _QUERY_KEY_VALUE), (block.mlp, _GATE_UP)):
+            layers = [layer for name in names if _is_plain(layer := getattr(part, name, None))]
+            if len(layers) == len(names):
+                _share(part, names, PackedLinear(layers, kernels, unpacked))
+    for path, layer in list(model.named_modules()):
+        new: nn.Module | None = None
+        if _is_plain(layer):
+            new = PackedLinear([layer], kernels, unpacked, is_copy=layer.weight is embedding)
+        elif type(layer).__name__.endswith("RMSNorm") and _fits(layer.weight, kernels.lanes):
+            new = PackedNorm(layer, kernels)
+        if new is not None:
+            parent, _, last = path.rpartition(".")
+            setattr(model.get_submodule(parent), last, new)
+
+
+def _fits(weight: torch.Tensor, lanes: int) -> bool:
+    return weight.is_cpu and weight.shape[0] % lanes == 0
+
+
+def _is_plain(layer: object) -> TypeGuard[nn.Linear]:
+    """Whether a layer's weights are in this machine's memory, as they were loaded."""
+    return type(layer) is nn.Linear and layer.weight.is_cpu
+
+
+def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None:
+    held: list[torch.Tensor] = []
+    start = 0
+    for name in names:
+        stop = start + getattr(part, name).out_features
+        setattr(part, name, Share(product, start, stop, held))
+        start = stop
+
+
+def _smallest(weight: torch.Tensor) -> torch.Tensor:
+    """The same values in bfloat16 where it holds them all."""
+    half = weight.to(torch.bfloat16)
+    return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
 class Linear8(nn.Module):
@@ -128,10 +285,11 @@ def quantize(model: Any, weights: str, name: str) -> None:
 
 def count_parameters(model: nn.Module) -> int:
     """Parameters of a model, whatever the bits of each."""
-    small = [layer for layer in model.modules() if isinstance(layer, Linear8 | Linear4)]
+    small = [layer for layer in model.modules() if isinstance(layer, Linear8 | Linear4 | PackedLinear)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
+    own = [layer for layer in small if not (isinstance(layer, PackedLinear) and layer.is_copy)]
     meant = sum(
-        layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
+        layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in own
     )
     return sum(weight.numel() for weight in model.parameters()) - held + meant
 

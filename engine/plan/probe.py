@@ -255,6 +255,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     if weights in BITS:
         linear.quantize(model, weights, config.model_type)
     model.model.layers[0].to(device)
+    linear.pack(model)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype

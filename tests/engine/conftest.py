@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.kv import snapshot_io
+from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
 
 TEXT = (
@@ -114,6 +115,14 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
 def one_thread() -> None:
     """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def torch_alone() -> Iterator[None]:
+    """Without our own kernels for processors: a GPU has none of them, and a tape hears torch's operations only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "native", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,43 @@
-"""torch's fused attention kernel for processors, with the keys cut into pieces so that all threads work."""
+"""Attention and skinny products on a processor: our own kernels where they can be compiled, torch's otherwise.
+
+``engine.model.kernels.native`` has the loops, ``engine.model.kernels.pool`` the threads that run them. They need
+llvmlite and vectors that fit the model's widths; where either is missing torch's fused attention kernel takes over,
+with the keys cut into pieces so that all threads work. It gives a row other bits when more rows come with it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import logging
+import struct
+import threading
+from typing import Any
 
 import torch
 
 from engine.model.kernels import attend_each, merge, split_attend
 
+logger = logging.getLogger(__name__)
+
+MOST_ROWS = 64
+"""Rows of the largest product that is computed as a skinny one: a verification. Reading a book is a matrix product."""
+
 # Keys are cut into at most this number of pieces; shorter ones cost more in the merge than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
 # Time that may be lost to workers that wait for the last one, as a factor, before keys are cut further.
 _TOLERATED_WAIT = 1.1
+_LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
+_TILES = 16  # of a product: small enough that threads end together, large enough to hand out
+_NORM_ROWS = 16  # of a tile
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's fused CPU kernel; it also returns the log-sum-exp."""
+    """Attention of packed queries to all keys, and its log-sum-exp; shapes as in ``engine.model.kernels``."""
+    own = native() if q.shape[2] <= MOST_ROWS else None
+    if own is not None and own.takes(q, k, v):
+        return own.attend(q, k, v, scaling, _all_seen(q.shape[2], k.shape[2]))
     pieces = splits(q.shape[1], k.shape[2], torch.get_num_threads())
     if pieces == 1:
         return _fused(q, k, v, scaling)
@@ -24,6 +46,9 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
 
 def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int) -> torch.Tensor:
     """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own. Returns out."""
+    own = native()
+    if own is not None and own.takes(q, k, v):
+        return own.attend(q, k, v, scaling, _newest_seen(new, k.shape[2] - new, q.shape[2] // new))[0]
     past = k.shape[2] - new
     pieces = splits(k.shape[1], past, torch.get_num_threads())
     even = past // pieces * pieces if pieces > 1 else 0
@@ -35,9 +60,23 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     return merge([*attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail])
 
 
+# The layers of a pass share these, so the last few are kept.
+
+
+@functools.lru_cache(maxsize=4)
+def _all_seen(rows: int, keys: int) -> torch.Tensor:
+    """Number of keys that each packed row sees, (rows,)."""
+    return torch.full((rows,), keys, dtype=torch.long)
+
+
+@functools.lru_cache(maxsize=4)
+def _newest_seen(n: int, past: int, group: int) -> torch.Tensor:
+    return torch.arange(past + 1, past + n + 1).repeat(group)
+
+
 @functools.lru_cache(maxsize=4)
 def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Additive mask (1, 1, group * n, past + n). The layers of a pass share it, so the last few are kept."""
+    """Additive mask (1, 1, group * n, past + n)."""
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
     return mask.repeat(group, 1)[None, None]
@@ -59,3 +98,141 @@ def splits(heads: int, seq: int, workers: int) -> int:
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))
     waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, largest + 1)]
     return next(n for n, wait in enumerate(waits, 1) if wait <= max(_TOLERATED_WAIT, min(waits)))
+
+
+@functools.cache
+def native() -> Native | None:
+    """Our own kernels; None where they cannot be compiled."""
+    try:
+        return Native(torch.get_num_threads())
+    except Exception:  # llvmlite is missing, or does not know this processor: everything works without
+        logger.warning("no kernels of our own on this processor; torch's are used", exc_info=True)
+        return None
+
+
+class Native:
+    """The kernels, compiled for what the models at hand need, and the memory they work in.
+
+    Args:
+        workers: threads that compute.
+    """
+
+    def __init__(self, workers: int) -> None:
+        from engine.model.kernels import native, pool
+
+        self._kernels, self._compile = native, pool
+        self.lanes = pool.lanes()
+        self.columns = native.PANEL_VECTORS * self.lanes
+        """Outputs in a panel of packed weights."""
+        self._pool = pool.Pool(workers)
+        self._codes: list[Any] = []
+        self._addresses: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.Lock()
+        self._arguments = (ctypes.c_int64 * native.NUM_ARGUMENTS)()
+        self._at = ctypes.addressof(self._arguments)
+        self._parts, self._scratch = torch.empty(0), torch.empty(0)
+
+    # Attention -------------------------------------------------------------------------------------------------
+
+    def takes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+        """Whether these queries, keys and values are of a kind that the kernels know."""
+        return (
+            q.is_cpu
+            and k.is_cpu
+            and q.dtype in _DTYPES
+            and q.dtype == k.dtype == v.dtype
+            and q.shape[3] % self.lanes == 0
+            and k.stride(3) == v.stride(3) == 1
+            and k.shape[2] > 0
+        )
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``attend`` of this module; row r of each head sees the first ``seen[r]`` keys, at least one."""
+        heads, rows, head_dim = q.shape[1:]
+        length, half = k.shape[2], q.dtype is torch.bfloat16
+        pieces = -(-length // self._kernels.PIECE)
+        q = q.contiguous()
+        out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
+        kernel = self._address("attend", head_dim, half)
+        join = self._address("join", head_dim)
+        with self._lock:
+            needed = heads * pieces * rows * (head_dim + 2)
+            if self._parts.numel() < needed:
+                self._parts = torch.empty(needed)
+            block = self._kernels.BLOCK * (2 * head_dim + rows)
+            if self._scratch.numel() < block * self._pool.workers:
+                self._scratch = torch.empty(block * self._pool.workers)
+            self._arguments[:] = [
+                *(q.data_ptr(), k.data_ptr(), v.data_ptr()),
+                *(k.stride(1), k.stride(2), v.stride(1), v.stride(2), length),
+                *(rows, pieces, seen.data_ptr(), self._parts.data_ptr()),
+                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), _bits(scaling * _LOG2E)),
+            ]
+            self._pool.run(kernel, self._at, heads * pieces)
+            self._pool.run(join, self._at, heads)
+        return (out.to(q.dtype) if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
+
+    # Products --------------------------------------------------------------------------------------------------
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        """Weights (out, in) as panels (panels, in, columns), zeros behind the last output."""
+        outputs, inputs = weight.shape
+        panels = -(-outputs // self.columns)
+        packed = weight.new_zeros(panels, inputs, self.columns)
+        for panel in range(panels):
+            rows = weight[panel * self.columns : (panel + 1) * self.columns]
+            packed[panel, :, : rows.shape[0]] = rows.t()
+        return packed
+
+    def product(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """x (rows, in) times packed weights: (rows, panels * columns) in float32."""
+        panels, inputs, columns = packed.shape
+        wide = x.float().contiguous()
+        rows = x.shape[0]
+        out = torch.empty(rows, panels * columns)
+        kernel = self._address("product", packed.dtype is torch.bfloat16)
+        size = max(1, panels // (_TILES * self._pool.workers))
+        with self._lock:
+            self._arguments[:8] = [
+                *(wide.data_ptr(), packed.data_ptr(), out.data_ptr()),
+                *(rows, inputs, panels * columns, size, panels),
+            ]
+            self._pool.run(kernel, self._at, -(-panels // size))
+        return out
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
+        x = x.contiguous()
+        out, width = torch.empty_like(x), x.shape[-1]
+        rows = x.numel() // width
+        kernel = self._address("norm", x.dtype is torch.bfloat16)
+        with self._lock:
+            self._arguments[:7] = [
+                *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
+                *(rows, width, _NORM_ROWS, _bits(epsilon)),
+            ]
+            self._pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
+        return out
+
+    def prepare(self, head_dim: int, half: bool) -> None:
+        """Compile what a model of this head dimension needs, so that no answer waits for it."""
+        self._address("product", half)
+        if head_dim % self.lanes == 0:
+            self._address("attend", head_dim, half)
+            self._address("join", head_dim)
+
+    def _address(self, name: str, *kind: Any) -> int:
+        key = (name, *kind)
+        known = self._addresses.get(key)
+        if known is None:
+            code = self._compile.Code(self._kernels.module(name, self.lanes, *kind))
+            self._codes.append(code)
+            known = self._addresses[key] = code.address(name)
+        return known
+
+
+def _bits(value: float) -> int:
+    """A float32 as a kernel finds it among its arguments."""
+    return int.from_bytes(struct.pack("<f", value), "little")

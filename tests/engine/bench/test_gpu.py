@@ -20,6 +20,8 @@ from engine.model.architectures import load_config
 from engine.plan import probe
 from tests.engine.tape import TapeRecorder
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 
 @pytest.fixture(autouse=True)
 def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -521,7 +521,7 @@ def test_fingerprints_tell_models_apart(tiny: Callable[..., str]) -> None:
     prints = [persistence.model_fingerprint(decoder) for decoder in loaded]
     assert prints[0] == prints[1] != prints[2]
     with torch.inference_mode():  # one bit of one weight
-        loaded[1].model.model.layers[1].mlp.up_proj.weight.view(torch.int32)[3, 5] ^= 1
+        loaded[1].model.model.layers[1].mlp.down_proj.weight.view(torch.int32)[0, 3, 5] ^= 1
     assert persistence.model_fingerprint(loaded[1]) != prints[0]
 
 
@@ -532,9 +532,9 @@ def test_fingerprints_tell_the_order_of_weights(tiny: Callable[..., str]) -> Non
     for tensor, places in (
         (loaded.model.model.embed_tokens.weight, (40, 300)),
         (loaded.model.model.embed_tokens.weight, (40, 41)),
-        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (5, 6)),
-        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (4, 6)),
-        (loaded.model.model.layers[0].mlp.up_proj.weight.flatten(), (0, 8_000)),
+        (loaded.model.model.layers[0].mlp.down_proj.weight.flatten(), (5, 6)),
+        (loaded.model.model.layers[0].mlp.down_proj.weight.flatten(), (4, 6)),
+        (loaded.model.model.layers[0].mlp.down_proj.weight.flatten(), (0, 8_000)),
     ):
         with torch.inference_mode():
             tensor[list(places)] = tensor[list(reversed(places))]

@@ -23,6 +23,8 @@ from engine.session import Session
 from tests.engine.tape import TapeRecorder
 from tests.engine.test_equality import QUESTION, answer, load, read
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 CPU = torch.device("cpu")
 GIVEN: dict[str, Any] = {
     "retrieval_budget": 64,

@@ -1,0 +1,243 @@
+"""A small layer over llvmlite's builder, for kernels written as loops over vectors.
+
+Nothing here may be reordered by the compiler: no fast-math flag is set and every multiply-add is one fused operation.
+So a kernel's sums have the order in which it is written, and the same bits however its loops are blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
+F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
+
+FLOAT_BYTES = 4
+
+
+class Emitter:
+    """Emits one function.
+
+    Args:
+        module: that the function belongs to.
+        name: of the function.
+        result: its type; its parameters' types follow.
+        lanes: numbers in a vector.
+    """
+
+    def __init__(
+        self, module: ir.Module, name: str, result: ir.Type, parameters: Sequence[ir.Type], lanes: int = 1
+    ) -> None:
+        self.module = module
+        self.function = ir.Function(module, ir.FunctionType(result, parameters), name)
+        self.arguments: Sequence[ir.Value] = self.function.args
+        self._entry = self.function.append_basic_block("entry")
+        self.b = ir.IRBuilder(self.function.append_basic_block("body"))
+        self.lanes = lanes
+        self.vector = ir.VectorType(F32, lanes)
+        self.whole = ir.VectorType(I32, lanes)
+
+    def end(self, value: ir.Value | None = None) -> None:
+        """Return, and close the function."""
+        if value is None:
+            self.b.ret_void()
+        else:
+            self.b.ret(value)
+        with self.b.goto_block(self._entry):
+            self.b.branch(self.function.blocks[1])
+
+    # Variables, which become registers -------------------------------------------------------------------------
+
+    def variable(self, start: ir.Value) -> Variable:
+        """A local variable that holds ``start``."""
+        with self.b.goto_block(self._entry):
+            place = self.b.alloca(start.type)
+        variable = Variable(self, place, start.type)
+        variable.value = start
+        return variable
+
+    @contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: int | ir.Value = 1) -> Iterator[ir.Value]:
+        """``for i in range(start, stop, step)`` over i64."""
+        index = self.variable(start)
+        head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        self.b.cbranch(self.b.icmp_signed("<", index.value, stop), body, after)
+        self.b.position_at_end(body)
+        here = index.value
+        yield here
+        index.value = self.b.add(here, step if isinstance(step, ir.Value) else long(step))
+        self.b.branch(head)
+        self.b.position_at_end(after)
+
+    @contextmanager
+    def loop_while(self) -> Iterator[Any]:
+        """``while True``; what is yielded, called with a condition, leaves the loop where it holds."""
+        body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
+        self.b.branch(body)
+        self.b.position_at_end(body)
+
+        def leave_if(condition: ir.Value) -> None:
+            rest = self.function.append_basic_block("rest")
+            self.b.cbranch(condition, after, rest)
+            self.b.position_at_end(rest)
+
+        yield leave_if
+        self.b.branch(body)
+        self.b.position_at_end(after)
+
+    # Memory ----------------------------------------------------------------------------------------------------
+
+    def at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
+        """The address of the ``index``-th value of a kind behind ``base``."""
+        return self.b.gep(base, [index], source_etype=kind)
+
+    def load(self, address: ir.Value, kind: ir.Type, align: int = FLOAT_BYTES) -> ir.Value:
+        return self.b.load(address, typ=kind, align=align)
+
+    def store(self, value: ir.Value, address: ir.Value, align: int = FLOAT_BYTES) -> None:
+        self.b.store(value, address, align=align)
+
+    def load_vector(self, base: ir.Value, index: ir.Value, half: bool = False) -> ir.Value:
+        """A vector of float32 from the ``index``-th number behind ``base`` on; ``half``: they lie there as bfloat16."""
+        if not half:
+            return self.load(self.at(base, index, F32), self.vector)
+        return self.widened(self.load(self.at(base, index, I16), ir.VectorType(I16, self.lanes), align=2))
+
+    def prefetch(self, address: ir.Value) -> None:
+        """Bring a cache line near; any address may be asked for."""
+        name = "llvm.prefetch.p0"
+        known = self.module.globals.get(name)
+        if known is None:
+            known = ir.Function(self.module, ir.FunctionType(VOID, [PTR, I32, I32, I32]), name)
+        self.b.call(known, [address, I32(0), I32(2), I32(1)])  # to be read, kept in the second level, data
+
+    def load_long(self, base: ir.Value, index: int) -> ir.Value:
+        """An argument of a kernel: the ``index``-th i64 behind ``base``."""
+        return self.load(self.at(base, long(index), I64), I64, align=8)
+
+    def load_pointer(self, base: ir.Value, index: int) -> ir.Value:
+        return self.b.inttoptr(self.load_long(base, index), PTR)
+
+    # Arithmetic ------------------------------------------------------------------------------------------------
+
+    def splat(self, value: ir.Value) -> ir.Value:
+        """A vector of one number in every lane."""
+        kind = ir.VectorType(value.type, self.lanes)
+        first = self.b.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+        return self.b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), _mask([0] * self.lanes))
+
+    def constant(self, value: float) -> ir.Value:
+        """A vector of one float32 in every lane."""
+        return ir.Constant(self.vector, [number(value)] * self.lanes)
+
+    def whole_splat(self, value: int) -> ir.Value:
+        return ir.Constant(self.whole, [I32(value)] * self.lanes)
+
+    def call(self, name: str, *values: ir.Value) -> ir.Value:
+        """An intrinsic of LLVM whose operands and result are of one type."""
+        kind = values[0].type
+        name = f"{name}.v{kind.count}f32" if isinstance(kind, ir.VectorType) else f"{name}.f32"
+        known = self.module.globals.get(name)
+        if known is None:
+            known = ir.Function(self.module, ir.FunctionType(kind, [kind] * len(values)), name)
+        return self.b.call(known, values)
+
+    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c, rounded once."""
+        return self.call("llvm.fma", a, b, c)
+
+    def widened(self, half: ir.Value) -> ir.Value:
+        """bfloat16, as i16, to float32. Exact."""
+        return self.b.bitcast(self.b.shl(self.b.zext(half, self.whole), self.whole_splat(16)), self.vector)
+
+    def narrowed(self, x: ir.Value) -> ir.Value:
+        """float32 to the nearest bfloat16, as i16; to the even one of two."""
+        bits = self.b.bitcast(x, self.whole)
+        odd = self.b.and_(self.b.lshr(bits, self.whole_splat(16)), self.whole_splat(1))
+        up = self.b.add(self.b.add(bits, self.whole_splat(0x7FFF)), odd)
+        return self.b.trunc(self.b.lshr(up, self.whole_splat(16)), ir.VectorType(I16, self.lanes))
+
+    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+
+    def fold(self, x: ir.Value, join: Any) -> ir.Value:
+        """One number from a vector: halves are joined with ``join`` until one is left."""
+        count = self.lanes
+        while count > 1:
+            count //= 2
+            low, high = (self.b.shuffle_vector(x, x, _mask(range(first, first + count))) for first in (0, count))
+            x = join(low, high)
+        return self.b.extract_element(x, I32(0))
+
+    def sums(self, vectors: Sequence[ir.Value]) -> ir.Value:
+        """The sum over the lanes of each of ``lanes`` vectors, as one vector.
+
+        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours.
+        """
+        rows = list(vectors)
+        width = 1  # lanes of one vector that lie together
+        while len(rows) > 1:
+            rows = [self._joined(a, b, width) for a, b in zip(rows[0::2], rows[1::2], strict=True)]
+            width *= 2
+        return rows[0]
+
+    def _joined(self, a: ir.Value, b: ir.Value, width: int) -> ir.Value:
+        """Adds pairs of lanes within a and within b. Lanes of a and b then alternate in groups of ``width``."""
+        n = self.lanes
+        even, odd = [], []
+        for start in range(0, n, 2 * width):
+            even += [start + at for at in range(width)] + [n + start + at for at in range(width)]
+            odd += [start + width + at for at in range(width)] + [n + start + width + at for at in range(width)]
+        return self.b.fadd(self.b.shuffle_vector(a, b, _mask(even)), self.b.shuffle_vector(a, b, _mask(odd)))
+
+    def exp2(self, x: ir.Value) -> ir.Value:
+        """2 ** x of a vector, x <= 0, to 2e-7; 0 below -126."""
+        tiny = self.b.fcmp_ordered("<", x, self.constant(-126.0))
+        x = self.b.select(tiny, self.constant(-126.0), x)
+        near = self.call("llvm.rint", x)
+        rest = self.b.fsub(x, near)
+        power = self.constant(_EXP2[-1])
+        for coefficient in reversed(_EXP2[:-1]):
+            power = self.fma(power, rest, self.constant(coefficient))
+        exponent = self.b.shl(self.b.fptosi(near, self.whole), self.whole_splat(23))
+        value = self.b.bitcast(self.b.add(self.b.bitcast(power, self.whole), exponent), self.vector)
+        return self.b.select(tiny, self.constant(0.0), value)
+
+
+class Variable:
+    """A local variable; LLVM keeps it in a register."""
+
+    def __init__(self, emitter: Emitter, place: ir.Value, kind: ir.Type) -> None:
+        self._emitter, self._place, self._kind = emitter, place, kind
+
+    @property
+    def value(self) -> ir.Value:
+        return self._emitter.b.load(self._place, typ=self._kind)
+
+    @value.setter
+    def value(self, value: ir.Value) -> None:
+        self._emitter.b.store(value, self._place)
+
+
+# Taylor coefficients of 2 ** x about 0: ln(2) ** n / n!. On [-0.5, 0.5] the next one is below 2e-9.
+_EXP2 = [1.0, 0.6931471805599453, 0.2402265069591007, 0.0555041086648216, 0.009618129107628477]
+_EXP2 += [0.0013333558146428443, 0.00015403530393381608, 1.525273380405984e-05]
+
+
+def long(value: int) -> ir.Value:
+    """A constant of 64 bits."""
+    return I64(value)
+
+
+def number(value: float) -> ir.Value:
+    """A constant in float32."""
+    return F32(value)
+
+
+def _mask(places: Sequence[int] | range) -> ir.Value:
+    return ir.Constant(ir.VectorType(I32, len(places)), [I32(place) for place in places])

@@ -1,0 +1,208 @@
+"""Compiles the kernels for this processor, and runs their tiles on threads that wait for them.
+
+The threads are few and stay: between two products of one pass they spin, some time after the last they go to sleep. So
+a job costs about a microsecond to hand out, which matters: a decoding step has hundreds. Whoever calls does tiles too,
+and waits for nobody who sleeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+
+from engine.model.kernels.emit import I32, I64, PTR, VOID, Emitter, long
+
+# Words of the board, each on a cache line of its own.
+_LINE = 8
+_WORDS = 7
+TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, STOP, ASLEEP = (index * _LINE for index in range(_WORDS))
+MOST_WORKERS = 64
+_NO_TILE = (1 << 32) - 1
+_SPINS = 50_000  # about two milliseconds
+# Looks between two pauses. A guest that does nothing but pause is taken off its core by the host (pause-loop exiting).
+_LOOKS = 64
+
+
+_KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
+
+
+def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> None:
+    """Take tiles of the job that ``ticket`` (epoch, next tile) belongs to, until there are none or it is another job.
+
+    A tile is claimed by raising the ticket, which fails where another job has come: what was read of the board before
+    belongs to the claim.
+    """
+    epoch = e.b.lshr(ticket, long(32))
+    kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
+    arguments = e.b.inttoptr(_read(e, board, ARGUMENTS), PTR)
+    tiles = _read(e, board, TILES)
+    with e.loop_while() as leave_if:
+        now = _read(e, board, TICKET)
+        leave_if(e.b.icmp_unsigned("!=", e.b.lshr(now, long(32)), epoch))
+        tile = e.b.and_(now, long(_NO_TILE))
+        leave_if(e.b.icmp_unsigned(">=", tile, tiles))
+        taken = e.b.cmpxchg(_word(e, board, TICKET), now, e.b.add(now, long(1)), "seq_cst", "seq_cst")
+        with e.b.if_then(e.b.extract_value(taken, 1)):
+            e.b.call(kernel, [arguments, tile, worker])
+            e.b.atomic_rmw("add", _word(e, board, FINISHED), long(1), "seq_cst")
+
+
+def _emit_run(module: ir.Module) -> None:
+    """run(board, kernel, arguments, tiles): do all tiles; returns a bit for every worker that slept."""
+    e = Emitter(module, "run", I64, (PTR, I64, I64, I64))
+    board, kernel, arguments, tiles = e.arguments
+    epoch = e.b.add(e.b.lshr(_read(e, board, TICKET), long(32)), long(1))
+    ticket = e.b.shl(epoch, long(32))
+    _write(e, board, TICKET, e.b.or_(ticket, long(_NO_TILE)))
+    for word, value in ((FINISHED, long(0)), (KERNEL, kernel), (ARGUMENTS, arguments), (TILES, tiles)):
+        _write(e, board, word, value)
+    _write(e, board, TICKET, ticket)
+    _work(e, board, ticket, long(0))
+    with e.loop_while() as leave_if:
+        _look(e, board, FINISHED, "!=", tiles)
+        leave_if(e.b.icmp_unsigned("==", _read(e, board, FINISHED), tiles))
+    e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
+
+
+def _emit_serve(module: ir.Module) -> None:
+    """serve(board, worker, spins): help with jobs; returns 0 when there was none for long, and 1 for good."""
+    e = Emitter(module, "serve", I64, (PTR, I64, I64))
+    board, worker, spins = e.arguments
+    bit = e.b.shl(long(1), worker)
+    idle, known, stopped = e.variable(long(0)), e.variable(long(-1)), e.variable(long(0))
+    with e.loop_while() as leave_if:
+        ticket = _read(e, board, TICKET)
+        stopped.value = _read(e, board, STOP)
+        leave_if(e.b.icmp_unsigned("!=", stopped.value, long(0)))
+        epoch = e.b.lshr(ticket, long(32))
+        written = e.b.icmp_unsigned("!=", e.b.and_(ticket, long(_NO_TILE)), long(_NO_TILE))
+        news = e.b.and_(written, e.b.icmp_unsigned("!=", epoch, known.value))
+        with e.b.if_then(news):
+            _work(e, board, ticket, worker)
+            known.value = epoch
+            idle.value = long(0)
+        idle.value = e.b.add(idle.value, long(1))
+        tired = e.b.icmp_signed(">", idle.value, spins)
+        with e.b.if_then(tired):
+            e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
+        # Looked at again behind the bit: whoever hands out a job sees the bit, or its job is seen here.
+        same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
+        leave_if(e.b.and_(tired, same))
+        _look(e, board, TICKET, "==", ticket)
+    e.end(stopped.value)
+
+
+def _word(e: Emitter, board: ir.Value, word: int) -> ir.Value:
+    return e.at(board, long(word), I64)
+
+
+def _read(e: Emitter, board: ir.Value, word: int) -> ir.Value:
+    return e.b.load_atomic(_word(e, board, word), "seq_cst", 8, typ=I64)
+
+
+def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
+    e.b.atomic_rmw("xchg", _word(e, board, word), value, "seq_cst")
+
+
+def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
+    """Look at a word for a while, as long as it stands in this relation to a value, and pause once."""
+    looks = e.variable(long(_LOOKS))
+    with e.loop_while() as leave_if:
+        looks.value = e.b.sub(looks.value, long(1))
+        changed = e.b.not_(e.b.icmp_unsigned(relation, _read(e, board, word), value))
+        leave_if(e.b.or_(changed, e.b.icmp_signed("<", looks.value, long(0))))
+    _pause(e)
+
+
+def _pause(e: Emitter) -> None:
+    """Tell the processor that this thread waits."""
+    x86 = "86" in binding.get_process_triple().partition("-")[0]
+    name, operands = ("llvm.x86.sse2.pause", []) if x86 else ("llvm.aarch64.hint", [ir.Constant(I32, 1)])
+    known = e.module.globals.get(name)
+    if known is None:
+        known = ir.Function(e.module, ir.FunctionType(VOID, [I32] * len(operands)), name)
+    e.b.call(known, operands)
+
+
+class Code:
+    """Compiled functions, by name.
+
+    Args:
+        module: what to compile; it is kept in memory for good.
+    """
+
+    def __init__(self, module: ir.Module) -> None:
+        machine = _machine()
+        parsed = binding.parse_assembly(str(module))
+        parsed.verify()
+        options = binding.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+        builder = binding.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(parsed, builder)
+        self._engine = binding.create_mcjit_compiler(parsed, machine)
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        return int(self._engine.get_function_address(name))
+
+
+def _machine() -> Any:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    target = binding.Target.from_default_triple()
+    features = binding.get_host_cpu_features().flatten()
+    return target.create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
+    )
+
+
+def lanes() -> int:
+    """Float32 numbers in a vector of this processor."""
+    has = binding.get_host_cpu_features()
+    return 16 if has.get("avx512f") else 8 if has.get("avx2") and has.get("fma") else 4
+
+
+class Pool:
+    """Threads that do tiles.
+
+    Args:
+        workers: how many compute, whoever calls included.
+    """
+
+    def __init__(self, workers: int) -> None:
+        module = ir.Module("pool")
+        _emit_run(module)
+        _emit_serve(module)
+        self._code = Code(module)
+        self.workers = min(workers, MOST_WORKERS)
+        self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
+        self._board = (self._words.ctypes.data + 63) // 64 * 64
+        # Both let go of the interpreter: a worker needs it to go to sleep and to come back.
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(self._code.address("run"))
+        self._serve = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(self._code.address("serve"))
+        self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
+        for worker in range(1, self.workers):
+            threading.Thread(target=self._stay, args=(worker,), name=f"trifold-kernel-{worker}", daemon=True).start()
+
+    def run(self, kernel: int, arguments: int, tiles: int) -> None:
+        """Do every tile of a job. One caller at a time.
+
+        Args:
+            kernel: address of its function.
+            arguments: address of its array.
+        """
+        asleep = self._run(self._board, kernel, arguments, tiles)
+        worker = 0
+        while asleep:
+            if asleep & 1:
+                self._awake[worker].release()
+            asleep >>= 1
+            worker += 1
+
+    def _stay(self, worker: int) -> None:
+        while not self._serve(self._board, worker, _SPINS):
+            self._awake[worker].acquire()

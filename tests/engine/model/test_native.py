@@ -1,0 +1,210 @@
+"""Our own kernels for processors: exact, and a row has the same bits whatever rows come with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from engine.decode import prefill
+from engine.kv.full import FullCache
+from engine.model import attention, decoder
+from engine.model.kernels import cpu
+from engine.model.linear import PackedLinear, PackedNorm, Share, Unpacked, pack
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> cpu.Native:
+    return cpu.Native(workers=3)  # more than one, on any machine
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def joined(kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype) -> PackedLinear:
+    torch.manual_seed(1)
+    layers = [nn.Linear(inputs, count, bias=bias).to(dtype).requires_grad_(False) for count in outputs]
+    return PackedLinear(layers, kernels, Unpacked())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, [96]), (50, [33]), (7, [1]), (128, [64, 16, 16])])
+def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
+    kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype
+) -> None:
+    layer = joined(kernels, inputs, outputs, bias, dtype)
+    x = numbers(1, 64, inputs).to(dtype)
+    expected = x.double() @ layer.unpacked().double()
+    if layer.bias is not None:
+        expected = expected + layer.bias.double()
+    tolerance = 2e-6 if dtype is torch.float32 else 8e-3
+    for rows in (1, 2, 3, 7, 8, 13, 64):
+        out = layer(x[:, :rows])
+        assert out.shape == (1, rows, sum(outputs))
+        assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
+        assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
+
+
+def test_a_wide_product_uses_the_same_weights(kernels: cpu.Native) -> None:
+    layer = joined(kernels, 48, [80], bias=True, dtype=torch.float32)
+    x = numbers(1, cpu.MOST_ROWS + 1, 48)
+    assert torch.allclose(layer(x)[:, :5], layer(x[:, :5]), atol=1e-6)
+
+
+def test_weights_that_half_precision_holds_take_half_the_bytes(kernels: cpu.Native) -> None:
+    plain = nn.Linear(64, 64, bias=False).requires_grad_(False)
+    assert PackedLinear([plain], kernels, Unpacked()).weight.dtype is torch.float32
+    plain.weight.copy_(plain.weight.bfloat16())
+    packed = PackedLinear([plain], kernels, Unpacked())
+    assert packed.weight.dtype is torch.bfloat16
+    assert torch.equal(packed.unpacked(), plain.weight.t())
+
+
+def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: cpu.Native) -> None:
+    product = joined(kernels, 32, [64, 16, 16], bias=False, dtype=torch.float32)
+    held: list[torch.Tensor] = []
+    shares = [Share(product, *span, held) for span in ((0, 64), (64, 80), (80, 96))]
+    for seed in range(3):
+        x = numbers(1, 4, 32, seed=seed)
+        assert torch.equal(torch.cat([share(x) for share in shares], dim=-1), product(x))
+        assert not held
+        assert torch.equal(shares[1](numbers(1, 2, 32, seed=9)), product(numbers(1, 2, 32, seed=9))[..., 64:80])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_is_that_of_transformers(kernels: cpu.Native, dtype: torch.dtype) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    norm = LlamaRMSNorm(96, eps=1e-5).requires_grad_(False)
+    norm.weight.copy_(numbers(96, seed=2))
+    norm = norm.to(dtype)
+    x = (3 * numbers(1, 40, 96)).to(dtype)
+    own, theirs = PackedNorm(norm, kernels)(x), norm(x)
+    assert own.dtype is dtype
+    if dtype is torch.float32:
+        assert torch.allclose(own, theirs, atol=1e-5)
+    else:  # at most one rounding apart
+        assert (own.float() - theirs.float()).abs().max() <= 2**-7 * theirs.float().abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [16, 80, 128])
+@pytest.mark.parametrize("keys", [1, 63, 64, 65, 511, 512, 1300])
+def test_attention_to_all_keys_is_exact(kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype) -> None:
+    q, k, v = (numbers(1, 2, n, head_dim, seed=n).to(dtype) for n in (5, keys, keys))
+    if not kernels.takes(q, k, v):
+        pytest.skip("the vectors of this processor do not fit")
+    out, lse = kernels.attend(q, k, v, 0.2, torch.full((5,), keys))
+    scores = q.double() @ k.double().transpose(-1, -2) * 0.2
+    assert (out.double() - torch.softmax(scores, -1) @ v.double()).abs().max() <= (
+        2e-6 if dtype is torch.float32 else 8e-3
+    )
+    assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("past", [0, 40, 500, 1500])
+def test_newest_tokens_see_what_each_of_them_would_see_alone(past: int, dtype: torch.dtype) -> None:
+    """Bit by bit, across the borders of blocks and pieces, in a buffer with garbage behind it."""
+    n, group, head_dim = 33, 3, 64
+    q = numbers(1, 2 * group, n, head_dim).to(dtype)
+    buffer = torch.full((2, 2, past + n + 7, head_dim), float("nan")).to(dtype)
+    buffer[:, :, : past + n] = numbers(2, 2, past + n, head_dim, seed=5).to(dtype)
+    keys, values = (side[None, :, : past + n] for side in buffer)
+    together = attention.attend_newest(q, keys, values, 0.125)
+    for at in range(n):
+        seen = past + at + 1
+        alone = attention.attend_newest(q[:, :, at : at + 1], keys[:, :, :seen], values[:, :, :seen], 0.125)
+        assert torch.equal(together[:, :, at : at + 1], alone)
+
+
+def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
+    q, k, v = numbers(1, 1, 2, 16) * 1e4, numbers(1, 1, 200, 16), numbers(1, 1, 200, 16, seed=3)
+    out, lse = kernels.attend(q, k, v, 1.0, torch.full((2,), 200))
+    assert torch.isfinite(out).all()
+    best = (q[0, 0] @ k[0, 0].t()).argmax(-1)
+    assert torch.allclose(out[0, 0], v[0, 0, best], atol=1e-4)
+    assert torch.isfinite(lse).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3"])
+def test_a_verification_says_bit_by_bit_what_plain_steps_say(tiny: Callable[..., str], family: str, dtype: str) -> None:
+    model = decoder.load(tiny(family), window=None, device=CPU, dtype=dtype)
+    ids = torch.randint(10, 300, (700,), generator=torch.Generator().manual_seed(4))
+    cache = FullCache(model.kv_shape, model.window)
+    prefill.run(model, cache, ids[:600], segment=256)
+
+    def logits(start: int, count: int) -> torch.Tensor:
+        cache.crop(start)
+        cache.reserve(start + count)
+        with torch.inference_mode():
+            out = model.forward(ids[start : start + count], model.rope(model.span(start, count)), cache.extend(start))
+        cache.advance(count)
+        return out
+
+    plain = torch.cat([logits(600 + at, 1) for at in range(32)])
+    for count in (2, 3, 5, 8, 16, 32):
+        assert torch.equal(logits(600, count), plain[:count]), count
+
+
+def test_what_is_quantized_or_on_no_processor_is_left_alone(tiny: Callable[..., str]) -> None:
+    model = decoder.load(tiny("llama"), window=None, device=CPU, weights="8bit")
+    assert not [layer for layer in model.model.model.layers.modules() if isinstance(layer, PackedLinear)]
+    counted = decoder.load(tiny("llama"), window=None, device=CPU)
+    assert counted.parameters == model.parameters
+
+
+def test_without_a_compiler_for_the_processor_all_works_as_before(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = torch.arange(20, 60)
+
+    def last() -> torch.Tensor:
+        model = decoder.load(tiny("llama"), window=None, device=CPU)
+        cache = FullCache(model.kv_shape, model.window)
+        with torch.inference_mode():
+            cache.reserve(40)
+            return model.forward(ids, model.rope(model.span(0, 40)), cache.extend(0))
+
+    own = last()
+    monkeypatch.setattr(cpu, "native", lambda: None)
+    assert torch.allclose(last(), own, atol=2e-5)
+
+
+def test_every_tile_is_done_once_whoever_sleeps(kernels: cpu.Native) -> None:
+    """Jobs one after the other, after a pause in which the workers go to sleep, and from several threads."""
+    weights = kernels.pack(numbers(640, 8))
+    x = numbers(3, 8, seed=2)
+    expected = kernels.product(x, weights)
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(200):
+            if not torch.equal(kernels.product(x, weights), expected):
+                wrong.append(1)
+
+    for _ in range(2):
+        work()
+        time.sleep(0.05)
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
+    model = decoder.load(tiny("llama"), window=None, device=CPU).model
+    assert not [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
+    pack(model)  # again: nothing is left to do
