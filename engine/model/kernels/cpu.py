@@ -115,13 +115,14 @@ class Native:
 
     Args:
         workers: threads that compute.
+        lanes: float32 numbers in a vector; None is what this processor has.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, lanes: int | None = None) -> None:
         from engine.model.kernels import native, pool
 
         self._kernels, self._compile = native, pool
-        self.lanes = pool.lanes()
+        self.lanes = lanes or pool.lanes()
         self.columns = native.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
         self._pool = pool.Pool(workers)

@@ -20,9 +20,10 @@ CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(scope="module")
-def kernels() -> cpu.Native:
-    return cpu.Native(workers=3)  # more than one, on any machine
+@pytest.fixture(scope="module", params=[4, 8, 16])
+def kernels(request: pytest.FixtureRequest) -> cpu.Native:
+    """As on processors with narrow and wide vectors, and with more workers than one, on any machine."""
+    return cpu.Native(workers=3, lanes=request.param)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -46,7 +47,7 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
     expected = x.double() @ layer.unpacked().double()
     if layer.bias is not None:
         expected = expected + layer.bias.double()
-    tolerance = 2e-6 if dtype is torch.float32 else 8e-3
+    tolerance = 5e-6 if dtype is torch.float32 else 8e-3
     for rows in (1, 2, 3, 7, 8, 13, 64):
         out = layer(x[:, :rows])
         assert out.shape == (1, rows, sum(outputs))
@@ -106,7 +107,7 @@ def test_attention_to_all_keys_is_exact(kernels: cpu.Native, keys: int, head_dim
     out, lse = kernels.attend(q, k, v, 0.2, torch.full((5,), keys))
     scores = q.double() @ k.double().transpose(-1, -2) * 0.2
     assert (out.double() - torch.softmax(scores, -1) @ v.double()).abs().max() <= (
-        2e-6 if dtype is torch.float32 else 8e-3
+        5e-6 if dtype is torch.float32 else 8e-3
     )
     assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
 
