@@ -30,8 +30,6 @@ from engine.errors import ModelError
 from engine.model.kernels import cpu
 from engine.quantization import BITS, GROUP, KERNEL_WIDTH
 
-# Rows of the largest pass through torch's kernels: a verification. Reading a book is faster with unpacked weights.
-_KERNEL_ROWS = 64
 _LEVELS_8, _LEVELS_4 = 127, 15
 _ZERO_4 = 8  # what torch's 4-bit kernels subtract
 _MIN_SCALE = 1e-8
@@ -206,7 +204,7 @@ class Linear8(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
-        if self._kernel and _has_kernel(x) and rows.shape[0] <= _KERNEL_ROWS:
+        if self._kernel and _has_kernel(x) and rows.shape[0] <= cpu.MOST_ROWS:
             out = torch._weight_int8pack_mm(rows, self.weight, self.scale).view(*x.shape[:-1], -1)
             return out if self.bias is None else out + self.bias
         return functional.linear(x, self.unpacked(), self.bias)

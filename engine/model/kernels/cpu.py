@@ -20,8 +20,9 @@ from engine.model.kernels import attend_each, merge, split_attend
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS = 64
-"""Rows of the largest product that is computed as a skinny one: a verification. Reading a book is a matrix product."""
+MOST_ROWS = 72
+"""Rows of the largest pass that is computed row by row: the longest verification (64 tokens of the book and the one
+before them), and a few more. Reading a book is a matrix product."""
 
 # Keys are cut into at most this number of pieces; shorter ones cost more in the merge than they gain.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048

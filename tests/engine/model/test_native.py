@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from engine.decode import prefill
+from engine.decode.controller import COPY_LENGTHS, MOST_PENDING
 from engine.kv.full import FullCache
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
@@ -18,6 +19,7 @@ from engine.model.linear import PackedLinear, PackedNorm, Share, Unpacked, pack
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
+LONGEST = max(COPY_LENGTHS[-1], MOST_PENDING) + 1  # rows of a verification
 
 
 @pytest.fixture(scope="module", params=[4, 8, 16])
@@ -43,12 +45,12 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
     kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype
 ) -> None:
     layer = joined(kernels, inputs, outputs, bias, dtype)
-    x = numbers(1, 64, inputs).to(dtype)
+    x = numbers(1, cpu.MOST_ROWS, inputs).to(dtype)
     expected = x.double() @ layer.unpacked().double()
     if layer.bias is not None:
         expected = expected + layer.bias.double()
     tolerance = 5e-6 if dtype is torch.float32 else 8e-3
-    for rows in (1, 2, 3, 7, 8, 13, 64):
+    for rows in (1, 2, 3, 7, 8, 13, cpu.MOST_ROWS):
         out = layer(x[:, :rows])
         assert out.shape == (1, rows, sum(outputs))
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
@@ -153,8 +155,8 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(tiny: Callable[...,
         cache.advance(count)
         return out
 
-    plain = torch.cat([logits(600 + at, 1) for at in range(32)])
-    for count in (2, 3, 5, 8, 16, 32):
+    plain = torch.cat([logits(600 + at, 1) for at in range(LONGEST)])
+    for count in (2, 3, 5, 8, 16, LONGEST):
         assert torch.equal(logits(600, count), plain[:count]), count
 
 
