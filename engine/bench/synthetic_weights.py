@@ -122,7 +122,7 @@ def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device
     chosen = architectures.pick_dtype(config, dtype, device)
     large = grow(small.model, config, device, chosen)
     linear.pack(large)
-    return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings)
+    return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen)
 
 
 def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:

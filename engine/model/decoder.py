@@ -46,15 +46,16 @@ class Decoder:
         model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
         name: what to call it.
         window: tokens that it will be used with; settles RoPE kinds that depend on the length.
+        dtype: of its activations; None is that of its weights, which packed ones can differ from.
     """
 
-    def __init__(self, model: Any, name: str, window: int) -> None:
+    def __init__(self, model: Any, name: str, window: int, dtype: torch.dtype | None = None) -> None:
         self.model = model
         self.config = model.config
         self.name = name
         self.window = window
         self.device: torch.device = model.device
-        self.dtype: torch.dtype = model.dtype
+        self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
@@ -184,9 +185,10 @@ def load(
         linear.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     model = model.to(device).eval()
+    chosen = model.dtype
     if packed:
         linear.pack(model)
-    return Decoder(model, title, window)
+    return Decoder(model, title, window, chosen)
 
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:

@@ -45,14 +45,10 @@ class PackedLinear(nn.Module):
         layers: whose weights (out, in) are packed, one behind the other.
         kernels: that compute its skinny products.
         unpacked: weights of the layers that wide products have used last.
-        is_copy: the weights are the embedding's, which stays beside them.
     """
 
-    def __init__(
-        self, layers: Sequence[nn.Linear], kernels: cpu.Native, unpacked: Unpacked, *, is_copy: bool = False
-    ) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], kernels: cpu.Native, unpacked: Unpacked) -> None:
         super().__init__()
-        self.is_copy = is_copy
         self.in_features, self.out_features = layers[0].in_features, sum(layer.out_features for layer in layers)
         weight = torch.cat([layer.weight.detach() for layer in layers])
         self.dtype = weight.dtype
@@ -103,6 +99,23 @@ class Share(nn.Module):
         return out
 
 
+class PackedEmbedding(nn.Module):
+    """An embedding whose weights are the head's, which are packed.
+
+    Args:
+        head: the layer from hidden states to logits.
+    """
+
+    def __init__(self, head: PackedLinear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        weight = self.head.weight
+        columns = weight.shape[2]
+        return weight[ids // columns, :, ids % columns].to(self.head.dtype)
+
+
 class PackedNorm(nn.Module):
     """An RMS norm of a processor, in one pass.
 
@@ -143,7 +156,7 @@ def pack(model: Any) -> None:
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
     unpacked = Unpacked()
-    embedding = model.get_input_embeddings().weight
+    embedding = model.get_input_embeddings()
     for block in model.model.layers:
         for part, names in ((block.self_attn, _QUERY_KEY_VALUE), (block.mlp, _GATE_UP)):
             layers = [layer for name in names if _is_plain(layer := getattr(part, name, None))]
@@ -152,7 +165,9 @@ def pack(model: Any) -> None:
     for path, layer in list(model.named_modules()):
         new: nn.Module | None = None
         if _is_plain(layer):
-            new = PackedLinear([layer], kernels, unpacked, is_copy=layer.weight is embedding)
+            new = PackedLinear([layer], kernels, unpacked)
+            if layer.weight is embedding.weight:  # they stay in memory once
+                model.set_input_embeddings(PackedEmbedding(new))
         elif type(layer).__name__.endswith("RMSNorm") and _fits(layer.weight, kernels.lanes):
             new = PackedNorm(layer, kernels)
         if new is not None:
@@ -285,9 +300,8 @@ def count_parameters(model: nn.Module) -> int:
     """Parameters of a model, whatever the bits of each."""
     small = [layer for layer in model.modules() if isinstance(layer, Linear8 | Linear4 | PackedLinear)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
-    own = [layer for layer in small if not (isinstance(layer, PackedLinear) and layer.is_copy)]
     meant = sum(
-        layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in own
+        layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
     )
     return sum(weight.numel() for weight in model.parameters()) - held + meant
 

@@ -298,7 +298,7 @@ def test_parts_are_called_what_they_are_and_what_is_not_there_is_not_shown(scrip
     with_book(page)
     ask(page, "Who kept the north light?")
     answered(page)
-    assert page.locator('[data-bar="middle"]').is_visible()
+    until(page, lambda: page.locator('[data-bar="middle"]').is_visible())  # figures come more seldom than words
     page.evaluate(
         """async () => {
           const none = {share: 0, text: ''};

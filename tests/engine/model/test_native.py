@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.core.settings import DEMO_MODEL
 from engine.decode import prefill
 from engine.decode.controller import COPY_LENGTHS, MOST_PENDING
 from engine.kv.full import FullCache
@@ -205,6 +206,17 @@ def test_every_tile_is_done_once_whoever_sleeps(kernels: cpu.Native) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
+    """That of the demo model."""
+    ids = torch.tensor([[0, 1, 31, 32, 33, 500]])
+    loaded = [decoder.load(str(DEMO_MODEL), window=None, device=CPU, packed=packed) for packed in (False, True)]
+    assert loaded[0].dtype is loaded[1].dtype is torch.float32  # whatever the packed weights are kept in
+    whole, packed = (each.model for each in loaded)
+    assert whole.lm_head.weight is whole.model.embed_tokens.weight
+    assert torch.equal(packed.model.embed_tokens(ids), whole.model.embed_tokens(ids))
+    assert sum(weight.numel() for weight in packed.parameters()) == sum(w.numel() for w in whole.parameters())
 
 
 def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
