@@ -62,6 +62,7 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > cpu.MOST_ROWS:
             out = torch.matmul(x, self._unpacked.of(self))
             return out if self.bias is None else out + self.bias
+        self._unpacked.forget()
         out = self._kernels.product(rows, self.weight)[:, : self.out_features]
         if self.bias is not None:
             out = out + self.bias
@@ -149,12 +150,17 @@ class Unpacked:
             self._held.popitem(last=False)
         return weight
 
+    def forget(self) -> None:
+        """No wide product goes on: the memory is for others."""
+        self._held.clear()
+
 
 def pack(model: Any) -> None:
     """Pack the linear layers and norms of a transformers causal LM on a processor in place; quantized ones stay."""
     kernels = cpu.native()
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
+    kernels.prepare(model.model.layers[0].self_attn.head_dim, model.dtype)
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:

@@ -218,9 +218,12 @@ class Native:
             self._pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
         return out
 
-    def prepare(self, head_dim: int, half: bool) -> None:
-        """Compile what a model of this head dimension needs, so that no answer waits for it."""
-        self._address("product", half)
+    def prepare(self, head_dim: int, dtype: torch.dtype) -> None:
+        """Compile what a model of this head dimension and dtype can need, so that no answer waits for it."""
+        half = dtype is torch.bfloat16
+        for weights_are_half in (False, True):
+            self._address("product", weights_are_half)
+        self._address("norm", half)
         if head_dim % self.lanes == 0:
             self._address("attend", head_dim, half)
             self._address("join", head_dim)

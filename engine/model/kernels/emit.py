@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-I1, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
+I16, I32, I64 = (ir.IntType(bits) for bits in (16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
 FLOAT_BYTES = 4
@@ -110,11 +110,8 @@ class Emitter:
 
     def prefetch(self, address: ir.Value) -> None:
         """Bring a cache line near; any address may be asked for."""
-        name = "llvm.prefetch.p0"
-        known = self.module.globals.get(name)
-        if known is None:
-            known = ir.Function(self.module, ir.FunctionType(VOID, [PTR, I32, I32, I32]), name)
-        self.b.call(known, [address, I32(0), I32(2), I32(1)])  # to be read, kept in the second level, data
+        # To be read, kept in the second level, data.
+        self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
         """An argument of a kernel: the ``index``-th i64 behind ``base``."""
@@ -142,9 +139,13 @@ class Emitter:
         """An intrinsic of LLVM whose operands and result are of one type."""
         kind = values[0].type
         name = f"{name}.v{kind.count}f32" if isinstance(kind, ir.VectorType) else f"{name}.f32"
+        return self.intrinsic(name, kind, *values)
+
+    def intrinsic(self, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
+        """A call of LLVM's own function of this name."""
         known = self.module.globals.get(name)
         if known is None:
-            known = ir.Function(self.module, ir.FunctionType(kind, [kind] * len(values)), name)
+            known = ir.Function(self.module, ir.FunctionType(result, [value.type for value in values]), name)
         return self.b.call(known, values)
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:

@@ -18,8 +18,8 @@ from engine.model.kernels.emit import I32, I64, PTR, VOID, Emitter, long
 
 # Words of the board, each on a cache line of its own.
 _LINE = 8
-_WORDS = 7
-TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, STOP, ASLEEP = (index * _LINE for index in range(_WORDS))
+_WORDS = 6
+TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
 _SPINS = 50_000  # about two milliseconds
@@ -69,15 +69,13 @@ def _emit_run(module: ir.Module) -> None:
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """serve(board, worker, spins): help with jobs; returns 0 when there was none for long, and 1 for good."""
-    e = Emitter(module, "serve", I64, (PTR, I64, I64))
+    """serve(board, worker, spins): help with jobs, until there was none for long."""
+    e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
     bit = e.b.shl(long(1), worker)
-    idle, known, stopped = e.variable(long(0)), e.variable(long(-1)), e.variable(long(0))
+    idle, known = e.variable(long(0)), e.variable(long(-1))
     with e.loop_while() as leave_if:
         ticket = _read(e, board, TICKET)
-        stopped.value = _read(e, board, STOP)
-        leave_if(e.b.icmp_unsigned("!=", stopped.value, long(0)))
         epoch = e.b.lshr(ticket, long(32))
         written = e.b.icmp_unsigned("!=", e.b.and_(ticket, long(_NO_TILE)), long(_NO_TILE))
         news = e.b.and_(written, e.b.icmp_unsigned("!=", epoch, known.value))
@@ -93,7 +91,7 @@ def _emit_serve(module: ir.Module) -> None:
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
-    e.end(stopped.value)
+    e.end()
 
 
 def _word(e: Emitter, board: ir.Value, word: int) -> ir.Value:
@@ -121,11 +119,10 @@ def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value
 def _pause(e: Emitter) -> None:
     """Tell the processor that this thread waits."""
     x86 = "86" in binding.get_process_triple().partition("-")[0]
-    name, operands = ("llvm.x86.sse2.pause", []) if x86 else ("llvm.aarch64.hint", [ir.Constant(I32, 1)])
-    known = e.module.globals.get(name)
-    if known is None:
-        known = ir.Function(e.module, ir.FunctionType(VOID, [I32] * len(operands)), name)
-    e.b.call(known, operands)
+    if x86:
+        e.intrinsic("llvm.x86.sse2.pause", VOID)
+    else:
+        e.intrinsic("llvm.aarch64.hint", VOID, I32(1))
 
 
 class Code:
@@ -183,7 +180,7 @@ class Pool:
         self._board = (self._words.ctypes.data + 63) // 64 * 64
         # Both let go of the interpreter: a worker needs it to go to sleep and to come back.
         self._run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(self._code.address("run"))
-        self._serve = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(self._code.address("serve"))
+        self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
         for worker in range(1, self.workers):
             threading.Thread(target=self._stay, args=(worker,), name=f"trifold-kernel-{worker}", daemon=True).start()
@@ -204,5 +201,6 @@ class Pool:
             worker += 1
 
     def _stay(self, worker: int) -> None:
-        while not self._serve(self._board, worker, _SPINS):
+        while True:
+            self._serve(self._board, worker, _SPINS)
             self._awake[worker].acquire()

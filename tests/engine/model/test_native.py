@@ -219,6 +219,20 @@ def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
     assert sum(weight.numel() for weight in packed.parameters()) == sum(w.numel() for w in whole.parameters())
 
 
+def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = cpu.Native(workers=1)
+    monkeypatch.setattr(cpu, "native", lambda: kernels)
+    model = decoder.load(tiny("llama"), window=None, device=CPU)
+    known = set(kernels._addresses)
+    cache = FullCache(model.kv_shape, model.window)
+    cache.reserve(3)
+    with torch.inference_mode():
+        model.forward(torch.arange(20, 23), model.rope(model.span(0, 3)), cache.extend(0))
+    assert set(kernels._addresses) == known != set()
+
+
 def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
     model = decoder.load(tiny("llama"), window=None, device=CPU).model
     assert not [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
