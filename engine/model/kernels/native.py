@@ -16,12 +16,12 @@ processor's dot product of bfloat16 pairs for the scores, which was not faster (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
-from engine.model.kernels.emit import F32, I16, I64, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit import F32, FLOAT_BYTES, I16, I64, PTR, VOID, Emitter, long, number
 
 PANEL_VECTORS = 2
 """Vectors in a panel of packed weights."""
@@ -32,9 +32,12 @@ PIECE = 512
 BLOCK = 64
 """Keys between two steps of the online softmax."""
 
-_ROW_BLOCKS = (8, 4, 2, 1)  # rows that share what is loaded of the weights
-_VALUE_REGISTERS = 16  # accumulators in the product with the values
-_LINE_NUMBERS = 32  # of bfloat16 in a cache line
+_ROW_BLOCKS = (8, 6, 4, 2, 1)  # rows that share what is loaded of the weights, or of the values
+_SUMS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
+_FEW_SUMS = 12  # with 16 registers
+_WHOLE_SUMS = 16
+_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 4, 2, 1)  # of a head's numbers that are summed at once: with many rows, at most
+_LINE = 64  # bytes of a cache line
 _LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
 # Arguments of ``product``.
@@ -74,7 +77,7 @@ def _emit_product(module: ir.Module, name: str, lanes: int, half: bool) -> None:
         here = e.at(weights, e.b.mul(panel, e.b.mul(inputs, long(width))), I16 if half else F32)
         column = e.b.mul(panel, long(width))
         done = e.variable(long(0))
-        for block in _ROW_BLOCKS:
+        for block in _row_blocks(lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
             start = done.value
@@ -82,6 +85,12 @@ def _emit_product(module: ir.Module, name: str, lanes: int, half: bool) -> None:
                 _rows_of_product(e, x, here, out, row, column, inputs, outputs, block, half)
             done.value = e.b.add(start, whole)
     e.end()
+
+
+def _row_blocks(lanes: int, vectors: int) -> list[int]:
+    """Rows that are computed together, largest first, so that the sums of ``vectors`` for each stay in registers."""
+    most = max(1, _SUMS.get(lanes, _FEW_SUMS) // vectors)
+    return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
 def _rows_of_product(
@@ -166,7 +175,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, half: 
             (e.at(source, e.b.mul(ahead, stride), kind), stride)
             for source, stride in ((keys, key_token), (values, value_token))
         ]
-        _add_values(e, scores, value_place, value_step, parts, rows, later if half else [], head_dim)
+        _add_values(e, scores, value_place, value_step, parts, rows, later, kind, head_dim)
     e.end()
 
 
@@ -275,16 +284,17 @@ def _add_values(
     parts: ir.Value,
     rows: ir.Value,
     later: list[tuple[ir.Value, ir.Value]],
+    kind: ir.Type,
     head_dim: int,
 ) -> None:
     """Add a block's values by their weights to the sums of every row.
 
     Args:
-        later: what the next block begins with and its stride, in bfloat16: brought near meanwhile.
+        later: what the next block begins with and its stride, in numbers of ``kind``: brought near meanwhile.
     """
-    vectors = head_dim // e.lanes
+    count = head_dim // e.lanes
     done = e.variable(long(0))
-    for block in _blocks(max(1, _VALUE_REGISTERS // vectors)):
+    for block, together in _value_blocks(e.lanes, count, half=kind is I16):
         start = done.value
         left = e.b.sub(rows, start)
         whole = e.b.sub(left, e.b.srem(left, long(block)))
@@ -294,31 +304,26 @@ def _add_values(
                 one = e.b.add(row, long(at))
                 lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
                 weights.append(e.at(scores, e.b.mul(one, long(BLOCK)), F32))
-            sums = [[e.variable(e.load_vector(line, long(at * e.lanes))) for at in range(vectors)] for line in lines]
-            is_first = e.b.icmp_signed("==", row, long(0))
-            with e.loop(long(0), long(BLOCK)) as key:
-                if later:
-                    with e.b.if_then(is_first):
-                        for source, stride in later:
-                            for offset in range(0, head_dim, _LINE_NUMBERS):
-                                e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), I16))
-                place = e.b.mul(key, step)
-                loaded = [e.load_vector(values, e.b.add(place, long(at * e.lanes))) for at in range(vectors)]
-                for weight, own in zip(weights, sums, strict=True):
-                    factor = e.splat(e.load(e.at(weight, key, F32), F32))
-                    for vector, total in zip(loaded, own, strict=True):
-                        total.value = e.fma(factor, vector, total.value)
-            for line, own in zip(lines, sums, strict=True):
-                for at, total in enumerate(own):
-                    e.store(total.value, e.at(line, long(at * e.lanes), F32))
+            with e.loop(long(0), long(head_dim), together * e.lanes) as column:
+                places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
+                sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
+                is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
+                with e.loop(long(0), long(BLOCK)) as key:
+                    if together < count or kind is I16:  # the processor itself foresees whole rows of float32
+                        with e.b.if_then(is_first):
+                            for source, stride in later:
+                                for offset in range(0, head_dim, _LINE // (2 if kind is I16 else FLOAT_BYTES)):
+                                    e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
+                    base = e.b.mul(key, step)
+                    loaded = [e.load_vector(values, e.b.add(base, place)) for place in places]
+                    for weight, own in zip(weights, sums, strict=True):
+                        factor = e.splat(e.load(e.at(weight, key, F32), F32))
+                        for vector, total in zip(loaded, own, strict=True):
+                            total.value = e.fma(factor, vector, total.value)
+                for line, own in zip(lines, sums, strict=True):
+                    for place, total in zip(places, own, strict=True):
+                        e.store(total.value, e.at(line, place, F32))
         done.value = e.b.add(start, whole)
-
-
-def _blocks(largest: int) -> Iterator[int]:
-    while largest > 1:
-        yield largest
-        largest //= 2
-    yield 1
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
@@ -388,6 +393,20 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, half: bool) -> None:
             else:
                 e.store(value, e.at(out, place, F32))
     e.end()
+
+
+def _value_blocks(lanes: int, count: int, half: bool) -> list[tuple[int, int]]:
+    """Rows that are computed together, largest first, and how many of a value's ``count`` vectors are summed at once.
+
+    Few rows wait for memory, which is fastest in its own order: values in float32, which are read where they lie, are
+    then taken whole.
+    """
+    most = _SUMS.get(lanes, _FEW_SUMS)
+    blocks = _row_blocks(lanes, _VALUE_VECTORS)
+    if half:
+        return [(rows, max(n for n in _VALUE_CHUNKS if n * rows <= most and count % n == 0)) for rows in blocks]
+    whole = [(rows, count) for rows in (2, 1) if rows == 1 or rows * count <= _WHOLE_SUMS]
+    return [(blocks[0], max(n for n in _VALUE_CHUNKS if n <= _VALUE_VECTORS and count % n == 0)), *whole]
 
 
 _EMIT: dict[str, Callable[..., None]] = {
