@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_book
+from app.core.abilities import ADVICE, Abilities, abilities
 from app.core.format import size
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say
@@ -46,6 +47,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     else:
         say("\n".join(lines_of(done)))
+        card = abilities(status.model.path) if status.model else Abilities()
+        if card.only_quotes and card.refuses(done.answer):
+            say(f"Note: {ADVICE}")
     return 0
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.citations import Notes
 from app.core import format
+from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
@@ -247,6 +248,7 @@ class _Writer:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
+        self._abilities = Abilities()
         self._made: dict[str, Any] = {"mode": mode, **asdict(sampling), "top_k": sampling.top_k or None}
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
@@ -274,6 +276,7 @@ class _Writer:
             name = model_name(model.name, str(model.path))
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
+            self._abilities = abilities(str(model.path))
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Sequence[Any]) -> None:
@@ -330,7 +333,11 @@ class _Writer:
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        return {**(notes or {}), "made": self._made}
+        notes = {**(notes or {}), "made": self._made}
+        if self._abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
+            notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
+            notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
+        return notes
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
         pace = self._moved.get("pace", self._state.current.pace)

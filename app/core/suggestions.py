@@ -1,6 +1,7 @@
-"""Questions that are worth asking a book: the bundled one's own, or made from a table of contents, or of any book.
+"""Questions that are worth asking a book: the bundled one's own, or made from its table of contents or its text.
 
-They ask where and what the book says, not what to think of it: that is what a small model can answer too.
+They ask where and what the book says, not what to think of it: that is what a small model can answer too. A model
+that can only quote (its card says so, ``app.core.abilities``) is given phrases of the book to find.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +27,15 @@ _FRAME = re.compile(
 )
 _ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|page)?\s*([ivxlcdm]+|\d+)\.?", re.I)
 _GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
+_PHRASES = 3
+_PHRASE_WORDS = 6
+_LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
+_PAGE_HAS = 40  # words of running text that a page needs to give a phrase; title pages and tables have fewer
+# A sentence of prose: begins behind the end of another one, plain words with at most a comma between them, and it
+# goes on for a while behind the words that are asked for.
+_WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
+_SENTENCE = re.compile(rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 1}}})(?=,?\s{_WORD}[^.!?]{{30,}})")
+_ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
 _FORMS = (".pdf", ".epub", ".txt")
 
@@ -39,6 +50,60 @@ def suggestions(document: Document, pages_read: int) -> tuple[str, ...]:
     asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
     general = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
     return (*asked, *general)[:MOST]
+
+
+def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
+    """Questions for a model that can only find passages: where the book says some words that stand in it once.
+
+    Args:
+        pages_read: pages from its start; only these are looked at.
+
+    Returns:
+        One question from each third of what has been read, fewer where there is no prose: a phrase begins a
+        sentence, and is the one with the rarest words among those of its third.
+    """
+    pages = [" ".join(page.text.split()) for page in document.pages[:pages_read]]
+    known = Counter(word.lower() for page in pages for word in _ANY_WORD.findall(page))
+    whole = " ".join(pages)
+    thirds = [pages[len(pages) * n // _PHRASES : len(pages) * (n + 1) // _PHRASES] for n in range(_PHRASES)]
+    if len(pages) < _PHRASES:
+        thirds = [pages]
+    found = [phrase for third in thirds for phrase in _rarest_first(third, known, whole)[: _PHRASES // len(thirds)]]
+    return tuple(f"Where does it say “{phrase}”?" for phrase in found)
+
+
+def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str) -> list[str]:
+    """The best few phrases of these pages: found once in the whole text, the ones with rare words first."""
+    phrases = sorted(set(_phrases(pages)), key=lambda phrase: (_commonness(phrase, known), phrase))
+    lowered = whole.lower()
+    best: list[str] = []
+    for phrase in phrases:
+        if lowered.count(phrase.lower()) == 1:
+            best.append(phrase)
+        if len(best) == _PHRASES:
+            break
+    return best
+
+
+def _phrases(pages: Sequence[str]) -> Iterator[str]:
+    for page in pages:
+        if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
+            for match in _SENTENCE.finditer(page):
+                phrase = match[1]
+                words = phrase.split()
+                if "," not in phrase and len(words[-1]) >= _LAST_WORD and not any(map(_is_shouted, words)):
+                    yield phrase
+
+
+def _is_shouted(word: str) -> bool:
+    """Abbreviations and headings in capitals; a small model copies them badly."""
+    return len(word) > 1 and word.isupper()
+
+
+def _commonness(phrase: str, known: Counter[str]) -> float:
+    """How often its two rarest words stand in the book; a word that stands once may be misread and counts as common."""
+    times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
+    return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:

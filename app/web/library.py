@@ -18,12 +18,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from app.core import export, format
+from app.core.abilities import abilities
 from app.core.books import Book
 from app.core.chats import Chat, all_messages
 from app.core.format import View
 from app.core.search import Found
 from app.core.state import AppState
-from app.core.suggestions import Sample, suggestions
+from app.core.suggestions import Sample, phrase_questions, suggestions
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Handler, body, number, said, text
@@ -112,12 +113,17 @@ class Library:
         """Questions that are worth asking the open book, as far as it has been read."""
         current = self._state.current
         document, read = current.document, pages_read(current)
+        model = self._state.engine.status().model
         if document is None or current.book is None or not read:
             return []
-        seen = (id(document), read)
+        quotes = model is not None and abilities(str(model.path)).only_quotes
+        if quotes and read < len(document.pages):
+            read = 1 << (read.bit_length() - 1)  # looked for again when twice as much has been read, not at every page
+        seen = (id(document), read, quotes)
         if self._suggested[0] != seen:
             own = self._sample.questions if current.book.sha256 == self._sample.sha256 else ()
-            self._suggested = seen, list(own or suggestions(document, read))
+            made = (phrase_questions(document, read) if quotes else ()) or suggestions(document, read)
+            self._suggested = seen, list(own or made)
         return self._suggested[1]
 
     # Books ---------------------------------------------------------------------------------------------------

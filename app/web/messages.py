@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.core import format
+from app.core.abilities import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.format import View
 
@@ -281,6 +282,8 @@ def _answer(exchange: Exchange, turn: int) -> Message:
         content += f"\n\n{_trouble(exchange.trouble)}"
     if line := _line(exchange):
         content += f'\n\n<div class="under">{html.escape(line)}</div>'
+    if (exchange.notes or {}).get("refused") == "only quotes":
+        content += f'\n\n<div class="under advice">{html.escape(ADVICE)}</div>'
     return {"role": "assistant", "content": content.lstrip() + under_answer(exchange)}
 
 

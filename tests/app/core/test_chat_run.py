@@ -17,7 +17,7 @@ from app.core.state import AppState, Stage
 from engine.config import SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import Failed, StopReason
-from tests.app.scripted import ScriptedEngine, wait_for
+from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
 LONG = " ".join(["word"] * 400)
@@ -56,6 +56,21 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
     made = json.loads(as_json(chat, {}, rows))["messages"][1]["notes"]["made"]
     assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
+
+
+def test_a_refusal_is_marked_and_stands_on_no_page(ready: Make, tmp_path: Path) -> None:
+    card = {"only_quotes": True, "refusals": ["It was Maren Holt who kept the north light."]}
+    (tmp_path / "abilities.json").write_text(json.dumps(card), encoding="utf-8")
+    engine = ScriptedEngine()
+    engine.now = engine_status(model=model_info(path=str(tmp_path)))
+    state = ready(engine)
+    list(ask(state))
+    notes = dict(state.chat.exchanges[0].notes or {})
+    assert notes["refused"] == "only quotes"
+    assert notes["chips"] == []
+    engine.answer = "It was Maren Holt who kept the north light, and the book says so on many of its pages."
+    list(ask(state, "And after her?"))
+    assert "refused" not in (state.chat.exchanges[1].notes or {})
 
 
 def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.core.suggestions import suggestions, telling_headings
-from engine.document import Document, OutlineItem
+from app.core.suggestions import phrase_questions, suggestions, telling_headings
+from engine.document import Document, OutlineItem, Page
 from tests.app.scripted import book
 
 
@@ -48,3 +48,47 @@ def test_nothing_is_asked_about_pages_that_were_not_read() -> None:
 def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
     document = with_outline(("Book the First", 1, 0), ("The Open Hand", 4, 1), ("Fire and Stairs", 9, 1))
     assert telling_headings(document, 60) == ["Book the First", "The Open Hand", "Fire and Stairs"]
+
+
+FILLER = "The town was quiet and nobody walked upon the quay that day, for it had rained since the morning began. "
+
+
+def pages_of(*texts: str) -> Document:
+    pages = tuple(Page(number, str(number), FILLER * 3 + text) for number, text in enumerate(texts, 1))
+    return replace(book(), pages=pages, outline=())
+
+
+def asked_of(document: Document, pages_read: int) -> list[str]:
+    return [question.split("“")[1].rstrip("”?") for question in phrase_questions(document, pages_read)]
+
+
+def test_phrases_stand_once_in_the_book_and_begin_a_sentence() -> None:
+    found = asked_of(
+        pages_of(
+            "Marlow carried the yellow lantern upstairs because the lower rooms had been flooded again.",
+            "Marlow carried a heavy bundle downstairs and laid it upon the table before the cold fire.",
+            "Nobody answered when Marlow knocked twice on the door of the house beside the old harbour.",
+        ),
+        3,
+    )
+    assert found == [
+        "Marlow carried the yellow lantern upstairs",
+        "Marlow carried a heavy bundle downstairs",
+        "Nobody answered when Marlow knocked twice",
+    ]
+
+
+def test_phrases_only_of_the_pages_that_were_read() -> None:
+    document = pages_of(
+        *(f"Marlow carried lantern {name} upstairs slowly and then went out to look at it." for name in "abc")
+    )
+    assert not any("lantern c" in phrase for phrase in asked_of(document, 2))
+    assert any("lantern c" in phrase for phrase in asked_of(document, 3))
+
+
+def test_no_phrase_is_made_of_headings_tables_or_capitals() -> None:
+    table = "Total 12 14 19. Sum 3 4 5 6 7 8. Net 1 2 3. "
+    shouted = "The FDA requires an answer within thirty days of the letter that it sends to everybody."
+    headings = replace(book(), pages=(Page(1, "1", "One Two Three Four Five Sixth. " + table),), outline=())
+    assert phrase_questions(headings, 1) == ()
+    assert not any("FDA" in phrase for phrase in asked_of(pages_of(shouted), 1))

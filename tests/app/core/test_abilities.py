@@ -1,0 +1,31 @@
+"""A model's card: what it can do and what it says instead of an answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.core.abilities import CARD, Abilities, abilities
+from app.core.settings import DEMO_MODEL
+from assets.demo.recipe.questions import NOT_FOUND, ONLY_QUOTES
+
+
+def test_the_demo_says_what_its_recipe_taught_it() -> None:
+    card = abilities(str(DEMO_MODEL))
+    assert card.only_quotes
+    assert card.refuses(ONLY_QUOTES)
+    assert card.refuses(f" {NOT_FOUND}\n")
+    assert not card.refuses("“… counted the lanterns twice.”")
+
+
+def test_a_model_without_a_card_promises_nothing(tmp_path: Path) -> None:
+    assert abilities(str(tmp_path)) == Abilities()
+    assert abilities("owner/name") == Abilities()
+
+
+@pytest.mark.parametrize("card", ["", "[]", "{", '{"refusals": 3}', json.dumps({"only_quotes": 0})])
+def test_a_damaged_card_is_no_card(tmp_path: Path, card: str) -> None:
+    (tmp_path / CARD).write_text(card, encoding="utf-8")
+    assert abilities(str(tmp_path)) == Abilities()
