@@ -25,7 +25,7 @@ the program: they name files and numbers, never classes. Nothing here knows how 
 from __future__ import annotations
 
 # CUDA's words, those of the allocator of processors, and those of Windows.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_OUT_OF_MEMORY = ("out of memory", "cublas_status_alloc_failed", "can't allocate memory", "not enough memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

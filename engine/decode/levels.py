@@ -102,7 +102,7 @@ class Hierarchy:
         if self.config.graphs == "off" or decoder.rope_depends_on_window:
             return None
         recorder = graphs.recorder_for(decoder.device)
-        return None if recorder is None else Replays(recorder, level)
+        return None if recorder is None else Replays(recorder, level, decoder.dtype)
 
     def recorded(self) -> dict[str, Replays]:
         """Recorded passes by level, where there are any."""

@@ -105,22 +105,25 @@ def _segment(
             stop = min(count, first + _block_size(decoder, position, block))
             rope = cos[:, first:stop], sin[:, first:stop]
             view = cache.extend(position, observer)
+            failed: Exception | None = None
             try:
                 hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
             except (RuntimeError, MemoryError) as error:
-                block = _eased(error, cache, stop - first)
+                if not is_out_of_memory(error):
+                    raise
+                failed = error.with_traceback(None)  # the traceback holds all that the failed block had made
+            if failed is not None:
+                block = _eased(failed, cache, stop - first)
                 continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
 
 
-def _eased(error: RuntimeError | MemoryError, cache: FullCache, block: int) -> int:
-    """Memory ran out in a block of ``block`` tokens: the size of the next try. Any other error is raised again.
+def _eased(error: Exception, cache: FullCache, block: int) -> int:
+    """Memory ran out in a block of ``block`` tokens: the size of the next try.
 
     A block's KV is written to the same place when it is tried again.
     """
-    if not is_out_of_memory(error):
-        raise error
     if block > SMALLEST_BLOCK:
         return max(SMALLEST_BLOCK, block // 2)
     if not spill_more(cache):

@@ -91,7 +91,10 @@ class FullCache:
     def place(self, placement: Placement, capacity: int = 0) -> None:
         """Say where each layer lives from now on, and allocate for ``capacity`` tokens at once.
 
-        The cache must be empty; its memory is given back.
+        The cache must be empty; its memory is given back. What does not fit after all is spilled.
+
+        Raises:
+            ResourceError: there is no room for it even on disk.
         """
         if self.length:
             raise ValueError("only an empty cache can be placed anew")
@@ -99,7 +102,7 @@ class FullCache:
         self.placement = placement
         self.capacity = 0
         self._stores = [self._store(tier) for tier in placement.tiers]
-        self._grow(min(capacity, self.limit))
+        retry_with_spill(self, lambda: self._grow(min(capacity, self.limit)))
 
     def clear(self) -> None:
         """Forget everything and give the memory back."""
@@ -193,6 +196,8 @@ class FullCache:
         self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
 
     def _grow(self, capacity: int) -> None:
+        if self._staging is not None:
+            self._staging.settle()  # it reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         self._make_buffers(capacity)
@@ -382,8 +387,9 @@ def retry_with_spill(full: FullCache, work: Callable[[], _T]) -> _T:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if not spill_more(full):
-                raise exhausted(full) from error
+            failed = error.with_traceback(None)  # the traceback holds all that the failed work had made
+        if not spill_more(full):
+            raise exhausted(full) from failed
 
 
 def exhausted(full: FullCache) -> ResourceError:

@@ -16,12 +16,14 @@ resident layers share one buffer for that, without a thread (``Workspace``).
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ import torch
 from engine.errors import ResourceError
 from engine.events import KvBytes
 from engine.kv.shape import KvShape
+
+_log = logging.getLogger(__name__)
 
 # Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
@@ -114,39 +118,62 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory; pinned beside a GPU, so that it can move while the GPU computes."""
+    """KV in host memory; pinned beside a GPU where the system allows it, so that it can move while the GPU computes.
+
+    What cannot be pinned moves through small pinned buffers, as a file does: slower, and as right.
+    """
 
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
+        self._beside_gpu = shape.device.type == "cuda"
+        self._sent: Any = None  # event behind the newest tokens that a GPU has sent here
+        self._pinned = False
         self._rows = self._empty(0)
+
+    @property
+    def moves_in_place(self) -> bool:
+        """Whether rows can be sent from where they lie, without the host waiting."""
+        return self._pinned or not self._beside_gpu
 
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
         rows = torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
-        if capacity and shape.device.type == "cuda":
-            _pin(rows)
+        self._pinned = bool(capacity) and self._beside_gpu and _pin(rows, shape.device)
         return rows
 
     def arrived(self) -> None:
-        """Wait until what a GPU has sent is there, before the processor reads it."""
-        if self._shape.device.type == "cuda":
-            torch.cuda.synchronize(self._shape.device)
+        """Wait until what a GPU has sent is there, before the processor reads it.
+
+        Waits for this store alone: other threads call this, and a wait for the whole device would end a recording of
+        CUDA graphs that is under way.
+        """
+        if self._sent is not None:
+            self._sent.synchronize()
+
+    def _settle(self) -> None:
+        """Wait until a GPU neither writes nor reads these rows, before they go."""
+        if self._beside_gpu:
+            torch.cuda.current_stream(self._shape.device).synchronize()
 
     def reserve(self, capacity: int, length: int) -> None:
         """Make room for ``capacity`` tokens; the first ``length`` stay."""
+        self._settle()
         new = self._empty(capacity)
-        self.arrived()
         new[:length] = self._rows[:length]
         self._rows = new
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on, without waiting for a GPU."""
         rows = to_rows(k, v)
-        self._rows[start : start + rows.shape[0]].copy_(rows, non_blocking=True)
+        self._rows[start : start + rows.shape[0]].copy_(rows, non_blocking=self._pinned)
+        if self._pinned:
+            self._sent = torch.cuda.current_stream(self._shape.device).record_event()
 
     def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows of tokens [start, stop): a view."""
-        return self._rows[start:stop]
+        """Rows of tokens [start, stop): a view, or a copy in ``buffer`` (rows, 2, kv_heads, storage_dim) if one is
+        given."""
+        rows = self._rows[start:stop]
+        return rows if buffer is None else buffer[: stop - start].copy_(rows)
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
         """Rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens, each of one head; both index tensors (n,)."""
@@ -155,7 +182,7 @@ class HostStore:
         return self._rows[: total * size].unflatten(0, (total, size))[chunks, :, :, heads]
 
     def close(self) -> None:
-        self.arrived()
+        self._settle()
         self._rows = self._empty(0)
 
 
@@ -179,6 +206,8 @@ class DiskStore:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
         except OSError as error:
             raise _full(error) from error
+
+    moves_in_place = False
 
     def reserve(self, capacity: int, length: int) -> None:
         """A file grows by itself."""
@@ -241,17 +270,29 @@ class DiskStore:
 SlowStore = HostStore | DiskStore
 
 
-def _pin(rows: torch.Tensor) -> None:
+def _pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place: the allocator for pinned memory would take the next power of two.
 
-    Raises:
-        MemoryError: the system does not allow so much of it.
+    Returns:
+        whether the system allows it. Windows is not asked: it counts pinned memory against the card, and one refusal
+        makes it refuse what it would have allowed (a card of 24 GB with 19.5 in use pins 3.8 at most).
     """
+    if sys.platform == "win32":
+        return False
     runtime: Any = torch.cuda.cudart()
     address, size = rows.data_ptr(), rows.numel() * rows.element_size()
     if int(runtime.cudaHostRegister(address, size, 0)) != 0:
-        raise MemoryError(f"{size / 1e9:.1f} GB of host memory could not be pinned")
+        _log.info("%.1f GB of host memory could not be pinned and move through buffers", size / 1e9)
+        forget_error(device)
+        return False
     weakref.finalize(rows, runtime.cudaHostUnregister, address)
+    return True
+
+
+def forget_error(device: torch.device) -> None:
+    """Take an error that a call of CUDA's runtime has left behind, which the next launch would raise."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device=device).add_(1)
 
 
 def to_rows(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -368,10 +409,17 @@ class Staging:
         self.moved_bytes = 0
         self.waited_s = 0.0
 
-    def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""
+    def settle(self) -> None:
+        """Wait until nothing is on its way: stores and buffers may go then."""
         for buffer in self._buffers:
             self._wait(buffer)
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def reserve(self, capacity: int) -> None:
+        """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""
+        self.settle()
+        for buffer in self._buffers:
             buffer.keys = buffer.values = torch.empty(0, device=self._shape.device)
         self._buffers = [LayerBuffer(self._shape, capacity) for _ in self._buffers]
         self._current = self._buffers[0]
@@ -384,6 +432,8 @@ class Staging:
     def close(self) -> None:
         """End the thread and give the memory back."""
         self._mover.shutdown(wait=True, cancel_futures=True)
+        if self._stream is not None:
+            self._stream.synchronize()  # copies that are on their way would write to memory that others have by then
         self._buffers = []
 
     def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
@@ -462,7 +512,7 @@ class Staging:
                 self._stream.wait_event(before)
             for first in range(start, stop, self._piece):
                 last = min(stop, first + self._piece)
-                rows, moved = self._row_buffer() if isinstance(store, DiskStore) else (None, None)
+                rows, moved = (None, None) if store.moves_in_place else self._row_buffer()
                 keys, values = from_rows(self._to_device(store.rows(first, last, rows)))
                 self._shape.dequantize(keys, buffer.keys[:, first:last])
                 self._shape.dequantize(values, buffer.values[:, first:last])
@@ -482,15 +532,22 @@ class Staging:
             shape = self._shape
             size = (self._piece, 2, shape.kv_heads, shape.storage_dim)
             count = 2 if self._cuda else 1
-            buffers = self._local.row_buffers = [
-                (torch.empty(size, dtype=shape.storage_dtype, pin_memory=self._cuda), self._event())
-                for _ in range(count)
-            ]
+            buffers = self._local.row_buffers = [(self._pinned_rows(size), self._event()) for _ in range(count)]
         buffers.append(buffers.pop(0))
         buffer, moved = buffers[-1]
         if moved is not None:
             moved.synchronize()
         return buffer, moved
+
+    def _pinned_rows(self, size: Sequence[int]) -> torch.Tensor:
+        """Host memory for rows, pinned beside a GPU if the system allows that much."""
+        if self._cuda:
+            try:
+                return torch.empty(size, dtype=self._shape.storage_dtype, pin_memory=True)
+            except RuntimeError as error:
+                _log.warning("spilled KV moves through memory that is not pinned: %s", error)
+                forget_error(self._shape.device)
+        return torch.empty(size, dtype=self._shape.storage_dtype)
 
     def _event(self) -> Any:
         return torch.cuda.Event() if self._cuda else None

@@ -77,7 +77,8 @@ def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
     count = q.shape[2]
     if count <= most:
         return q
-    return q[:, :, [count - 1 - number * (count - 1) // (most - 1) for number in range(most)]]
+    places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)  # a list would be waited for
+    return q[:, :, places]
 
 
 def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:

@@ -109,8 +109,8 @@ def attend_causal(
     if q.device.type == "cpu":
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scaling)
         return out, lse
-    if _has_cuda_flash(q):
-        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)[:2]
+    if q.device.type == "cuda":
+        return cuda.attend_causal(q, k, v, scaling)
     n = q.shape[2]
     mask = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
     return plain(q, k, v, scaling, mask)
@@ -119,10 +119,6 @@ def attend_causal(
 def _kernel_for(q: torch.Tensor) -> Kernel:
     if q.device.type == "cpu":
         return cpu.attend
-    if _has_cuda_flash(q):
+    if q.device.type == "cuda":
         return cuda.fastest(q.device, q.dtype, q.shape[1], q.shape[3])
     return plain
-
-
-def _has_cuda_flash(q: torch.Tensor) -> bool:
-    return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] <= 256

@@ -182,7 +182,7 @@ def load(
     model.requires_grad_(False)
     title = display_name(name)
     if weights in BITS:
-        linear.quantize(model, weights, title)
+        linear.quantize(model, weights, title, device)
         title = f"{title} ({BITS[weights]}-bit weights)"
     model = model.to(device).eval()
     chosen = model.dtype

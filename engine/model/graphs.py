@@ -60,8 +60,12 @@ class CudaRecorder:
                     work()
             torch.cuda.current_stream(self._device).wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            # Another thread may be bringing spilled layers meanwhile; what it does is not part of this.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # Another thread may be bringing spilled layers meanwhile; what it does is not part of this. The outer block
+            # puts the stream back: a capture that fails leaves its own in place.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(self._device)),
+                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            ):
                 out = work()
 
         def replay() -> torch.Tensor:
@@ -89,10 +93,12 @@ class Replays:
     Args:
         recorder: who records.
         level: its name, for the log.
+        dtype: of the passes, whose logits come in float32 whatever they were computed in.
     """
 
-    def __init__(self, recorder: Recorder, level: str) -> None:
+    def __init__(self, recorder: Recorder, level: str, dtype: torch.dtype = torch.float32) -> None:
         self._recorder = recorder
+        self._near = _NEAR.get(dtype, _NEAR_HALF)
         self._level = level
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
@@ -139,7 +145,7 @@ class Replays:
         except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
             self._give_up(f"recording failed: {type(error).__name__}: {error}")
             return eager()  # the tokens' KV may be half written
-        if not off <= _NEAR.get(expected.dtype, _NEAR_HALF):
+        if not off <= self._near:
             self._give_up(f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
         self._recordings[key] = recording if fast < slow else None

@@ -32,6 +32,7 @@ from engine.errors import ModelError
 from engine.model.kernels import cpu
 from engine.quantization import BITS, GROUP, KERNEL_WIDTH
 
+_CPU = torch.device("cpu")
 _LEVELS_8, _LEVELS_4 = 127, 15
 _ZERO_4 = 8  # what torch's 4-bit kernels subtract
 _MIN_SCALE = 1e-8
@@ -244,9 +245,10 @@ class Linear4(nn.Module):
 
     Args:
         linear: whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
+        device: where it will compute; the packing is that of the kernel there.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, device: torch.device = _CPU) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach()
@@ -258,7 +260,7 @@ class Linear4(nn.Module):
         levels = levels.round().clamp(0, _LEVELS_4).reshape(self.out_features, -1)
         # (groups, out, 2) as torch's kernels want it.
         self.scales_and_zeros = _fixed(torch.stack([scale, middle], dim=-1).transpose(0, 1).contiguous())
-        self.kernel = _has_kernel(weight)
+        self.kernel = device.type == "cpu" and _has_kernel(weight)
         self.weight = _fixed(_packed_for_kernel(levels) if self.kernel else _packed(levels))
         self.bias = linear.bias
 
@@ -282,11 +284,12 @@ class Linear4(nn.Module):
         return out
 
 
-def quantize(model: Any, weights: str, name: str) -> None:
+def quantize(model: Any, weights: str, name: str, device: torch.device) -> None:
     """Quantize the linear layers of all decoder blocks of a transformers causal LM in place, before it is moved.
 
     Args:
         weights: "8bit" or "4bit".
+        device: where it will be moved.
         name: of the model, for people.
 
     Raises:
@@ -303,7 +306,8 @@ def quantize(model: Any, weights: str, name: str) -> None:
                     "Use --weights 8bit.",
                 )
             parent, _, last = path.rpartition(".")
-            setattr(block.get_submodule(parent), last, kind(layer))
+            small = Linear8(layer) if kind is Linear8 else Linear4(layer, device)
+            setattr(block.get_submodule(parent), last, small)
 
 
 def count_parameters(model: nn.Module) -> int:

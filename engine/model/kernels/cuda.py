@@ -1,24 +1,31 @@
 """Kernels for NVIDIA GPUs, their registry, and the choice of the fastest that is right on this one.
 
-A GPU is busy only if the keys of one sequence are cut into pieces, which torch's flash kernel does not do by itself:
-here the pieces are laid out as its batch, and merged. That needs nothing but torch. Other kernels are taken where they
-are installed, right, and faster on this GPU: ``fastest`` measures once. Triton needs a compiler on the person's
-machine, so it takes part only when it is asked for by name.
+A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by itself where it
+finds that worth while (``set_params_splitkv`` in its flash_api.cpp); here the pieces are also laid out as its batch and
+merged, in as many as this GPU has processors for. ``fastest`` measures once which of the two is better, and takes
+other kernels where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs
+before compute capability 8.0 cannot run it: its memory-efficient kernel stands in, and where nothing is right the plain
+path. Triton needs a compiler on the person's machine, so it takes part only when it is asked for by name.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
+import logging
 import time
 
 import torch
 
 from engine.model.kernels import Kernel, plain, split_attend
 
+_log = logging.getLogger(__name__)
+
 # Keys are cut into at most this number of pieces; shorter ones cost more in the merge than they gain.
 _MAX_SPLITS, _MIN_PIECE = 128, 512
+# The oldest GPUs that flash runs on (Ampere); the widest heads that it takes, in steps.
+_FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
+_HALF = (torch.float16, torch.bfloat16)
 # Query rows that one block of torch's flash kernel takes, and blocks that each processor of a GPU should have.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
 # What the kernels are compared on: a verification of eight tokens over 16K keys.
@@ -34,30 +41,61 @@ def splits(heads: int, rows: int, seq: int, processors: int) -> int:
     return max(1, min(wanted, _MAX_SPLITS, seq // _MIN_PIECE))
 
 
+def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's flash kernel as it is."""
+    made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, False, scale=scaling)
+    return made[0], made[1][..., : q.shape[2]]
+
+
 def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's flash kernel with the pieces of the KV laid out as the batch."""
+    return _split(q, k, v, scaling, flash)
 
-    def flash(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        made = torch.ops.aten._scaled_dot_product_flash_attention(a, b, c, 0.0, False, scale=scaling)
-        return made[0], made[1][..., : a.shape[2]]
+
+def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's memory-efficient kernel, for GPUs and builds without flash; pieces of the KV as its batch."""
+    return _split(q, k, v, scaling, _efficient)
+
+
+def _efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+    made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, scale=scaling)
+    return made[0], made[1][..., : q.shape[2]]  # the log-sum-exp is padded to whole blocks of rows
+
+
+def _split(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, kernel: Kernel
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def one(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return kernel(a, b, c, scaling)
 
     processors = torch.cuda.get_device_properties(q.device).multi_processor_count
     pieces = splits(q.shape[1], q.shape[2], k.shape[2], processors)
-    return flash(q, k, v) if pieces == 1 else split_attend(q, k, v, pieces, flash)
+    return one(q, k, v) if pieces == 1 else split_attend(q, k, v, pieces, one)
 
 
-def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's variable-length attention, which splits KV by itself (torch 2.12 and later)."""
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+def attend_causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of n tokens to themselves, token i to 0..i: q, k and v (1, heads, n, head_dim), ungrouped."""
+    n, kernel = q.shape[2], fastest(q.device, q.dtype, q.shape[1], q.shape[3])
+    if kernel is not plain and has_flash(q.device, q.dtype, q.shape[3]):
+        made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)
+        return made[0], made[1][..., :n]
+    if kernel is not plain:
+        made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True, scale=scaling)
+        return made[0], made[1][..., :n]
+    return plain(q, k, v, scaling, torch.ones(n, n, dtype=torch.bool, device=q.device).tril())
 
-    rows, seq = q.shape[2], k.shape[2]
-    bounds = torch.arange(2, dtype=torch.int32, device=q.device)  # made there: a list from here would be waited for
-    ends = [bounds * n for n in (rows, seq)]
-    a, b, c = (x[0].transpose(0, 1) for x in (q, k, v))
-    out, lse = varlen_attn(a, b, c, ends[0], ends[1], rows, seq, return_aux=AuxRequest(lse=True), scale=scaling)
-    # Given per token or per head, by the version.
-    lse = lse.T if lse.shape[0] == rows and lse.shape[-1] == q.shape[1] else lse
-    return out.transpose(0, 1).unsqueeze(0), lse.unsqueeze(0)[..., :rows]
+
+def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether torch's flash kernel is in this build and takes such heads on this GPU."""
+    return (
+        torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= _FLASH_CAPABILITY
+        and dtype in _HALF
+        and head_dim <= _FLASH_HEAD
+        and head_dim % _FLASH_STEP == 0
+    )
 
 
 def flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,7 +120,8 @@ def triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
 
 KERNELS: dict[str, Kernel] = {
     "split_flash": split_flash,
-    "varlen": varlen,
+    "flash": flash,
+    "efficient": efficient,
     "flash_attn": flash_attn,
     "triton": triton,
 }
@@ -93,24 +132,25 @@ NEED_COMPILER = ("triton",)
 
 def installed() -> tuple[str, ...]:
     """Names of the kernels whose packages are here; whether they run is another matter."""
-    here = ["split_flash"]
-    if importlib.util.find_spec("torch.nn.attention.varlen"):
-        from torch.nn.attention.varlen import varlen_attn
-
-        if "num_splits" in inspect.signature(varlen_attn).parameters:
-            here.append("varlen")
-    here += [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
-    return tuple(here)
+    extra = [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
+    return ("split_flash", "flash", "efficient", *extra)
 
 
 @functools.lru_cache(maxsize=8)
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
-    """The fastest right kernel for this GPU and shape that needs no compiler. Measured once, in milliseconds."""
-    names = [name for name in installed() if name not in NEED_COMPILER]
-    if len(names) == 1:
-        return KERNELS[names[0]]
+    """The fastest right kernel for this GPU and shape that needs no compiler. Measured once, in milliseconds.
+
+    In float32, and where none is right, the plain path.
+    """
+    if dtype not in _HALF:
+        return plain
+    needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
+    names = [name for name in installed() if name not in (*NEED_COMPILER, *needs_flash)]
     times = {name: ms for name in names if (ms := measure(name, device, dtype, heads, head_dim)) is not None}
-    return KERNELS[min(times, key=times.__getitem__, default="split_flash")]
+    if not times:
+        _log.warning("no fused attention kernel is right for %s here: the plain path is taken", dtype)
+        return plain
+    return KERNELS[min(times, key=times.__getitem__)]
 
 
 def measure(

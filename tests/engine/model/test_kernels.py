@@ -69,14 +69,14 @@ def test_what_does_not_run_or_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyP
         out, lse = kernels.plain(q, k, v, scaling)
         return out * 1.1, lse
 
-    table = {"split_flash": broken, "varlen": wrong, "flash_attn": kernels.plain, "triton": kernels.plain}
+    table = {"split_flash": broken, "efficient": wrong, "flash_attn": kernels.plain, "triton": kernels.plain}
     monkeypatch.setattr(cuda, "KERNELS", table)
-    monkeypatch.setattr(cuda, "installed", lambda: ("split_flash", "varlen", "flash_attn", "triton"))
+    monkeypatch.setattr(cuda, "installed", lambda: ("split_flash", "efficient", "flash_attn", "triton"))
     cuda.fastest.cache_clear()
     try:
         measured = {name: cuda.measure(name, CPU, torch.float32, 2, 16, keys=64) for name in table}
         assert measured["split_flash"] is None
-        assert measured["varlen"] is None
+        assert measured["efficient"] is None
         assert (measured["flash_attn"] or 0) > 0
         assert cuda.fastest(CPU, torch.float32, 2, 16) is kernels.plain
     finally:

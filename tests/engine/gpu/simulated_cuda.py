@@ -1,0 +1,713 @@
+"""A CUDA device that is not there: torch's processor build answers as ``cuda:0``, with real numbers and hostile timing.
+
+    with simulated_cuda("delayed", seed=3) as gpu:
+        session = Session.load(EngineConfig(..., device="cuda"))
+        ...
+        gpu.waits        # every wait of the host for the device, by what caused it
+
+Tensors "on the device" are wrappers around host memory. Every operation on them is put into the queue of the current
+stream and computed when the schedule lets it: ``eager`` at once, ``lazy`` only when somebody waits, ``random`` and
+``delayed`` in any order that streams and events allow. A missing wait is therefore a wrong number here, every time or
+over a few seeds, where a real card would give one once in a thousand. Memory goes back to its stream's pool the moment
+the last tensor on it dies, as in torch's allocator, and is filled with not-a-numbers when it is handed out first.
+
+Also as on a card: pinned memory is a list of ranges, and copies from elsewhere wait; a graph records what a capture
+enqueues and is void if anything waits meanwhile; the flash kernel takes what its C++ takes; operations that torch's own
+list gives no CUDA kernel are refused; ``limit`` bytes are all there is.
+
+Stands on private places of torch (the registry of device guards in libc10, the dispatcher), so it is for the pinned
+version on Linux alone: ``why_not()`` says what is in the way elsewhere. Only for tests: it proves order, not speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import random
+import re
+import sys
+import threading
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+TORCH = "2.13"
+"""The version whose private places are known."""
+
+CUDA = torch.device("cuda", 0)
+SCHEDULES = ("eager", "lazy", "random", "delayed")
+_DELAYS = (0, 5, 50, 500, 3000)  # operations of all streams by which a stream may lag behind
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+_CUDA_TYPE, _META_TYPE, _TYPES = 1, 14, 21  # places of device types in that registry
+_NOT_A_NUMBER = 255  # a byte that makes every floating point format not a number
+
+Work = Callable[[], Any]
+
+
+def why_not() -> str:
+    """Why there can be no simulated device here; empty if there can."""
+    if not torch.__version__.startswith(f"{TORCH}."):
+        return f"the simulated device knows torch {TORCH}, and {torch.__version__} is installed"
+    if sys.platform != "linux":
+        return "the simulated device is for Linux"
+    return "a real GPU is here" if torch.version.cuda or torch.cuda.is_available() else ""
+
+
+class Stream:
+    """A queue of work; ``put`` and ``done`` count it. Stands for ``torch.cuda.Stream``."""
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        self.device = CUDA
+        self.put = self.done = 0
+        self._queue: deque[tuple[int, Work]] = deque()
+        gpu = _now()
+        self._gpu = gpu
+        self._delay = gpu.rng.choice(_DELAYS)
+        gpu.streams.append(self)
+
+    def enqueue(self, work: Work) -> None:
+        with self._gpu.lock:
+            if self._gpu.sticky:
+                message, self._gpu.sticky = self._gpu.sticky, ""
+                raise RuntimeError(message)
+            self._gpu.launches += 1
+            self._queue.append((self._gpu.launches, work))
+            self.put += 1
+            self._gpu.let_run(self)
+
+    def drain(self, upto: int | None = None) -> None:
+        """Do all work that was put before."""
+        with self._gpu.lock:
+            upto = self.put if upto is None else upto
+            while self.done < upto:
+                self.step()
+
+    def step(self) -> None:
+        """Do the oldest work."""
+        with self._gpu.lock:
+            if self._queue:
+                _, work = self._queue.popleft()
+                self.done += 1
+                work()
+
+    def lags(self, launches: int) -> bool:
+        """Whether its oldest work is older than it may be."""
+        return bool(self._queue) and launches - self._queue[0][0] > self._delay
+
+    def wait_event(self, event: Event) -> None:
+        mark = event.mark
+        if mark is not None and not self._gpu.loses_wait():
+            self.enqueue(lambda: mark[0].drain(mark[1]))
+
+    def wait_stream(self, other: Stream) -> None:
+        upto = other.put
+        if not self._gpu.loses_wait():
+            self.enqueue(lambda: other.drain(upto))
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        self._gpu.waits["stream.synchronize"] += 1
+        if not self._gpu.loses_wait():
+            self.drain()
+
+
+class Event:
+    """A place in a stream. Stands for ``torch.cuda.Event``."""
+
+    def __init__(self, **_: Any) -> None:
+        self.mark: tuple[Stream, int] | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or _now().current()
+        self.mark = stream, stream.put
+
+    def synchronize(self) -> None:
+        if self.mark and not _now().loses_wait():
+            self.mark[0].drain(self.mark[1])
+
+    def query(self) -> bool:
+        return self.mark is None or self.mark[0].done >= self.mark[1]
+
+
+class Graph:
+    """What a capture has enqueued. Stands for ``torch.cuda.CUDAGraph``."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.works: list[Work] = []
+        self.valid = True
+
+    def replay(self) -> None:
+        for work in self.works:
+            _now().current().enqueue(work)
+
+
+class _CaptureStream(Stream):
+    """Records instead of running; waiting for it makes the capture void."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._gpu.streams.remove(self)
+        self._graph = graph
+
+    def enqueue(self, work: Work) -> None:
+        self._graph.works.append(work)
+
+    def drain(self, upto: int | None = None) -> None:
+        self._graph.valid = False
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
+class Gpu:
+    """One simulated device.
+
+    Args:
+        schedule: of ``SCHEDULES``.
+        seed: of what the schedule draws.
+        limit: bytes of its memory; None has no end.
+        pin_limit: bytes that can be pinned.
+    """
+
+    def __init__(self, schedule: str, seed: int, limit: int | None = None, pin_limit: int | None = None) -> None:
+        self.lock = threading.RLock()
+        self.rng = random.Random(seed)
+        self.schedule = schedule
+        self.limit, self.pin_limit = limit, pin_limit
+        self.waits: Counter[str] = Counter()
+        self.launches = 0
+        self.allocated = self.peak = 0
+        self.pinned: dict[int, int] = {}
+        self.sticky = ""
+        """An error that the runtime has kept: the next launch raises it, as after a call whose code nobody took."""
+        self.capability = (8, 9)
+        self.flash = True
+        """Whether this build of torch has the flash kernel; those for Windows have none."""
+        self.skip_wait: int | None = None
+        """The number of a wait that does nothing, for tests that a missing wait is seen."""
+        self.ordered_waits = 0
+        self.streams: list[Stream] = []
+        self.capturing: list[Graph] = []
+        self.pool: dict[tuple[Stream, int], list[torch.Tensor]] = {}
+        self.kept: list[torch.Tensor] = []
+        self.local = threading.local()
+        self.main: Stream
+
+    def loses_wait(self) -> bool:
+        """Count a wait; whether it is the one that is to be left out."""
+        self.ordered_waits += 1
+        return self.skip_wait is not None and self.ordered_waits - 1 == self.skip_wait
+
+    def current(self, device: Any = None) -> Stream:
+        return getattr(self.local, "stream", None) or self.main
+
+    def let_run(self, stream: Stream) -> None:
+        if self.schedule == "eager":
+            stream.drain()
+        elif self.schedule == "random":
+            for other in self.rng.sample(self.streams, len(self.streams)):
+                for _ in range(self.rng.randrange(4)):
+                    other.step()
+        elif self.schedule == "delayed":
+            for other in list(self.streams):
+                while other.lags(self.launches):
+                    other.step()
+
+    def synchronize(self, device: Any = None) -> None:
+        self.waits["synchronize"] += 1
+        for graph in self.capturing:
+            graph.valid = False
+        if self.capturing:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        if not self.loses_wait():
+            for stream in list(self.streams):
+                stream.drain()
+
+    def host(self, x: DeviceTensor) -> torch.Tensor:
+        """The numbers, waited for."""
+        self.current().drain()
+        return x.elem
+
+    # Memory --------------------------------------------------------------------------------------------------
+
+    def allocate(self, size: Any, stride: Any, dtype: torch.dtype) -> DeviceTensor:
+        span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+        block = _Block(self, span * dtype.itemsize, self.current())
+        flat = block.bytes[: span * dtype.itemsize].view(dtype) if span else torch.empty(0, dtype=dtype)
+        return DeviceTensor(flat.as_strided(size, stride), block)
+
+    def like(self, shape: torch.Tensor) -> DeviceTensor:
+        return self.allocate(tuple(shape.shape), tuple(shape.stride()), shape.dtype)
+
+    def uploaded(self, x: torch.Tensor) -> DeviceTensor:
+        """A copy of host numbers, taken now."""
+        out, kept = self.like(torch.empty_like(x, device="meta")), x.clone()
+        elem = out.elem
+        self.current().enqueue(lambda: elem.copy_(kept))
+        return out
+
+    def is_pinned(self, x: torch.Tensor) -> bool:
+        start, stop = x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()
+        return any(first <= start and stop <= first + size for first, size in list(self.pinned.items()))
+
+    def pin(self, x: torch.Tensor) -> torch.Tensor:
+        self.pinned[x.data_ptr()] = x.numel() * x.element_size()
+        self.kept.append(x)  # its address must stay its own
+        return x
+
+    # torch.cuda.cudart() -------------------------------------------------------------------------------------
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        if self.pin_limit is not None and sum(self.pinned.values()) + size > self.pin_limit:
+            self.sticky = "CUDA error: out of memory"
+            return 2
+        self.pinned[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.pop(address, None)
+        return 0
+
+
+class _Block:
+    """Memory of one storage, on its way back to the pool as soon as no tensor holds it, whatever is still queued."""
+
+    def __init__(self, gpu: Gpu, size: int, stream: Stream) -> None:
+        self._gpu, self._key = gpu, None
+        with gpu.lock:
+            if gpu.limit is not None and gpu.allocated + size > gpu.limit:
+                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes")
+            self._key = stream, size
+            gpu.allocated += size
+            gpu.peak = max(gpu.peak, gpu.allocated)
+            free = gpu.pool.get(self._key)
+            if free:
+                self.bytes = free.pop()
+            else:
+                self.bytes = torch.full((max(size, 1),), _NOT_A_NUMBER, dtype=torch.uint8)
+
+    def __del__(self) -> None:
+        if self._key is not None:
+            with self._gpu.lock:
+                self._gpu.allocated -= self._key[1]
+                self._gpu.pool.setdefault(self._key, []).append(self.bytes)
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor that says it lies on the device; ``elem`` are its numbers, once its stream has come so far."""
+
+    elem: torch.Tensor
+    block: _Block
+
+    @staticmethod
+    def __new__(cls, elem: torch.Tensor, block: _Block) -> DeviceTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            elem.size(),
+            strides=elem.stride(),
+            storage_offset=elem.storage_offset(),
+            dtype=elem.dtype,
+            layout=elem.layout,
+            device=CUDA,
+            requires_grad=False,
+        )
+        made.elem, made.block = elem, block
+        return made
+
+    def __repr__(self, *_: Any, **__: Any) -> str:  # type: ignore[override]
+        return f"DeviceTensor({tuple(self.shape)}, {self.dtype})"
+
+    def tolist(self) -> Any:
+        gpu = _now()
+        gpu.waits["tolist"] += 1
+        return gpu.host(self).tolist()
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, tuple) and any(isinstance(i, list) for i in at):
+            _now().waits["index with a list"] += 1  # copied from memory that is not pinned
+            at = tuple(_now().uploaded(torch.as_tensor(i)) if isinstance(i, list) else i for i in at)
+        return torch.Tensor.__getitem__(self, at)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _dispatch(_now(), func, args, kwargs or {})
+
+
+class _Mode(TorchDispatchMode):
+    """Sees what makes tensors on the device out of nothing."""
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(_now(), func, args, kwargs or {})
+
+
+# Operations ----------------------------------------------------------------------------------------------------------
+
+# Their results have sizes that only the numbers tell: the host waits.
+_SIZED = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave")
+_ASKED = ("_local_scalar_dense", "equal", "item", "is_nonzero", "allclose")
+_INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+_EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
+
+
+@cache
+def _without_cuda() -> frozenset[str]:
+    """Operations that have no kernel for CUDA, by the list that torch is generated from."""
+    spec = importlib.util.find_spec("torchgen")
+    assert spec is not None
+    assert spec.origin is not None
+    listed = Path(spec.origin).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    found = set()
+    for entry in re.split(r"\n(?=- func: )", listed.read_text(encoding="utf-8")):
+        name = re.match(r"- func: ([\w.]+)\(", entry)
+        kernels = re.search(r"\n  dispatch:\n((?:    .*\n?)+)", entry + "\n")
+        if name and kernels and "structured_delegate" not in entry and not re.search("CUDA|Composite", kernels[1]):
+            found.add(name[1])
+    return frozenset(found)
+
+
+def _numbers(x: Any) -> Any:
+    if isinstance(x, DeviceTensor):
+        return x.elem
+    return torch.device("cpu") if isinstance(x, torch.device) else x
+
+
+def _shape_only(x: Any) -> Any:
+    if isinstance(x, torch.device):
+        return torch.device("meta")
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.elem if isinstance(x, DeviceTensor) else x
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+
+
+def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Do, or put into the current stream, one operation of torch."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    ours = [x for x in tensors if isinstance(x, DeviceTensor)]
+    device = kwargs.get("device")
+    if func is torch.ops.aten._to_copy.default and device is not None and device.type == "meta":
+        device = CUDA  # "cuda" without a number: torch asks the guard that stands in, and that is the one of meta
+    to_device = device is not None and torch.device(device).type == "cuda"
+    if not ours and not to_device:
+        if kwargs.get("pin_memory"):
+            return gpu.pin(func(*args, **{**kwargs, "pin_memory": False}))
+        return func(*args, **kwargs)
+    name, schema = func.overloadpacket.__name__, func._schema
+    full = schema.name.split("::")[1] + (f".{func._overloadname}" if func._overloadname != "default" else "")
+    if full in _without_cuda():
+        raise NotImplementedError(f"Could not run 'aten::{full}' with arguments from the 'CUDA' backend.")
+    if name == "_scaled_dot_product_flash_attention":
+        return _flash(gpu, *args, **kwargs)
+    if name == "_scaled_dot_product_efficient_attention":
+        return _efficient(gpu, *args, **kwargs)
+    if name == "is_pinned":
+        return False
+    if name in ("_to_copy", "to"):
+        made = _moved(gpu, args[0], device, kwargs)
+        if made is not None:
+            return made
+        kwargs = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking", "pin_memory")}
+    if name == "copy_" and _crosses(gpu, *args, **kwargs):
+        return args[0]
+    for x in tensors:
+        if not isinstance(x, DeviceTensor) and x.dim() > 0:
+            if name not in _INDEXING:
+                raise RuntimeError(f"Expected all tensors to be on the same device: {func}")
+            gpu.waits[f"{name} with an index of the host"] += 1
+    if name in _INDEXING and any(isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in args[1]):
+        gpu.waits[f"{name} with a mask"] += 1
+        gpu.current().drain()
+        if name == "index":  # its size is that of the mask's true places
+            return gpu.uploaded(func(*tree_map(_numbers, args)))
+    return _computed(gpu, func, name, args, kwargs, ours)
+
+
+def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list[DeviceTensor]) -> Any:
+    a, k = tree_map(_numbers, (args, kwargs))
+    if func._schema.is_mutable:
+        gpu.current().enqueue(lambda: func(*a, **k))
+        return args[0]
+    if any(given.alias_info is not None for given in func._schema.returns):  # a view
+        block = ours[0].block
+        return tree_map(lambda x: DeviceTensor(x, block) if isinstance(x, torch.Tensor) else x, func(*a, **k))
+    if name in (*_SIZED, *_ASKED):
+        gpu.waits[name] += 1
+        gpu.current().drain()
+        return tree_map(lambda x: gpu.uploaded(x) if isinstance(x, torch.Tensor) else x, func(*a, **k))
+    if k.get("generator") is not None:  # numbers are drawn in the order of the program
+        return gpu.uploaded(func(*a, **k))
+    shaped_args, shaped = tree_map(_shape_only, (args, kwargs))
+    shaped = {key: value for key, value in shaped.items() if key not in ("generator", "pin_memory")}
+    if not ours:
+        shaped["device"] = torch.device("meta")
+    outs = tree_map(lambda x: gpu.like(x) if isinstance(x, torch.Tensor) else x, func(*shaped_args, **shaped))
+    if name in _EMPTY:
+        return outs
+    targets = [x.elem for x in tree_leaves(outs) if isinstance(x, DeviceTensor)]
+
+    def work() -> None:
+        made = [x for x in tree_leaves(func(*a, **k)) if isinstance(x, torch.Tensor)]
+        for target, numbers in zip(targets, made, strict=True):
+            target.copy_(numbers)
+
+    gpu.current().enqueue(work)
+    return outs
+
+
+def _moved(gpu: Gpu, source: torch.Tensor, device: Any, options: dict[str, Any]) -> torch.Tensor | None:
+    """A tensor copied between host and device; None if it stays where it is."""
+    target = torch.device(device) if device is not None else source.device
+    dtype = options.get("dtype") or source.dtype
+    if target.type == "cpu":
+        assert isinstance(source, DeviceTensor)
+        gpu.waits["to the host"] += 1
+        return gpu.host(source).to(dtype, copy=True)
+    if isinstance(source, DeviceTensor):
+        return None
+    out = gpu.like(torch.empty_like(source, device="meta", dtype=dtype))
+    _send(gpu, out.elem, source, bool(options.get("non_blocking")))
+    return out
+
+
+def _crosses(gpu: Gpu, into: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> bool:
+    """Whether ``copy_`` went between host and device, and was done."""
+    if not isinstance(into, DeviceTensor):
+        assert isinstance(source, DeviceTensor)
+        numbers = source.elem
+        if non_blocking and gpu.is_pinned(into):
+            gpu.current().enqueue(lambda: into.copy_(numbers))
+        else:
+            gpu.waits["copy to the host"] += 1
+            into.copy_(gpu.host(source))
+        return True
+    if isinstance(source, DeviceTensor):
+        return False
+    if source.dim() == 0:  # a number goes along with the launch
+        elem, number = into.elem, source.clone()
+        gpu.current().enqueue(lambda: elem.copy_(number))
+    else:
+        _send(gpu, into.elem, source.expand(into.shape), non_blocking)
+    return True
+
+
+def _send(gpu: Gpu, elem: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
+    if non_blocking and gpu.is_pinned(source):
+        gpu.current().enqueue(lambda: elem.copy_(source))  # read when its turn comes: it must still be the same
+    elif non_blocking:
+        taken = source.clone()
+        gpu.current().enqueue(lambda: elem.copy_(taken))
+    else:
+        gpu.waits["to the device"] += 1
+        gpu.current().drain()
+        elem.copy_(source)
+
+
+def _flash(gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *_: Any, scale: float) -> Any:
+    """torch's flash kernel, with the constraints of ``mha_fwd`` in its flash_api.cpp."""
+    if not gpu.flash or gpu.capability < (8, 0):
+        raise RuntimeError("USE_FLASH_ATTENTION was not enabled for build.")
+    for x in (q, k, v):
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            raise RuntimeError("FlashAttention only support fp16 and bf16 data type")
+        if x.stride(-1) != 1 or x.elem.data_ptr() % 16:
+            raise RuntimeError("FlashAttention needs neighbouring components and 16-byte alignment")
+    if q.shape[3] % 8 or q.shape[3] > 256 or q.shape[1] % k.shape[1] or dropout:
+        raise RuntimeError("FlashAttention does not take this shape")
+    out, lse = _attention(gpu, q, k, v, causal, scale, q.shape[2])
+    none = gpu.like(torch.empty(0, device="meta"))
+    return out, lse, none, none, q.shape[2], k.shape[2], none, none, none
+
+
+def _efficient(
+    gpu: Gpu,
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    with_lse: bool,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float,
+) -> Any:
+    """torch's memory-efficient kernel: no grouped heads; the log-sum-exp is padded to a multiple of 32 rows."""
+    if q.shape[1] != k.shape[1] or bias is not None or dropout or not with_lse:
+        raise RuntimeError("the memory-efficient kernel does not take this call here")
+    out, lse = _attention(gpu, q, k, v, causal, scale, -(-q.shape[2] // 32) * 32)
+    none = gpu.like(torch.empty(0, device="meta"))
+    return out, lse, none, none
+
+
+def _attention(gpu: Gpu, q: Any, k: Any, v: Any, causal: bool, scale: float, padded: int) -> tuple[Any, Any]:
+    batch, heads, rows, dim = q.shape
+    seq, group = k.shape[2], heads // k.shape[1]
+    out = gpu.like(torch.empty((batch, rows, heads, dim), dtype=q.dtype, device="meta")).transpose(1, 2)
+    lse = gpu.like(torch.empty((batch, heads, padded), dtype=torch.float32, device="meta"))
+    queries, keys, values, into, sums = (_numbers(x) for x in (q, k, v, out, lse))
+
+    def work() -> None:
+        wide, deep = (x.repeat_interleave(group, 1).float() for x in (keys, values))
+        scores = (queries.float() @ wide.transpose(-1, -2)) * scale
+        if causal:  # counted from the first key, as in torch
+            scores = scores.masked_fill(~torch.ones(rows, seq, dtype=torch.bool).tril(), float("-inf"))
+        sums[..., :rows] = torch.logsumexp(scores, -1)
+        into.copy_(torch.exp(scores - sums[..., :rows, None]) @ deep)
+
+    gpu.current().enqueue(work)
+    return out, lse
+
+
+# The device, put in place and taken away ----------------------------------------------------------------------------
+
+_here: list[Gpu] = []
+
+
+def _now() -> Gpu:
+    return _here[-1]
+
+
+@contextlib.contextmanager
+def simulated_cuda(
+    schedule: str = "lazy", seed: int = 0, limit: int | None = None, pin_limit: int | None = None
+) -> Iterator[Gpu]:
+    """A device for as long as the block lasts; everything of ``torch.cuda`` is as before behind it."""
+    assert not why_not(), why_not()
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * _TYPES).in_dll(library, _REGISTRY)
+    if not guards[_CUDA_TYPE]:
+        guards[_CUDA_TYPE] = guards[_META_TYPE]  # does nothing, and nothing is what a guard has to do here
+    gpu = Gpu(schedule, seed, limit, pin_limit)
+    _here.append(gpu)
+    gpu.main = Stream()
+    with contextlib.ExitStack() as after:
+        after.callback(_here.pop)
+        for owner, name, stand_in in _stand_ins(gpu):
+            after.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, stand_in)
+        from engine.model.kernels import cuda
+
+        cuda.fastest.cache_clear()
+        after.callback(cuda.fastest.cache_clear)
+        with _Mode():
+            yield gpu
+            gpu.schedule = "eager"
+            for stream in gpu.streams:
+                stream.drain()
+
+
+def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
+    """What is replaced: (owner, name, value)."""
+    c: Any = torch.cuda
+    module_to, run, tensor = torch.nn.Module.to, threading.Thread.run, torch.tensor
+
+    class HostGenerator(torch.Generator):  # a class, since annotations name it
+        def __new__(cls, device: Any = None) -> Any:
+            return super().__new__(cls)
+
+    @contextlib.contextmanager
+    def on_stream(stream: Stream | None) -> Iterator[None]:
+        before = getattr(gpu.local, "stream", None)
+        gpu.local.stream = stream
+        try:
+            yield
+        finally:
+            gpu.local.stream = before
+
+    class Capture:
+        def __init__(self, graph: Graph, *_: Any, **__: Any) -> None:
+            self._graph = graph
+
+        def __enter__(self) -> None:
+            gpu.synchronize()
+            self._before = getattr(gpu.local, "stream", None)
+            gpu.local.stream = _CaptureStream(self._graph)
+            gpu.capturing.append(self._graph)
+
+        def __exit__(self, kind: Any, *_: Any) -> None:
+            gpu.capturing.remove(self._graph)
+            if kind is None and not self._graph.valid:
+                # As in torch, whose context manager ends here without putting the stream back.
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            if kind is None:
+                gpu.local.stream = self._before
+
+    def moved(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == "cuda":
+            return _upload(gpu, module)
+        return module_to(module, *args, **kwargs)
+
+    def in_mode(thread: threading.Thread) -> None:
+        with _Mode():
+            run(thread)
+
+    def made(data: Any, **options: Any) -> torch.Tensor:
+        pin, device = options.pop("pin_memory", False), options.pop("device", None)
+        out = tensor(data, **options)
+        if pin:
+            gpu.pin(out)
+        return out.to(device) if device is not None and torch.device(device).type == "cuda" else out
+
+    properties = types.SimpleNamespace(multi_processor_count=128, name="simulated", total_memory=24 << 30)
+
+    def of_device(device: Any = None) -> Any:
+        properties.major, properties.minor = gpu.capability
+        return properties
+
+    return [
+        (c, "_lazy_init", lambda: None),
+        (c, "is_available", lambda: True),
+        (c, "is_initialized", lambda: True),
+        (c, "device_count", lambda: 1),
+        (c, "Stream", Stream),
+        (c, "Event", Event),
+        (c, "current_stream", gpu.current),
+        (c, "current_device", lambda: 0),
+        (c, "stream", on_stream),
+        (c, "synchronize", gpu.synchronize),
+        (c, "device", lambda device=None: contextlib.nullcontext()),
+        (c, "CUDAGraph", Graph),
+        (c, "graph", Capture),
+        (c, "empty_cache", lambda: None),
+        (c, "cudart", lambda: gpu),
+        (c, "get_device_properties", of_device),
+        (c, "get_device_capability", lambda device=None: gpu.capability),
+        (c, "get_device_name", lambda device=None: "simulated"),
+        (c, "mem_get_info", lambda device=None: ((gpu.limit or 20 << 30) - gpu.allocated, gpu.limit or 24 << 30)),
+        (c, "memory_reserved", lambda device=None: gpu.allocated),
+        (c, "memory_allocated", lambda device=None: gpu.allocated),
+        (torch.backends.cuda, "is_flash_attention_available", lambda: gpu.flash),
+        (torch, "inference_mode", lambda *_: torch.no_grad()),  # tensors of a subclass have no place in it
+        (torch, "tensor", made),
+        (torch, "Generator", HostGenerator),
+        (torch.nn.Module, "to", moved),
+        (threading.Thread, "run", in_mode),
+    ]
+
+
+def _upload(gpu: Gpu, module: Any) -> Any:
+    """``nn.Module.to`` for the device; weights that are shared stay shared."""
+    known: dict[int, torch.nn.Parameter] = {}
+    for part in module.modules():
+        for name, weight in list(part._parameters.items()):
+            if weight is not None and not isinstance(weight, DeviceTensor):
+                if id(weight) not in known:
+                    known[id(weight)] = torch.nn.Parameter(gpu.uploaded(weight.data), requires_grad=False)
+                part._parameters[name] = known[id(weight)]
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None and not isinstance(buffer, DeviceTensor):
+                part._buffers[name] = gpu.uploaded(buffer)
+    return module

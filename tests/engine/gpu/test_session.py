@@ -1,0 +1,104 @@
+"""Whole sessions on the simulated device: the processor's answers, wherever the KV lies and however streams lag.
+
+Each takes about ten seconds; more schedules and seeds than these were tried by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import EngineConfig, SamplingParams
+from engine.document import Document, Page
+from engine.events import AnswerDone, KvBytes
+from engine.kv.offload import Placement, Tier
+from engine.plan import planner
+from engine.session import Session
+from tests.engine.conftest import TEXT, build_model, build_tokenizer
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+
+LAYERS = 3
+BOOK = Document("The Lamp", "Nobody", tuple(Page(n, str(n), f"Page {n}. {TEXT}") for n in (1, 2, 3)), "text", "0" * 64)
+SPILLED = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK))
+OPTIONS: dict[str, Any] = {
+    "context": 2048,
+    "retrieval_budget": 64,
+    "refresh_every": 2,
+    "num_draft_tokens": 3,
+    "num_pending_tokens": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folders: list[Path] = []
+    for seed, (layers, width) in enumerate(((LAYERS, 64), (1, 32))):
+        folder = tmp_path_factory.mktemp("model")
+        build_tokenizer(folder)
+        build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
+        folders.append(folder)
+    return str(folders[0]), str(folders[1])
+
+
+@pytest.fixture(scope="module")
+def answered(pair: tuple[str, str]) -> Callable[..., tuple[int, ...]]:
+    """Token ids of an answer to one question, by the device and the options."""
+
+    def answer(device: str, placement: Placement | None = None, **options: Any) -> tuple[int, ...]:
+        target, draft = pair
+        session = Session.load(EngineConfig(model=target, draft=draft, device=device, **{**OPTIONS, **options}))
+        place = planner.plan_for_book
+        if placement is not None:
+            planner.plan_for_book = lambda _, tokens, *__: planner.Plan(tokens + 200, placement, KvBytes(), 0)
+        try:
+            list(session.read(BOOK))
+            done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=8)))[-1]
+            assert isinstance(done, AnswerDone)
+            if device == "cuda":
+                assert not any(replays.off for replays in session.hierarchy.recorded().values())
+            return done.token_ids
+        finally:
+            planner.plan_for_book = place
+            session.close()
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def expected(answered: Callable[..., tuple[int, ...]]) -> tuple[int, ...]:
+    return answered("cpu", dtype="float32")
+
+
+def test_resident(answered: Any, expected: Any) -> None:
+    with simulated_cuda("delayed", 2):
+        assert answered("cuda", dtype="float32") == expected
+
+
+@pytest.mark.parametrize(("schedule", "pinned"), [("random", None), ("delayed", 100_000)])
+def test_spilled(answered: Any, expected: Any, schedule: str, pinned: int | None) -> None:
+    """Also where so little can be pinned that every layer in host memory moves through buffers."""
+    with simulated_cuda(schedule, 3, pin_limit=pinned):
+        assert answered("cuda", SPILLED, dtype="float32", graphs="off") == expected
+
+
+def test_in_half_precision_passes_are_replayed(answered: Any) -> None:
+    with simulated_cuda("eager"):
+        assert answered("cuda", dtype="bfloat16")
+
+
+def test_rounded_weights_and_kv(answered: Any) -> None:
+    with simulated_cuda("eager"):
+        assert answered("cuda", dtype="bfloat16", weights="4bit", kv="8bit", graphs="off")
+
+
+def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) -> None:
+    """Room for the models and their passes, and for less and less of the book's KV."""
+    with simulated_cuda("eager") as gpu:
+        answered("cuda", Placement.resident(LAYERS), dtype="float32", graphs="off")
+        peak = gpu.peak
+    with simulated_cuda("lazy", limit=int(peak * 0.97)) as gpu:
+        assert answered("cuda", Placement.resident(LAYERS), dtype="float32", graphs="off") == expected
+        assert gpu.peak <= int(peak * 0.97)

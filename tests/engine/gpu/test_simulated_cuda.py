@@ -1,0 +1,136 @@
+"""The simulated device itself: right numbers, and that it sees what a card would punish."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.model.kernels import cuda, plain
+from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_numbers_are_right_under_every_schedule(schedule: str) -> None:
+    left, right = torch.randn(7, 5), torch.randn(5, 3)
+    with simulated_cuda(schedule, 1):
+        found = (left.to(GPU) @ right.to(GPU)).softmax(-1).cpu()
+    assert torch.allclose(found, (left @ right).softmax(-1))
+
+
+def test_memory_that_nobody_wrote_is_not_a_number() -> None:
+    with simulated_cuda():
+        assert bool(torch.empty(4, device=GPU).isnan().all().cpu())
+
+
+def test_a_missing_wait_between_streams_is_seen() -> None:
+    found = []
+    for waits in (True, False):
+        with simulated_cuda("lazy"):
+            aside = torch.cuda.Stream()
+            with torch.cuda.stream(aside):
+                made = torch.ones(4, device=GPU) * 2
+            if waits:
+                torch.cuda.current_stream().wait_stream(aside)
+            found.append(made.cpu().tolist() == [2.0] * 4)
+    assert found == [True, False]
+
+
+def test_memory_in_use_by_a_late_stream_goes_to_the_next_who_asks() -> None:
+    with simulated_cuda("lazy"):
+        first = torch.ones(8, device=GPU)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            doubled = first * 2
+        del first
+        torch.zeros(8, device=GPU)  # takes its place before the other stream has read it
+        torch.cuda.current_stream().synchronize()
+        aside.synchronize()
+        assert doubled.cpu().tolist() == [0.0] * 8
+
+
+def test_waits_are_counted_by_what_causes_them() -> None:
+    with simulated_cuda() as gpu:
+        x = torch.arange(6, device=GPU)
+        x[x > 2].cpu()
+        int(x.sum())
+        assert gpu.waits["index with a mask"] == 1
+        assert gpu.waits["to the host"] == 1
+        assert gpu.waits["_local_scalar_dense"] == 1
+
+
+def test_what_has_no_kernel_on_the_device_is_refused() -> None:
+    with simulated_cuda():
+        x = torch.ones(1, 1, 4, 8, device=GPU)
+        with pytest.raises(NotImplementedError, match="CUDA"):
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
+
+
+def test_a_wait_in_a_capture_makes_it_void() -> None:
+    with simulated_cuda():
+        x = torch.ones(4, device=GPU)
+        with pytest.raises(RuntimeError, match="captur"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            (x * 2).cpu()
+
+
+def test_a_graph_runs_again_on_what_lies_there_now() -> None:
+    with simulated_cuda("lazy"):
+        x = torch.ones(3, device=GPU)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = x * 3
+        x.copy_(torch.tensor([1.0, 2.0, 3.0], device=GPU))
+        graph.replay()
+        assert out.cpu().tolist() == [3.0, 6.0, 9.0]
+
+
+def test_memory_ends() -> None:
+    with simulated_cuda(limit=1000), pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2000, dtype=torch.uint8, device=GPU)
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    before = torch.cuda.is_available, torch.tensor, torch.nn.Module.to, torch.Generator
+    with simulated_cuda():
+        assert torch.cuda.is_available()
+    assert (torch.cuda.is_available, torch.tensor, torch.nn.Module.to, torch.Generator) == before
+    assert not torch.cuda.is_available()
+
+
+# The choice of kernels on it ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flash", "capability", "dtype", "expected"),
+    [
+        (True, (8, 6), torch.bfloat16, ("split_flash", "flash", "efficient")),
+        (True, (7, 5), torch.float16, ("efficient",)),  # Turing
+        (False, (8, 9), torch.bfloat16, ("efficient",)),  # torch's wheels for Windows
+        (True, (8, 6), torch.float32, ("plain",)),
+    ],
+)
+def test_a_kernel_that_runs_is_chosen(
+    flash: bool, capability: tuple[int, int], dtype: torch.dtype, expected: tuple[str, ...]
+) -> None:
+    with simulated_cuda("eager") as gpu:
+        gpu.flash, gpu.capability = flash, capability
+        chosen = cuda.fastest(GPU, dtype, 2, 16)
+        names = {kernel: name for name, kernel in cuda.KERNELS.items()} | {plain: "plain"}
+        assert names[chosen] in expected
+        q, k, v = (torch.randn(1, 2, n, 16).to(dtype) for n in (3, 40, 40))
+        out, lse = chosen(q.to(GPU), k.to(GPU), v.to(GPU), 0.25)
+        right, right_lse = plain(q.float(), k.float(), v.float(), 0.25)
+        assert torch.allclose(out.cpu().float(), right, atol=2e-2)
+        assert torch.allclose(lse.cpu(), right_lse, atol=2e-2)
+        causal = cuda.attend_causal(q.to(GPU), k[:, :, :3].to(GPU), v[:, :, :3].to(GPU), 0.25)[0].cpu().float()
+        mask = torch.ones(3, 3, dtype=torch.bool).tril()
+        expected_out = plain(q.float(), k[:, :, :3].float(), v[:, :, :3].float(), 0.25, mask)[0]
+        assert torch.allclose(causal, expected_out, atol=2e-2)
+
+
+def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_cuda("eager"):
+        monkeypatch.setattr(cuda, "measure", lambda *_: None)
+        assert cuda.fastest(GPU, torch.bfloat16, 2, 16) is plain
