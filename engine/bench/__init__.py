@@ -19,7 +19,7 @@ from engine.bench.peers import LLAMA_CPP, has_llama_cpp
 from engine.bench.report import Measurement, budget_of, machine, over_books, table, write_json
 from engine.bench.rows import COMPARED, ROWS, Bench
 from engine.bench.sweeps import SWEEPS, refresh_settings, run_sweep, sweep_picture
-from engine.bench.synthetic_weights import SHAPES, synthetic_session
+from engine.bench.synthetic_weights import SHAPES, synthetic_pair
 from engine.bench.workloads import WORKLOADS, held_back_books, room_behind
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
@@ -122,7 +122,9 @@ def load_session(options: argparse.Namespace) -> Session:
     draft = None if options.draft in (None, "none") else options.draft
     given |= {"device": options.device, "dtype": options.dtype, "kv": options.kv}
     config = EngineConfig(model=options.model, draft=draft, **given)
-    return synthetic_session(config, options.stand_in) if options.stand_in else Session.load(config)
+    if options.stand_in:
+        return Session(config, *synthetic_pair(config, options.stand_in))
+    return Session.load(config)
 
 
 def check_room(options: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ import torch
 from engine.bench.peers import generate
 from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, collect, figure_table
 from engine.bench.rows import Bench
-from engine.bench.synthetic_weights import synthetic_session
+from engine.bench.synthetic_weights import synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, EngineConfig, SamplingParams
 from engine.decode import prefill
@@ -248,7 +248,7 @@ def _session(sizes: Sizes, window: int) -> Session:
         device=sizes.device,
         retrieval_budget=min(sizes.budget, sizes.context // 4),
     )
-    return synthetic_session(config, sizes.shape)
+    return Session(config, *synthetic_pair(config, sizes.shape))
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:

@@ -29,7 +29,6 @@ from engine.errors import OptionError, UnsupportedModel
 from engine.model import architectures, attention, decoder, linear
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
-from engine.session import Session
 from engine.tokenizer import BookTokenizer
 
 _GROWABLE_ROPE = ("default", "linear", "llama3")
@@ -65,8 +64,11 @@ DRAFTS = {
 }
 
 
-def synthetic_session(config: EngineConfig, shape: str, draft_shape: str | None = None) -> Session:
-    """A session on stand-in weights. ``config`` names the small pair, the window, the device and the dtype.
+def synthetic_pair(
+    config: EngineConfig, shape: str, draft_shape: str | None = None
+) -> tuple[BookTokenizer, Decoder, Decoder | None]:
+    """What a session on stand-in weights is made of: the tokenizer, the target, the draft. ``config`` names the small
+    pair, the window, the device and the dtype.
 
     Raises:
         OptionError: an unknown shape, or one that is too small for the pair.
@@ -78,7 +80,7 @@ def synthetic_session(config: EngineConfig, shape: str, draft_shape: str | None 
     draft = None
     if config.draft is not None:
         draft = _draft(config, draft_shape or DRAFTS.get(shape, shape), target, grown)
-    return Session(config, BookTokenizer(config.model), target, draft)
+    return BookTokenizer(config.model), target, draft
 
 
 def named(shape: str) -> LlamaShape:

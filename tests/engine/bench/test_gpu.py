@@ -18,6 +18,7 @@ from engine.errors import OptionError
 from engine.model import graphs
 from engine.model.architectures import load_config
 from engine.plan import probe
+from engine.session import Session
 from tests.engine.tape import TapeRecorder
 
 pytestmark = pytest.mark.usefixtures("torch_alone")
@@ -88,8 +89,8 @@ def test_an_error_is_written_down() -> None:
 def test_shapes_by_name() -> None:
     config = EngineConfig(model=gpu.TARGET, draft=gpu.DRAFT, context=512, device="cpu")
     with pytest.raises(OptionError, match=r"llama-2-7b"):
-        synthetic_weights.synthetic_session(config, "llama-9")
-    made = synthetic_weights.synthetic_session(config, "tiny", "tiny")
+        synthetic_weights.synthetic_pair(config, "llama-9")
+    made = Session(config, *synthetic_weights.synthetic_pair(config, "tiny", "tiny"))
     assert report.remarks(made) == {"weights": "stand-in"}
     assert made.draft is not None
     assert "stand-in" in made.draft.name
