@@ -1,7 +1,7 @@
 """What the engine tells while it works, and what it is: frozen records, no tensors, no behaviour.
 
 Every figure that a page, a terminal or a client shows comes from these. Times are taken in the engine thread, so a slow
-page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.metrics``.
+page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.generation``.
 """
 
 from __future__ import annotations

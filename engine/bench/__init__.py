@@ -1,8 +1,7 @@
 """The bench: decoding loops side by side on one book, in one process, with one model load.
 
 Rows take turns (A B C A B C), so a machine that drifts favours none, and medians are reported. The baseline of every
-ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``sweeps`` varies one setting, ``report`` and
-``plot`` show; this module is the command line.
+ratio is a row of the same run. ``workloads`` asks, ``rows`` runs, ``report`` shows; this module is the command line.
 """
 
 from __future__ import annotations
@@ -14,11 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench import plot, real_model
+from engine.bench import real_model
 from engine.bench.peers import LLAMA_CPP, has_llama_cpp
-from engine.bench.report import Measurement, budget_of, machine, over_books, table, write_json
-from engine.bench.rows import COMPARED, ROWS, Bench
-from engine.bench.sweeps import SWEEPS, refresh_settings, run_sweep, sweep_picture
+from engine.bench.report import (
+    Measurement,
+    budget_of,
+    check_matplotlib,
+    machine,
+    over_books,
+    picture,
+    table,
+    write_json,
+)
+from engine.bench.rows import COMPARED, ROWS, SWEEPS, Bench, refresh_settings, run_sweep, sweep_picture
 from engine.bench.synthetic_weights import SHAPES, synthetic_pair
 from engine.bench.workloads import WORKLOADS, held_back_books, room_behind
 from engine.config import KV_NOTES, EngineConfig
@@ -109,7 +116,7 @@ def load_session(options: argparse.Namespace) -> Session:
     if options.plot and options.plot.suffix != ".svg":
         raise OptionError("Pictures are written as SVG.", "Name a file that ends in .svg.")
     if options.plot:
-        plot.check_installed()
+        check_matplotlib()
     chosen = {
         "retrieval_budget": options.budget,
         "chunk_size": options.chunk_size,
@@ -285,16 +292,3 @@ def main(
         drawn = sweep_picture(options.sweep, results) if options.sweep else picture(results)
         options.plot.write_text(drawn, encoding="utf-8")
     return 0
-
-
-def picture(results: Sequence[Measurement]) -> str:
-    """Milliseconds per token against context length, one line per row."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    workloads = {(r.workload, r.temperature) for r in results}
-    for r in results:
-        name = (
-            r.row if len(workloads) == 1 else f"{r.row}, {r.workload}" + (f" T={r.temperature}" * bool(r.temperature))
-        )
-        lines.setdefault(name, []).append((float(r.context), r.ms_per_token))
-    axes = plot.Axis("context, tokens", log=True), plot.Axis("ms per token", log=True)
-    return plot.line_chart("Time per token", *axes, lines)

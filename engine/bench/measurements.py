@@ -17,11 +17,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from engine.bench import BOOKS, check_enough, check_room, held_back_benches, load_session, parser, picture
-from engine.bench.plot import check_installed
-from engine.bench.report import Measurement, budget_of, machine, over_books, table
-from engine.bench.rows import COMPARED, ROWS, Bench
-from engine.bench.sweeps import run_sweep, sweep_picture
+from engine.bench import BOOKS, check_enough, check_room, held_back_benches, load_session, parser
+from engine.bench.report import Measurement, budget_of, check_matplotlib, machine, over_books, picture, table
+from engine.bench.rows import COMPARED, ROWS, Bench, run_sweep, sweep_picture
 from engine.bench.workloads import ASSETS, DRAFT, TARGET, open_text
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
@@ -212,7 +210,7 @@ def conditions(record: dict[str, Any]) -> str:
 
 def main() -> None:
     options = arguments()
-    check_installed()
+    check_matplotlib()
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.page:
         chosen = [part for part in PARTS if part.name in options.parts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.bench.rows import RecentChunks
+from engine.bench.rows import NewestChunks
 from engine.decode import prefill
 from engine.decode.rounds import RECENT
 from engine.kv.full import FullCache
@@ -21,7 +21,7 @@ from engine.model.decoder import Decoder
 from engine.plan.memory_budget import FINE_CHUNK
 
 BLOCK, TAIL = 8, 1024
-KINDS = {"retrieval": RetrievalCache, "recent": RecentChunks}
+KINDS = {"retrieval": RetrievalCache, "recent": NewestChunks}
 
 
 @dataclass(frozen=True)

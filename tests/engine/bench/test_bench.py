@@ -17,8 +17,7 @@ import torch
 
 from engine import bench
 from engine.bench.report import Run, circling, measurement_of, table
-from engine.bench.rows import COMPARED, ROWS, SPECULATING
-from engine.bench.sweeps import SWEEPS
+from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
 from engine.document import Document
 from engine.errors import InputError, OptionError
@@ -108,10 +107,10 @@ def test_sampled_rows_have_no_equality_to_claim(tiny: Callable[..., str], book: 
 def test_sweeps_vary_one_setting(
     sweep: str, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.bench.sweeps._BUDGETS", (32, 64))
-    monkeypatch.setattr("engine.bench.sweeps._TEMPERATURES", (0.0, 1.0))
-    monkeypatch.setattr("engine.bench.sweeps._GAMMAS1", (1, 2))
-    monkeypatch.setattr("engine.bench.sweeps._GAMMAS2", (2, 4))
+    monkeypatch.setattr("engine.bench.rows._BUDGETS", (32, 64))
+    monkeypatch.setattr("engine.bench.rows._TEMPERATURES", (0.0, 1.0))
+    monkeypatch.setattr("engine.bench.rows._GAMMAS1", (1, 2))
+    monkeypatch.setattr("engine.bench.rows._GAMMAS2", (2, 4))
     picture = tmp_path / "sweep.svg"
     more = ["--budget", "64", "--repeats", "1", "--plot", str(picture)]
     results = run(tiny, book, tmp_path, "--context", "300", "--sweep", sweep, *more)["results"]
