@@ -21,7 +21,6 @@ from typing import Any
 
 from app.core import db
 from app.core.db import Database
-from app.core.search import Found, find
 from engine.events import Figures, StopReason
 
 QUESTION, ANSWER = "question", "answer"
@@ -42,6 +41,18 @@ SELECT chats.id, chats.book, chats.name, chats.changed,
            (SELECT text FROM messages WHERE messages.chat = chats.id AND parent IS NULL ORDER BY id DESC LIMIT 1)
        ) AS first
 FROM chats WHERE ? IN ('', chats.book) ORDER BY chats.changed DESC, chats.rowid DESC
+"""
+
+MOST_FOUND = 40
+SNIPPET_WORDS = 18
+_OPEN, _CLOSE = "\x02", "\x03"
+
+# By SQLite's full text index.
+_FIND = f"""
+SELECT messages.id AS message, messages.role, chats.id AS chat, chats.book, messages.written,
+       snippet(words, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS}) AS snippet
+FROM words JOIN messages ON messages.id = words.rowid JOIN chats ON chats.id = messages.chat
+WHERE words MATCH ? ORDER BY rank LIMIT ?
 """
 
 
@@ -124,6 +135,18 @@ class ChatLine:
     book: str
     title: str
     changed: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A message in which the words stand. ``parts``: pieces of its text, and whether each is a word looked for."""
+
+    chat: str
+    book: str
+    message: int
+    role: str
+    written: float
+    parts: tuple[tuple[str, bool], ...]
 
 
 class Chats:
@@ -282,8 +305,14 @@ class Chats:
             self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
 
     def search(self, words: str) -> tuple[Found, ...]:
-        """Messages of all chats that hold the words."""
-        return find(self.database, words)
+        """Messages of all chats that hold all the words, the last one perhaps only begun; best first."""
+        query = as_query(words)
+        if not query:
+            return ()
+        return tuple(
+            Found(row["chat"], row["book"], row["message"], row["role"], row["written"], _parts(row["snippet"]))
+            for row in self.database.rows(_FIND, (query, MOST_FOUND))
+        )
 
     def _known(self, chat_id: str) -> Chat:
         chat = self.get(chat_id)
@@ -475,3 +504,27 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
         return []
     marks = ",".join("?" * len(messages))
     return connection.execute(f"SELECT * FROM messages WHERE id IN ({marks})", messages).fetchall()
+
+
+# Searching ----------------------------------------------------------------------------------------------------------
+
+
+def as_query(words: str) -> str:
+    """What a person typed as a query: every word is only a word, whatever signs it is made of."""
+    typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
+    said = [word for word in typed if any(sign.isalnum() for sign in word)]
+    if not said:
+        return ""
+    quoted = [f'"{word}"' for word in said]
+    return " ".join([*quoted[:-1], quoted[-1] + "*"])
+
+
+def _parts(snippet: str) -> tuple[tuple[str, bool], ...]:
+    parts: list[tuple[str, bool]] = []
+    for number, piece in enumerate(snippet.split(_OPEN)):
+        inside, closed, after = piece.partition(_CLOSE)
+        if number and closed:
+            parts += [(inside, True), (after, False)]
+        else:
+            parts.append((piece, False))
+    return tuple((" ".join(text.split("\n")), marked) for text, marked in parts if text)

@@ -20,9 +20,8 @@ from starlette.routing import Route
 from app.core import export, format
 from app.core.abilities import abilities
 from app.core.books import Book
-from app.core.chats import Chat, all_messages
+from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
-from app.core.search import Found
 from app.core.state import AppState
 from app.core.suggestions import Sample, phrase_questions, suggestions
 from app.web.auth import AllowedRoute

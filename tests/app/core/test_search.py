@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.chats import Chats
-from app.core.search import as_query
+from app.core.chats import Chats, as_query
 from engine.events import StopReason
 
 
