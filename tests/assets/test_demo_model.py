@@ -172,6 +172,25 @@ def test_held_back_books_are_chosen_by_name_alone(monkeypatch: pytest.MonkeyPatc
     assert not is_held_back("emma")
 
 
+def test_a_small_cache_that_holds_everything_foresees_what_the_full_one_says(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How the card's figures of small caches are measured; the draft does here as well, and is quicker."""
+    from engine.model import decoder
+
+    monkeypatch.syspath_prepend(str(DEMO))
+    from recipe.levels import Levels
+
+    ids = tokenizer(BOOK).input_ids
+    cpu = torch.device("cpu")
+    draft = decoder.load(str(DEMO / "draft"), window=None, device=cpu, dtype="float32", packed=False)
+    levels = Levels(draft, ids)
+    made = levels.continuation([], 8, tokenizer.eos_token_id, 0.6, seed=1)
+    shares = levels.accepted(made, "retrieval", len(ids), 0.6)
+    assert shares == pytest.approx([1.0] * len(made.tokens), abs=1e-4)
+    assert min(levels.accepted(made, "recent", 4, 0.6)) < 0.99
+
+
 def _answers(tokenizer: Any, *questions: str) -> list[str]:
     """Greedy answers, each to one question after the book."""
     from engine.prompt import book_message

@@ -16,12 +16,13 @@ from engine.bench.rows import NewestChunks
 from engine.decode import prefill
 from engine.decode.rounds import RECENT
 from engine.kv.full import FullCache
-from engine.kv.retrieval import QueryTap, Refresh, RetrievalCache
+from engine.kv.retrieval import QueryRecorder, RetrievalCache, SelectionRefresh
+from engine.kv.selection import MeanKeyAttention
 from engine.model.decoder import Decoder
 from engine.plan.memory_budget import FINE_CHUNK
 
 BLOCK, TAIL = 8, 1024
-KINDS = {"retrieval": RetrievalCache, "recent": NewestChunks}
+KINDS = {"retrieval": MeanKeyAttention, "recent": NewestChunks}
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ class Levels:
     @torch.inference_mode()
     def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> list[float]:
         """The probability of every token that the small cache's is accepted: the overlap of the two distributions."""
-        tap = QueryTap(self.decoder.num_layers, keep=RECENT)
-        self._refill(made.prompt, tap)
-        small = KINDS[kind](self.full, budget, FINE_CHUNK, TAIL)
-        small.rebase(self.full.length - RECENT, tap.queries, tap.scaling)
+        recorder = QueryRecorder(self.decoder.num_layers)
+        self._refill(made.prompt, recorder)
+        small = RetrievalCache(self.full, budget, FINE_CHUNK, TAIL, policy=KINDS[kind]())
+        small.reselect(self.full.length - RECENT, recorder.queries, recorder.scaling)
         inputs, overlaps = [made.prompt[-1], *made.tokens], []
         for first in range(0, len(made.tokens), BLOCK):
             block, start = inputs[first : first + BLOCK], self.full.length
@@ -72,17 +73,17 @@ class Levels:
             small.advance(len(block))
             mine = (logits / max(temperature, 1e-4)).softmax(-1)
             overlaps += torch.minimum(mine, made.probabilities[first : first + len(block)]).sum(-1).tolist()
-            self._pass(self.full.extend(start, Refresh(small)), block, start)
+            self._pass(self.full.extend(start, SelectionRefresh(small)), block, start)
             self.full.advance(len(block))
-            small.absorb(start, self.full.length)
+            small.copy_from_full(self.full.length)
         return overlaps
 
-    def _refill(self, prompt: list[int], tap: QueryTap | None) -> None:
-        """Brings the full cache to all of `prompt` but its last token, the newest passes seen by `tap`."""
+    def _refill(self, prompt: list[int], recorder: QueryRecorder | None) -> None:
+        """Brings the full cache to all of `prompt` but its last token, the newest queries noted by `recorder`."""
         start = max(0, min(len(self.ids), len(prompt) - 1) - RECENT)
         self.full.crop(start)
         self.full.reserve(len(prompt) + TAIL)
-        self._pass(self.full.extend(start, tap), prompt[start:-1], start)
+        self._pass(self.full.extend(start, recorder), prompt[start:-1], start)
         self.full.advance(len(prompt) - 1 - start)
 
     def _pass(self, view: object, tokens: list[int], start: int) -> Tensor:
