@@ -392,7 +392,7 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def exchange_of(question: _Step, answer: _Step) -> Exchange:
+def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
     """The exchange that two steps of a path are."""
     row = answer.row
     interrupted = row["stopped"] == INTERRUPTED
@@ -423,14 +423,14 @@ def _stop_reason(value: str | None) -> StopReason | None:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _PathMessage:
     """One message of the path that is shown, and the ids of all its versions, itself among them, oldest first."""
 
     row: sqlite3.Row
     versions: tuple[int, ...]
 
 
-def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_Step]:
+def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
     """Question, answer, question, ...: the version that was chosen at every fork, else the newest."""
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
@@ -445,7 +445,7 @@ def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_Step]:
         wanted = chosen[parent]
         path.append((parent, tuple(versions)))
     rows = {row["id"]: row for row in _messages(connection, [message for message, _ in path])}
-    return [_Step(rows[message], versions) for message, versions in path]
+    return [_PathMessage(rows[message], versions) for message, versions in path]
 
 
 def _add_message(

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core import format
+from app.core.chat_run import HANDOVER
 from app.core.chats import Trouble
 from app.core.state import AppState, Stage
 from engine import Request
@@ -45,7 +46,6 @@ MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
 _POLL = 0.1  # seconds
-_HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
 FEWEST_TOKENS = 16
 """Fewer equal tokens than these prove little and are not remembered."""
 
@@ -184,7 +184,7 @@ class Race:
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request:
         """Hand the question to the engine as soon as what was cancelled has let go of it."""
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
-        return self._app_state.engine.ask(question, sampling=sampling, mode=mode, wait=_HANDOVER, cancel=claim)
+        return self._app_state.engine.ask(question, sampling=sampling, mode=mode, wait=HANDOVER, cancel=claim)
 
 
 # What was answered ---------------------------------------------------------------------------------------------------

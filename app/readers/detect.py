@@ -15,7 +15,6 @@ from typing import Any
 from app.readers import archive, cleaning, docx, encoding
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
 
-_HEAD = 64 << 10
 _DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file."
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
 _EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
@@ -98,7 +97,6 @@ _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
 _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
-_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
 
 _WARNINGS = 30  # that are said one by one
@@ -169,10 +167,10 @@ def kind_of(path: Path, limits: Limits) -> str:
         Refused: the file is something else; says what.
     """
     with path.open("rb") as file:
-        head = file.read(_HEAD)
+        head = file.read(encoding.HEAD)
     if not head:
         raise Refused("is empty (0 bytes).", "Get the file again.")
-    binary = _CONTROL.search(head[:1024]) is not None
+    binary = encoding.CONTROL.search(head[:1024]) is not None
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:1024]):
         return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):

@@ -55,8 +55,12 @@ _LAST_PLANE = 0x10  # of Unicode
 _NOTHING = 0.9  # of the bytes are zero in what is no text; UTF-32 has three quarters
 _ONE_SCRIPT = 0.95
 _MOSTLY = 0.4  # of the even or odd bytes are zero in UTF-16 of a Latin text
-_HEAD = 64 << 10
-_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+HEAD = 64 << 10
+"""Bytes of a file's beginning by which its kind is told."""
+
+CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+"""Bytes that stand in no text."""
+
 _MOST_CONTROL = 0.005  # of the bytes of a text
 _BROKEN = 0.002  # of the characters may be wrong in a text that is still UTF-8
 MIXED = "utf-8 mixed with cp1252"
@@ -85,9 +89,9 @@ def decode(data: bytes) -> tuple[str, str]:
 
 def is_text(data: bytes) -> bool:
     """Whether bytes can be text of any encoding; what is locked or packed is not."""
-    head = data[:_HEAD]
+    head = data[:HEAD]
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
-    return wide or len(_CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
+    return wide or len(CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
 
 
 def _mixed(data: bytes) -> str | None:

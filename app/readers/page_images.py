@@ -92,13 +92,13 @@ class PageImages:
 
     Args:
         draw, find: how a page is drawn and a passage found on it.
-        room: bytes of images that are kept.
+        most_bytes: bytes of images that are kept.
     """
 
-    def __init__(self, draw: Draw = render_page, find: Find = find_on_page, room: int = MOST_BYTES) -> None:
+    def __init__(self, draw: Draw = render_page, find: Find = find_on_page, most_bytes: int = MOST_BYTES) -> None:
         self._draw = draw
         self._find = find
-        self._room = room
+        self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
         self._working = threading.Semaphore(_AT_ONCE)
@@ -121,7 +121,7 @@ class PageImages:
             picture = self._draw(path, number, password, key[2])
         with self._lock:
             self._kept[key] = picture
-            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > self._room:
+            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > self._most_bytes:
                 self._kept.popitem(last=False)
         return picture
 

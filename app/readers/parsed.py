@@ -9,6 +9,9 @@ from typing import Literal
 Step = Callable[[int, int, "int | None"], None]
 """Called before each page with pages done, pages in all, and the page's number from 1; None outside of pages."""
 
+SECOND_READER = "second"
+"""What stands for a page that the first reader of PDF could not read: the second one is to try it."""
+
 RefusalKind = Literal["document", "password", "no_text"]
 
 

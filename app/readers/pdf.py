@@ -22,14 +22,13 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning, layout
 from app.readers.layout import Line, Margins, reflow
-from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_lines import form_values, has_image, page_lines
 
 _SCAN_CHARACTERS = 20
 """A page with fewer characters and an image on it is a scan."""
 
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
-_SECOND_READER = "second"
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
 _EXTRAS = 0
@@ -152,7 +151,7 @@ def _read_pages(
         step(index, count, index + 1)
         reason = trouble.get(index + 1)
         lines: list[Line] = []
-        if reason is None or reason == _SECOND_READER:
+        if reason is None or reason == SECOND_READER:
             try:
                 lines = second.lines(index) if reason else _one_page(document, index, pages, second)
             except MemoryError:
@@ -161,7 +160,7 @@ def _read_pages(
                 lines, reason = _rescue(second, index), "it is damaged"
             except Exception:  # noqa: BLE001 - one bad page is a warning, not a lost book
                 lines, reason = _rescue(second, index), "it could not be read"
-        if reason and reason != _SECOND_READER and not lines:
+        if reason and reason != SECOND_READER and not lines:
             pages.bad[index + 1] = reason
         pages.lines.append(lines)
         pages.characters += sum(len(line.text) for line in lines)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.readers.parsed import Limits
+from app.readers.parsed import SECOND_READER, Limits
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
@@ -28,8 +28,6 @@ _ERRORS: dict[str, type[DocumentError]] = {
 _BLOCK = 1 << 20
 _TRIES = 8
 """Children per file: each bad page costs up to two."""
-
-_SECOND_READER = "second"
 
 
 def read_document(
@@ -114,8 +112,8 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
     """Note a bad page so that the next child goes around it, or give the file up."""
     page = failure.page
-    if page is not None and failure.reason != "time" and trouble.get(page) in (None, _SECOND_READER):
-        trouble[page] = _said(failure, limits) if page in trouble else _SECOND_READER
+    if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):
+        trouble[page] = _said(failure, limits) if page in trouble else SECOND_READER
         return
     raise DocumentError(
         f"“{name}” {_said(failure, limits)}.",

@@ -27,7 +27,7 @@ from engine.bench.report import (
 )
 from engine.bench.rows import COMPARED, ROWS, SWEEPS, Bench, refresh_settings, run_sweep, sweep_picture
 from engine.bench.synthetic_weights import SHAPES, synthetic_pair
-from engine.bench.workloads import WORKLOADS, held_back_books, room_behind
+from engine.bench.workloads import WORKLOADS, held_back_books, tokens_behind
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
@@ -134,17 +134,17 @@ def load_session(options: argparse.Namespace) -> Session:
     return Session.load(config)
 
 
-def check_room(options: argparse.Namespace) -> None:
+def check_window(options: argparse.Namespace) -> None:
     """Raises:
-    OptionError: the longest context leaves no room for the answers.
+    OptionError: the window has too few tokens behind the longest context for the answers.
     """
-    room = room_behind(options.workloads, options.tokens)
+    behind = tokens_behind(options.workloads, options.tokens)
     limit = int(decoder.settings_of(options.model, None).max_position_embeddings)
-    if max(options.context) + room > limit:
+    if max(options.context) + behind > limit:
         raise OptionError(
             f"The window holds {limit:,} tokens, and behind a context of {max(options.context):,} questions and "
-            f"answers take up to {room:,}.",
-            f"Use --context {limit - room} or less.",
+            f"answers take up to {behind:,}.",
+            f"Use --context {limit - behind} or less.",
         )
 
 
@@ -152,7 +152,7 @@ def take_real_model(options: argparse.Namespace) -> None:
     """Put the real model's folder and its GGUF file into the options, with a window for the longest context."""
     if options.model or options.draft not in (None, "none"):
         raise OptionError("--real brings its own model.", "Leave out --model and --draft.")
-    factor, needed = 1, max(options.context) + room_behind(options.workloads, options.tokens)
+    factor, needed = 1, max(options.context) + tokens_behind(options.workloads, options.tokens)
     while real_model.WINDOW * factor < needed:
         factor *= 2
     real = real_model.real_model(factor)
@@ -161,7 +161,7 @@ def take_real_model(options: argparse.Namespace) -> None:
 
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
     """Load the models that the options ask for; as much of the book as the longest context may need."""
-    check_room(options)
+    check_window(options)
     return _bench_on(load_session(options), options, document)
 
 
@@ -212,7 +212,7 @@ def run_books(
     Raises:
         OptionError: too few of them are long enough.
     """
-    check_room(options)
+    check_window(options)
     session = load_session(options)
     drawn = held_back_benches(session, options, open_book)
     books: list[Path] = []

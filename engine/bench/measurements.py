@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from engine.bench import BOOKS, check_enough, check_room, held_back_benches, load_session, parser
+from engine.bench import BOOKS, check_enough, check_window, held_back_benches, load_session, parser
 from engine.bench.report import Measurement, budget_of, check_matplotlib, machine, over_books, picture, table
 from engine.bench.rows import COMPARED, ROWS, Bench, run_sweep, sweep_picture
 from engine.bench.workloads import ASSETS, DRAFT, TARGET, open_text
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
     tables, sweeps = ([part for part in chosen if bool(part.sweep) is swept] for swept in (False, True))
     options.context = [part.context for part in tables or sweeps]
     options.workloads, options.tokens = list(ALL), max(part.tokens for part in chosen)
-    check_room(options)
+    check_window(options)
     session = load_session(options)
     found: dict[str, list[list[Measurement]]] = {part.name: [] for part in tables}
     books: list[Path] = []

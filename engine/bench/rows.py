@@ -31,7 +31,7 @@ import torch
 
 from engine.bench.peers import LLAMA_CPP, PEERS, LlamaCpp, generate
 from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_of, remarks
-from engine.bench.workloads import Case, Workloads, room_behind
+from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import COPY_LENGTHS, Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
@@ -200,7 +200,7 @@ class Bench:
             options = self.options
             if options.gguf is None:
                 raise OptionError("The row llama_cpp needs the model as a GGUF file.", "Name it: --gguf FILE.")
-            window = max(options.context) + room_behind(options.workloads, options.tokens)
+            window = max(options.context) + tokens_behind(options.workloads, options.tokens)
             self._llama = LlamaCpp(options.gguf, self.session.target, window)
         return self._llama
 

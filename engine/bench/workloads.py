@@ -42,7 +42,7 @@ _LONGEST_QUESTION = 128
 _TIMED = 16
 
 
-def room_behind(workloads: Sequence[str], tokens: int) -> int:
+def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
     """Tokens of the window that the workloads take behind the book, for answers of ``tokens``."""
     asked = {"prose": 0, "quote": _LONGEST_QUESTION, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked[workload] for workload in workloads) + max(tokens, _TIMED)

@@ -41,7 +41,7 @@ _MAX_OTHERS = 0.1
 
 
 @dataclass(frozen=True)
-class PassCost:
+class LayerCost:
     """Seconds of a pass through one layer: ``base`` without context, ``per_token`` more for each token of it."""
 
     base: float
@@ -71,8 +71,8 @@ class CostModel:
     disk: float
     layers: int
     head: float
-    step: PassCost
-    middle: PassCost
+    step: LayerCost
+    middle: LayerCost
     middle_tokens: int
     blocks: tuple[tuple[int, float], ...]
     block_per_token: float
@@ -151,8 +151,8 @@ def best_of(one: CostModel, other: CostModel) -> CostModel:
     )
 
 
-def _faster(one: PassCost, other: PassCost) -> PassCost:
-    return PassCost(min(one.base, other.base), min(one.per_token, other.per_token))
+def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
+    return LayerCost(min(one.base, other.base), min(one.per_token, other.per_token))
 
 
 # The file -----------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 def _from(entry: dict[str, Any]) -> CostModel:
     """Checked: a file of ours that somebody else has changed must not make a plan."""
     known = {field.name for field in fields(CostModel)}
-    step, middle = (PassCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
+    step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])
     numbers = {name: _number(entry[name], 1.0 if name in _POSITIVE else 0.0) for name in known - _COMPOUND}
     numbers["layers"], numbers["middle_tokens"] = int(numbers["layers"]), int(numbers["middle_tokens"])

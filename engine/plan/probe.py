@@ -31,7 +31,7 @@ from engine.model import attention, linear
 from engine.model.architectures import embedding_parameters, estimate_parameters
 from engine.model.decoder import Decoder, kv_shape_of
 from engine.plan import cost_model
-from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.planner import spill_folder
 from engine.quantization import BITS
 
@@ -190,9 +190,9 @@ class _Probe:
         target = torch.zeros_like(source)
         return self._best(lambda: target.copy_(source))
 
-    def pass_speed(self, tokens: int, before: Callable[[], None] = _nothing) -> PassCost:
+    def pass_speed(self, tokens: int, before: Callable[[], None] = _nothing) -> LayerCost:
         alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context, before)
-        return PassCost(alone, max(0.0, behind - alone) / self.context)
+        return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
         """Blocks of prefill, each twice the one before, as long as there is time for the next."""

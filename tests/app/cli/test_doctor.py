@@ -17,7 +17,7 @@ from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.launcher.torch_build import Gpu
 from engine.config import KV_NOTES, EngineConfig
 from engine.errors import ModelNotFound
-from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
 
 GB = 10**9
@@ -45,7 +45,7 @@ def test_the_last_self_test_is_told_of() -> None:
 
 
 def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
-    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, PassCost(2e-3, 0.0), PassCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, LayerCost(2e-3, 0.0), LayerCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
     expected = (Expected(32_768, 51.2, 20.0, "0.9 GB of memory"), Expected(131_072, 600.0, 20.0, "3 GB of memory"))
     planned: dict[str, Any] = {"prefill_block": 512, "retrieval_budget": 1024, "retrieval_share": 16}
     told = dataclasses.replace(MODEL, speeds=probed, expected=expected, **planned)
@@ -66,7 +66,7 @@ def test_kv_that_is_not_exact_is_named() -> None:
 
 
 def test_probes_of_a_busy_machine_are_called_so(pair: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, PassCost(2e-3, 0.0), PassCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
+    probed = CostModel(4e9, 0.0, 1e9, 8, 2.0, LayerCost(2e-3, 0.0), LayerCost(3e-3, 0.0), 8, ((512, 0.1),), 0.0)
     told = dataclasses.replace(MODEL, speeds=probed, others=0.43)
     quiet, busy = (
         "\n".join(lines_of(dataclasses.replace(WELL, target=dataclasses.replace(told, probed_busy=busy))))

@@ -134,7 +134,7 @@ def test_pictures_are_few_bounded_and_kept() -> None:
         drawn.append((number, width))
         return bytes(400)
 
-    pictures = PageImages(draw, room=1000)
+    pictures = PageImages(draw, most_bytes=1000)
     for width in (1, 599, 600):
         assert len(pictures.page("a", Path("a"), 1, width)) == 400
     assert drawn == [(1, 600)]

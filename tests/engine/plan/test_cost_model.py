@@ -24,7 +24,7 @@ from engine.kv.shape import KvShape
 from engine.model import architectures
 from engine.model import decoder as models
 from engine.plan import cost_model, planner, probe
-from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
 from engine.session import Session
 
@@ -37,8 +37,8 @@ MADE = CostModel(
     disk=1e9,
     layers=10,
     head=2.0,
-    step=PassCost(1e-3, 1e-9),
-    middle=PassCost(2e-3, 1e-7),
+    step=LayerCost(1e-3, 1e-9),
+    middle=LayerCost(2e-3, 1e-7),
     middle_tokens=8,
     blocks=((64, 0.02), (128, 0.03), (256, 0.05), (512, 0.1), (1024, 0.3)),
     block_per_token=1e-8,
@@ -71,8 +71,8 @@ def test_the_block_is_large_fast_and_soon_done() -> None:
 def test_the_budget_is_what_a_pass_hardly_notices() -> None:
     assert MADE.retrieval_budget(131_072) == 4096  # 5,000 tokens cost a quarter of the pass
     assert MADE.retrieval_budget(32_768) == 2048  # no more than a sixteenth of the window
-    assert replace(MADE, middle=PassCost(2e-3, 1e-4)).retrieval_budget(131_072) == cost_model.MIN_BUDGET
-    assert replace(MADE, middle=PassCost(2e-3, 0.0)).retrieval_budget(10**6) == cost_model.MAX_BUDGET
+    assert replace(MADE, middle=LayerCost(2e-3, 1e-4)).retrieval_budget(131_072) == cost_model.MIN_BUDGET
+    assert replace(MADE, middle=LayerCost(2e-3, 0.0)).retrieval_budget(10**6) == cost_model.MAX_BUDGET
 
 
 def test_what_the_configuration_says_wins() -> None:
@@ -134,13 +134,13 @@ def test_of_two_probes_the_better_of_each_measure_counts() -> None:
         MADE,
         memory=MADE.memory / 2,
         disk=MADE.disk * 2,
-        step=PassCost(MADE.step.base * 3, MADE.step.per_token / 2),
+        step=LayerCost(MADE.step.base * 3, MADE.step.per_token / 2),
         blocks=(*((tokens, seconds * 2) for tokens, seconds in MADE.blocks[:-1]), (2 * MADE.blocks[-1][0], 9.0)),
         block_per_token=MADE.block_per_token / 2,
     )
     for best in (cost_model.best_of(MADE, other), cost_model.best_of(other, MADE)):
         assert (best.memory, best.disk) == (MADE.memory, 2 * MADE.disk)
-        assert best.step == PassCost(MADE.step.base, MADE.step.per_token / 2)
+        assert best.step == LayerCost(MADE.step.base, MADE.step.per_token / 2)
         assert best.blocks == (*MADE.blocks, (2 * MADE.blocks[-1][0], 9.0))
         assert best.block_per_token == MADE.block_per_token / 2
     assert cost_model.best_of(MADE, MADE) == MADE
