@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +25,7 @@ from app.core.format import glow
 from app.core.state import AppState, OpenBook, Stage
 from app.web import gradio_page, live
 from app.web.live import RunningAnswer, changes, map_view, page_view
+from app.web.server import quiet_gradio
 from engine.config import SamplingParams
 from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
 from tests.app.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
@@ -592,6 +595,28 @@ def test_gradios_queue_sleeps_while_nobody_asks(state: AppState, monkeypatch: py
 
     run(look())
     assert sum(1 / seconds for seconds in set(slept)) < 30  # looks in a second; Gradio's own are 1,100
+
+
+def test_gradio_keeps_few_tabs_and_one_event(state: AppState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradio.state_holder import StateHolder
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    quiet_gradio(tmp_path)
+
+    async def built() -> Any:
+        return gradio_page.build(gradio_page.Record(state).show)
+
+    page, tabs = run(built()), StateHolder()
+    tabs.set_blocks(page)
+    for number in range(100):
+        assert tabs[f"tab {number}"]
+    assert len(tabs.session_data) <= 65  # one comes in before the oldest goes
+    assert "tab 99" in tabs
+    assert (page._queue.ANALYTICS_MAX_EVENTS, page.analytics_enabled) == (1, False)
+
+
+def test_gradio_that_has_lost_its_server_finds_it_again(browser: TestClient) -> None:
+    assert set(browser.get("/gradio_api/app_id").json()) == {"app_id"}
 
 
 def test_a_view_is_json_and_small() -> None:
