@@ -10,6 +10,8 @@ What is done around Gradio, and what breaks without it (each has a test):
 * ``server.quiet_gradio``: it would report to its makers and fetch fonts, and note every event in a table.
 * ``_let_sleep``: its queue looks for work 1,100 times a second, which takes the interpreter from the engine.
 * ``_checked``: what its own page would never send is an error of the server to it.
+* ``mount`` runs in an event loop: elsewhere it makes a loop for every lock that it has and closes none of them, and the
+  garbage collector may end those with a traceback in the person's terminal.
 * ``_TABS``: it keeps what it knows of 10,000 tabs, 85 KB each.
 * The button ``#refresh``, which nobody sees and the page's scripts press (``page/chat.js``): nothing else outside can
   have an event of Gradio's happen, and without it no answer would ever be shown formatted to its end.
@@ -21,6 +23,7 @@ What is done around Gradio, and what breaks without it (each has a test):
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection
 from typing import Any
@@ -100,8 +103,16 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
     return page
 
 
-def mount(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
+def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
     """Gradio's routes behind those of ``app``, and behind a check of what is sent to them."""
+
+    async def mounted() -> App:
+        return _mounted(app, build(show), port)
+
+    return asyncio.run(mounted())
+
+
+def _mounted(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
     mounted: App = gr.mount_gradio_app(
         app,
         blocks,

@@ -201,7 +201,7 @@ def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[
         *ChatRoutes(state).routes(),
         *(route for panel in panels for route in panel.routes()),
     ]
-    return gradio_page.mount(app, gradio_page.build(gradio_page.Record(state).show), settings.port)
+    return gradio_page.mount(app, gradio_page.Record(state).show, settings.port)
 
 
 def _listen(port: int, host: str = HOST) -> socket.socket:

@@ -1,16 +1,21 @@
-"""What the server keeps of its tabs, and that it is bounded."""
+"""What the server leaves behind when it is put together, what it keeps of its tabs, and that this is bounded."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from gradio import Button, Chatbot
 from gradio.state_holder import SessionState
 
 from app.core.books import Books
 from app.core.chats import Chats
+from app.core.settings import make_settings
 from app.core.state import AppState, Stage
+from app.web import server
 from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.app.web.entering import enter
 
@@ -63,3 +68,16 @@ def test_a_tab_that_asks_and_asks_keeps_nothing_of_it(tmp_path: Path) -> None:
         grown = _count(Chatbot) - parts_before[0], _count(Button) - parts_before[1]
         assert max(grown) <= 4
     state.close()
+
+
+def test_no_event_loop_is_left_to_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio made one for every lock of its own and closed none. The collector finalizes a loop and its sockets in any
+    order; where a socket came first, "Exception ignored in BaseEventLoop.__del__" was in the terminal at the start."""
+    made: list[asyncio.AbstractEventLoop] = []
+    policy = asyncio.get_event_loop_policy()
+    new_loop = policy.new_event_loop
+    monkeypatch.setattr(policy, "new_event_loop", lambda: made.append(new_loop()) or made[-1])
+    state = AppState(ScriptedEngine(), Books(tmp_path / "books"), Chats(), lambda path, password=None: book())
+    server.guarded_app(state, replace(make_settings(), data=tmp_path, port=PORT))
+    state.close()
+    assert [loop.is_closed() for loop in made] == [True]
