@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_uint
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +31,11 @@ _ACCENTS = dict(
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
 _FILLER = "\u200b"  # no space and no letter; cleaned away
 _WORD = re.compile(r"\S+")
+_LETTERS = re.compile(
+    r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
+)  # of scripts that part words by spaces
+_SPACE = 0.1  # line heights by which a gap between two letters is wider than all others of a word: two words
+_LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse to tell
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
 _TOUCH = 0.15  # line heights between two pieces of one word
 _APART = 1.0  # line heights up to which two pieces are one run of text
@@ -169,22 +174,34 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:
     """One piece of text as one line, or as several where wide gaps divide it."""
     found: list[Line] = []
-    begin = 0
-    for word in _WORD.finditer(text, match.start(), match.end()):
-        box = boxes.span(word.start(), word.end() - 1)
+    written = 0
+    for start, end in _parted(text, match, boxes):
+        box = boxes.span(start, end - 1)
         if box is None:
             continue
         x0, x1, top, bottom = box
         line = found[-1] if found else None
-        suspect = suspects.is_suspect(word.start())
+        suspect = suspects.is_suspect(start)
         if line is None or suspect != line.suspect or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
-            begin = word.start()
-            found.append(Line(word.group(), x0, x1, top, bottom, size=bottom - top, suspect=suspect))
-            continue
-        line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
-        line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
-        line.text = text[begin : word.end()]
+            found.append(Line(text[start:end], x0, x1, top, bottom, size=bottom - top, suspect=suspect))
+        else:
+            line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
+            line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
+            line.text += (text[written:start] or " ") + text[start:end]
+        written = end
     return found
+
+
+def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[tuple[int, int]]:
+    """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one."""
+    for word in _WORD.finditer(text, match.start(), match.end()):
+        start = word.start()
+        for letters in _LETTERS.finditer(text, start, word.end()):
+            at = boxes.wide_gap(*letters.span())
+            if at is not None:
+                yield start, at
+                start = at
+        yield start, word.end()
 
 
 def tidy(text: str) -> str:
@@ -331,6 +348,32 @@ class CharacterBoxes:
         if one is None or two is None:
             return one or two
         return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+
+    def wide_gap(self, start: int, end: int) -> int | None:
+        """The letter of a word before which there is a space: a gap that no other of the word comes near.
+
+        Where letters are set apart all gaps are alike; so one alone is told from them whatever the font.
+        """
+        sideways = self._rotation % 180 != 0
+        box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
+        low = high = 0.0
+        for index in range(start, end):
+            if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):
+                return None
+            if sideways:
+                left, right, tall = box.bottom, box.top, box.right - box.left
+            else:
+                left, right, tall = box.left, box.right, box.top - box.bottom
+            if index > start:
+                gap = max(left - high, low - right)
+                if gap > widest:
+                    widest, second, at = gap, widest, index
+                elif gap > second:
+                    second = gap
+            if tall > height:
+                height = tall
+            low, high = left, right
+        return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
 
     def _one(self, index: int) -> Box | None:
         if not raw.FPDFText_GetLooseCharBox(self._raw, index, self._ref):

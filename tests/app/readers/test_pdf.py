@@ -226,6 +226,30 @@ def test_three_columns_stored_row_by_row(files: Any) -> None:
     assert order == [(column, row) for column in range(3) for row in range(12)]
 
 
+_TIGHT = {
+    "(R) 10 (EQUIRES) 8 () 1.2 (S) 10 (TACK) 8": "REQUIRES STACK",  # small capitals, set tight
+    "(I) 12 () 1.5 (could) 12": "I could",
+    "(C) 12 () 1.4 (H) 12 () 1.3 (A) 12 () 1.5 (P) 12": "CHAP",  # letters set apart
+    "(Ta) 12 () 0.9 (ke) 12": "Take",
+    "(rath) 1 () 0.13 (er) 1": "rather",  # too small for boxes to tell
+}
+
+
+def test_a_space_that_pdfium_does_not_see(files: Any, make_stream: Any) -> None:
+    """It goes by half the width of a space, or by that of the letters; a tight line has less."""
+    drawn = b""
+    for row, pieces in enumerate(_TIGHT):
+        x = 72.0
+        for letters, number in re.findall(r"\((\w*)\) ([\d.]+)", pieces):
+            size = float(number)
+            x += size if not letters else 0.0
+            drawn += b"BT /F1 %g Tf %g %d Td (%s) Tj ET\n" % (size, x, 700 - 40 * row, letters.encode())
+            x += sum(_WIDTHS[letter] for letter in letters) * size / 1000
+    path = files.pdf("tight.pdf", [], streams=[make_stream(drawn)])
+    assert " ".join(read_document(path).text.split()) == " ".join(_TIGHT.values())
+    assert len(find_on_page(path, 1, "REQUIRES STACK")) == 1
+
+
 @pytest.mark.parametrize("word", ["שלום", "مرحبا", "حَبيب"])
 def test_a_right_to_left_word_whose_letters_the_file_spells_out(files: Any, make_stream: Any, word: str) -> None:
     """As browsers print them: glyph by glyph from the left, each with its letter. pdfium turns these words round."""
@@ -253,6 +277,13 @@ def test_a_form_for_one_program_only_says_so(files: Any) -> None:
     )
     with pytest.raises(DocumentError, match="XFA"):
         read_document(path)
+
+
+_WIDTHS = {
+    **{"A": 667, "C": 722, "E": 667, "H": 722, "I": 278, "K": 667, "P": 667, "Q": 778, "R": 722, "S": 667, "T": 611},
+    **{"U": 722, "a": 556, "c": 500, "d": 556, "e": 556, "h": 556, "k": 500, "l": 222, "o": 556, "r": 333, "t": 278},
+    "u": 556,
+}  # of Helvetica's letters, in thousandths of their size
 
 
 def _ink(x: float, y: float, words: str, before: str = "") -> bytes:
