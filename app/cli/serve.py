@@ -24,10 +24,11 @@ import urllib.request
 import webbrowser
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from app.cli import window
 from app.core.settings import HOST, Settings
+from app.launcher import lock
 from app.launcher.console import say
 from app.web import auth
 from engine.errors import ResourceError
@@ -179,38 +180,16 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def hold(held: ExitStack, path: Path) -> bool:
-    """Lock a file until ``held`` is closed or the process ends, however it ends; whether nobody else has.
-
-    Where the system cannot lock a file, such as on some network drives, everybody is let in.
-    """
+    """Lock a file until ``held`` is closed or the process ends, however it ends; whether nobody else has."""
     try:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         logger.warning("the data folder cannot be locked: %s", error)
         return True
-    try:
-        _lock(file)
-    except (BlockingIOError, PermissionError):  # what Unix and what Windows say of a lock that somebody holds
-        file.close()
-        return False
-    except OSError as error:
-        logger.warning("the data folder cannot be locked: %s", error)
-    return True
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Raises:
-    OSError: somebody else holds the lock, or the system has none for this file.
-    """
-    if sys.platform == "win32":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if lock.take(file):
+        return True
+    file.close()
+    return False
 
 
 # The instance file ---------------------------------------------------------------------------------------------------

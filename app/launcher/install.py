@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from app.launcher import torch_build
+from app.launcher import lock, torch_build
 from app.launcher.console import LaunchError, ProgressLine, say
 from app.launcher.environment import Environment, PackageSet, child_variables, running_version
 
@@ -254,28 +254,12 @@ def _make_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _lock(environment: Environment) -> Iterator[None]:
     """One install at a time. The system frees the lock when its process ends, however it ends."""
-    with environment.lock.open("a+", encoding="utf-8") as handle:
-        if not _try_lock(handle):
+    with environment.lock.open("ab") as file:
+        if not lock.take(file):
             say("Another start is preparing the environment; waiting for it.")
-            while not _try_lock(handle):
+            while not lock.take(file):
                 time.sleep(_LOCK_POLL_S)
         yield
-
-
-def _try_lock(handle: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            handle.seek(0)
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: object) -> None:

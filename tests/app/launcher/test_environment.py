@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.launcher import environment, install
+from app.launcher import environment, install, lock
 from app.launcher import install as pip
 from app.launcher.console import LaunchError
 from app.launcher.environment import Environment, PackageSet, child_variables, running_version
@@ -136,10 +136,10 @@ def test_repair_begins_again(made: Environment) -> None:
 def test_two_installs_exclude_each_other(home: Path) -> None:
     env = Environment(home)
     env.notes.mkdir()
-    with install._lock(env), env.lock.open("a+", encoding="utf-8") as second:
-        assert not install._try_lock(second)
-    with env.lock.open("a+", encoding="utf-8") as second:
-        assert install._try_lock(second)
+    with install._lock(env), env.lock.open("ab") as second:
+        assert not lock.take(second)
+    with env.lock.open("ab") as second:
+        assert lock.take(second)
 
 
 def test_full_disk_is_said_before_anything_is_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
