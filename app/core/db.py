@@ -345,6 +345,8 @@ def _open_file(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
         raise sqlite3.DatabaseError("malformed: there is only its log")  # which SQLite would throw away
+    if salvage.hides_transactions(path):
+        raise sqlite3.DatabaseError("malformed: its log is damaged")
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, _PRIVATE))
     connection = _connect(path)

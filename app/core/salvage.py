@@ -29,6 +29,7 @@ _FILE_HEADER = 100  # bytes at the beginning of the first page
 _LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
 _LEAF_HEADER = 8
 _LOG_HEADER, _FRAME_HEADER = 32, 24
+_LOG_MAGIC = 0x377F0682  # its last bit says in which order the bytes of a checksum's words are
 _LONGEST_VARINT = 9
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of a serial type
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
@@ -250,14 +251,62 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
     """Pages in the log, up to the last transaction that ended; what follows is of an earlier round of the log."""
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
-    for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
-        if log[at + 8 : at + 16] != log[16:24]:
-            break
+    for at in _frames(log, size):
         pending[_number(log, at)] = log[at + _FRAME_HEADER : at + _FRAME_HEADER + size]
         if _number(log, at + 4):
             pages.update(pending)
             pending = {}
     return pages
+
+
+def _frames(log: bytes, size: int) -> Iterator[int]:
+    """Where the frames of the log's present round begin: those of an earlier one have other salts."""
+    header = log[:_LOG_HEADER]
+    salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
+    for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
+        if log[at + 8 : at + 16] == salts:
+            yield at
+
+
+def hides_transactions(file: Path) -> bool:
+    """Whether the log beside a library holds transactions behind a place where its checksums end.
+
+    SQLite takes that place for the end of the log and drops without a word what follows, up to the whole library. What
+    an end in the middle of writing leaves has nothing behind it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = file.with_name(file.name + "-wal")
+    log = path.read_bytes() if path.is_file() else b""
+    size = _page_size(b"", log)
+    total = _sum_of_header(log[:_LOG_HEADER])
+    expected = _LOG_HEADER
+    for at in _frames(log, size):
+        if total is not None:
+            content = log[at : at + 8] + log[at + _FRAME_HEADER : at + _FRAME_HEADER + size]
+            total = _sum(log, content, total) if at == expected else None
+            total = total if total == (_number(log, at + 16), _number(log, at + 20)) else None
+        if total is None and _number(log, at + 4):
+            return True
+        expected = at + _FRAME_HEADER + size
+    return False
+
+
+def _sum_of_header(header: bytes) -> tuple[int, int] | None:
+    """The checksum of a log's header; None if it is damaged."""
+    if len(header) < _LOG_HEADER or _number(header, 0) & ~1 != _LOG_MAGIC:
+        return None
+    total = _sum(header, header[:24], (0, 0))
+    return total if total == (_number(header, 24), _number(header, 28)) else None
+
+
+def _sum(log: bytes, content: bytes, total: tuple[int, int]) -> tuple[int, int]:
+    one, two = total
+    for first, second in struct.iter_unpack(">II" if log[3] & 1 else "<II", content):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two
 
 
 def _number(data: bytes, at: int) -> int:

@@ -211,6 +211,35 @@ def test_a_file_cut_off_beside_its_log(
         assert whole > CHATS // 4, "what the half of the file holds"
 
 
+@pytest.mark.parametrize("where", ["header", "salt", "frame", "page", "end"])
+def test_a_damaged_log_after_a_power_cut(tmp_path: Path, where: str) -> None:
+    """SQLite believes a log up to the damage and dropped the rest without a word: in a new library all chats. An end
+    in the middle of the last page is none."""
+    running = Database(tmp_path / "library.db")
+    chats = Chats(running)
+    for number in range(CHATS):
+        chats.ask(chats.begin(BOOKS[0]).id, f"Question {number}?")
+    cut = tmp_path / "cut" / "library.db"
+    cut.parent.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"library.db{suffix}", str(cut) + suffix)
+    running.close()
+    log = cut.with_name("library.db-wal")
+    content = bytearray(log.read_bytes())
+    frame = 32 + (len(content) // 4120 // 2) * 4120  # of 4,096 bytes and its own header
+    at, length = {"header": (0, 32), "salt": (16, 8), "frame": (frame, 24), "page": (frame + 3000, 8), "end": (0, 0)}[
+        where
+    ]
+    content[at : at + length] = b"\xff" * length
+    log.write_bytes(content[:-100] if where == "end" else content)
+    database = Database(cut)
+    asked = [question for turns in told(Chats(database)).values() for question, *_ in turns]
+    assert len(asked) >= CHATS - 1
+    assert database.trouble == ""
+    assert (only_set_aside(cut).name in database.notice) if where != "end" else database.notice == ""
+    database.close()
+
+
 def test_names_of_tables_that_are_no_letters(
     file: Path, written: dict[str, list[tuple[str, str, StopReason | None]]]
 ) -> None:
