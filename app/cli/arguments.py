@@ -53,7 +53,7 @@ _SAMPLING_HELP = {
     "temperature": "0 always takes the likeliest token",
     "top_p": "keep the likeliest tokens up to this share of probability",
     "top_k": "keep this many of the likeliest tokens; 0 keeps all",
-    "seed": "makes a sampled answer repeatable, with the same settings",
+    "seed": "makes a sampled answer repeatable, with the same settings: give --budget and --chunk-size too",
 }
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535

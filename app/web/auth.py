@@ -273,7 +273,7 @@ _HEADERS = (
 )
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
 _NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
-_LONGEST_PATH = 1000  # characters: there are no such numbers and no such names in ours
+_LONGEST_PATH = 250  # bytes: there are no such numbers and names in ours, and none of a file may be longer
 _MOST_DIGITS = 18  # of a number that is taken for one
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
@@ -366,7 +366,7 @@ class Guard:
         return None
 
     def _route(self, method: str, path: str) -> AllowedRoute | None:
-        too_long = len(path) > _LONGEST_PATH
+        too_long = len(path.encode("utf-8", "replace")) > _LONGEST_PATH
         if too_long or ".." in path.split("/") or any(sign in path for sign in _NEVER_IN_A_PATH):
             return None
         return next((route for route in self._allowed if route.matches(method, path)), None)

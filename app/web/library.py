@@ -144,16 +144,16 @@ class Library:
     async def open_chat(self, request: Request) -> Response:
         """Open a chat, with its book if that is another one; ``message``: what is to be seen of it."""
         asked = await body(request)
-        chat, message = self._chat(asked), asked.get("message")
+        chat, message = self._chat(asked), number(asked, "message") if asked.get("message") else None
         state, current = self._state, self._state.current
         if current.book is None or current.book.sha256 != chat.book:
             state.open(state.books.get(chat.book), chat=chat.id)
         else:
             state.show_chat(chat.id)
-        if isinstance(message, int):
+        if message is not None:
             state.chats.show(chat.id, message)
         shown = state.chats.get(chat.id)
-        at = shown.position_of(message) if shown and isinstance(message, int) else None
+        at = shown.position_of(message) if shown and message is not None else None
         return JSONResponse({"position": at})
 
     async def rename_chat(self, request: Request) -> None:

@@ -220,8 +220,20 @@ def test_odd_bodies_are_no_fault_of_the_program(browser: TestClient, state: AppS
         assert answer.status_code < 500, (path, sent[:80], answer.text)
         assert answer.status_code == 200 or answer.json()["cause"], (path, sent[:80])
     state.stop_asking(wait=20)
-    for path in ("/behind/page/" + "9" * 5000, "/behind/page/1?turn=0&chip=" + "9" * 5000, "/pages/a/" + "9" * 900):
-        assert browser.get(path).status_code < 500
+    for nines in ("9" * 240, "9" * 900, "9" * 5000):
+        for path in (
+            "/pages/",
+            "/pages/1?turn=0&chip=",
+            "/pages/a/1/",
+            "/citations/0/",
+            "/assets/",
+            "/chats/export?id=",
+        ):
+            assert browser.get(path + nines).status_code < 500, path
+    for message in (2**63, 10**400, 1.5, "1", [1]):
+        answer = browser.post("/chats/open", json={"id": chat.id, "message": message})
+        assert answer.status_code == 400, message
+        assert answer.json()["cause"]
 
 
 def test_pages_outside_the_book_are_refused(
