@@ -279,6 +279,23 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, ope
     until(page, lambda: page.inner_text("#book-title") == "The third")
 
 
+def test_of_several_files_the_first_is_opened_and_none_is_lost(scripted: Server, open_page: Open) -> None:
+    """All but the first were dropped without a word."""
+    page = open_page(scripted)
+    page.evaluate(
+        """() => {
+          const dataTransfer = new DataTransfer();
+          for (const name of ['one', 'two', 'three']) {
+            dataTransfer.items.add(new File([`Book Dropped ${name}`], `${name}.txt`));
+          }
+          document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
+        }"""
+    )
+    has_read(page, b"Book Dropped one")
+    until(page, lambda: all(name in page.inner_text("#books") for name in ("two.txt", "three.txt")))
+    assert page.inner_text("#book-title") == "Dropped one"
+
+
 def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted)
     give_text(page, "LOCKED book once more")

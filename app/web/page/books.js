@@ -104,40 +104,47 @@ export function showSending(part) {
   byId("sending-bar").value = part ?? 0;
 }
 
-async function send(file, sending) {
+// The first of several files is opened, and the others go into the library.
+async function takeIn(files, sending) {
   setLocal(null);
+  for (const [at, file] of [...files].entries()) {
+    if ((await send(file, sending, at > 0)) === "") return; // the person would rather not
+  }
+}
+
+async function send(file, sending, beside) {
   if (!file.size) return fail({ cause: `${file.name} is empty.`, remedy: "Choose another file.", action: "other-book" });
   if (file.size > MOST_BYTES) {
     return fail({ cause: `${file.name} is larger than 200 MB.`, remedy: "Split it, or choose another file.", action: "other-book" });
   }
-  const chosen = await mayOpen(file.name, "Only add it to the library");
-  if (!chosen) return;
+  const chosen = beside ? "no" : await mayOpen(file.name, "Only add it to the library");
+  if (!chosen) return chosen;
   byId("sending-words").textContent = `Taking in ${file.name}…`;
   sending(0);
   const request = new XMLHttpRequest(); // fetch tells nothing about how much has been sent
   request.upload.onprogress = (event) => event.lengthComputable && sending(event.loaded / event.total);
-  request.onloadend = () => {
-    sending(null);
-    if (request.status === 200) return tell({ cause: JSON.parse(request.responseText).note });
-    let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
-    try {
-      trouble = JSON.parse(request.responseText);
-    } catch {
-      // the answer is no JSON when the server is gone: the sentence above stands
-    }
-    fail({ action: "other-book", ...trouble });
-  };
+  const arrived = new Promise((resolve) => (request.onloadend = resolve));
   request.open("POST", "/books");
   request.setRequestHeader("Content-Type", "application/octet-stream");
   request.setRequestHeader("X-File-Name", encodeURIComponent(file.name));
   request.setRequestHeader("X-Open", chosen);
   request.send(file);
+  await arrived;
+  sending(null);
+  if (request.status === 200) return tell({ cause: JSON.parse(request.responseText).note });
+  let trouble = { cause: "The file did not arrive.", remedy: "Try it again." };
+  try {
+    trouble = JSON.parse(request.responseText);
+  } catch {
+    // the answer is no JSON when the server is gone: the sentence above stands
+  }
+  return fail({ action: "other-book", ...trouble });
 }
 
 export function bindBooks(sending) {
   const input = byId("file");
   const take = () => {
-    if (input.files.length) send(input.files[0], sending);
+    takeIn([...input.files], sending); // a copy: the list is emptied with the field
     input.value = "";
   };
   input.addEventListener("change", take);
@@ -157,7 +164,7 @@ export function bindBooks(sending) {
     const pages = { first: byId("choose-first").valueAsNumber, last: byId("choose-last").valueAsNumber };
     post("/reading/choose", pages).then(fail);
   });
-  bindDropping((file) => send(file, sending));
+  bindDropping((files) => takeIn(files, sending));
 }
 
 function bindDropping(take) {
@@ -175,6 +182,6 @@ function bindDropping(take) {
     sheet.hidden = true;
     if (!hasFile(event)) return;
     event.preventDefault();
-    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+    take([...event.dataTransfer.files]);
   });
 }
