@@ -12,12 +12,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from app.core.format import size
 from engine import Status
-from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.model.architectures import CPU_FLOAT32_PARAMETERS, FAMILIES, block_parameters
+from engine.errors import ModelError, ModelNotFound
+from engine.model.architectures import (
+    CPU_FLOAT32_PARAMETERS,
+    FAMILIES,
+    block_parameters,
+    check_architecture,
+    mlp_matrices,
+    text_settings,
+)
 from engine.plan.memory_budget import CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize
 from engine.quantization import BITS, SCALE_BYTES, bytes_per_weight, index_bytes, index_is_quantized
 
@@ -85,15 +93,14 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
         weights_bytes: size of its files; 0 estimates it from the shape, at two bytes a parameter.
 
     Raises:
-        UnsupportedModel: an architecture that the engine does not walk.
+        UnsupportedModel: what the engine cannot do with it yet.
         ModelError: a number is missing or cannot be right.
     """
+    config = text_settings(config)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
-        raise UnsupportedModel(
-            f"{name} is a {kind if isinstance(kind, str) else 'nameless'} model, which is not supported yet.",
-            "Supported: Llama, Mistral, Qwen 2 and 3, and Phi-3.",
-        )
+    config["model_type"] = kind = kind if isinstance(kind, str) else "nameless"
+    window = _number(config, "max_position_embeddings", name) if kind in FAMILIES else 0
+    check_architecture(SimpleNamespace(**config), name, window)
     width = _number(config, "hidden_size", name)
     layers = _number(config, "num_hidden_layers", name)
     heads = _number(config, "num_attention_heads", name)
@@ -101,10 +108,10 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     head_dim = _number(config, "head_dim", name, width // heads)
     inner = _number(config, "intermediate_size", name)
     vocabulary = _number(config, "vocab_size", name)
-    tied = 1 if config.get("tie_word_embeddings") else 2
-    embeddings = tied * vocabulary * width
-    parameters = layers * block_parameters(width, inner, heads, kv_heads, head_dim) + embeddings
-    window = _number(config, "max_position_embeddings", name)
+    tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
+    embeddings = (1 if tied else 2) * vocabulary * width
+    block = block_parameters(width, inner, heads, kv_heads, head_dim, mlp_matrices(kind))
+    parameters = layers * block + embeddings
     return ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes or 2 * parameters, window, embeddings)
 
 

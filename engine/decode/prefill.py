@@ -17,6 +17,7 @@ import torch
 
 from engine.errors import is_out_of_memory
 from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
+from engine.model.architectures import parameters_of_block
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
@@ -97,17 +98,16 @@ def _segment(
 ) -> Iterator[float]:
     start, count = cache.length, ids.shape[0]
     hidden = decoder.embed(ids)
-    cos, sin = decoder.rope(decoder.span(start, count))
+    rope = decoder.rope(decoder.span(start, count))
     for layer in range(decoder.num_layers):
         first = 0
         while first < count:
             position = start + first
             stop = min(count, first + _block_size(decoder, position, block))
-            rope = cos[:, first:stop], sin[:, first:stop]
             view = cache.extend(position, observer)
             failed: Exception | None = None
             try:
-                hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope, view)
+                hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope.part(first, stop), view)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -144,10 +144,5 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
     config, shape = decoder.config, decoder.kv_shape
-    width, heads, kv_heads = (
-        config.hidden_size,
-        config.num_attention_heads * shape.head_dim,
-        shape.kv_heads * shape.head_dim,
-    )
-    linear = 2.0 * shape.layers * (2 * width * heads + 2 * width * kv_heads + 3 * width * config.intermediate_size)
-    return count * (linear + 4.0 * shape.layers * heads * (start + count / 2))
+    linear = 2.0 * shape.layers * parameters_of_block(config)
+    return count * (linear + 4.0 * shape.layers * config.num_attention_heads * shape.head_dim * (start + count / 2))

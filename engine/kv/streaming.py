@@ -18,8 +18,9 @@ import torch
 from engine.kv.shape import KvShape
 from engine.model import attention
 
-Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(x (1, heads, n, head_dim), slots (n,)) -> x rotated by RoPE at these positions."""
+Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""(layer, x (1, heads, n, head_dim), slots (n,), queries) -> x as the layer rotates it to these positions, or leaves it
+alone; the first ``queries`` heads are queries, the others are keys."""
 
 
 class StreamingCache:
@@ -90,10 +91,9 @@ class StreamingCache:
 
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
-        raw = self._raw[:, :, : self.held].flatten(0, 1).unsqueeze(0)
-        self._rotated[:, :, : self.held] = self._rotate(raw, slots)[0].unflatten(
-            0, (self.shape.layers, self.shape.kv_heads)
-        )
+        for layer in range(self.shape.layers):
+            raw = self._raw[layer, :, : self.held].unsqueeze(0)
+            self._rotated[layer, :, : self.held] = self._rotate(layer, raw, slots, 0)[0]
 
     def extend(self, count: int) -> StreamingPass:
         """The view that one forward pass of ``count`` new tokens attends through."""
@@ -132,7 +132,7 @@ class StreamingPass:
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, start = self._cache, self._start
         stop = start + q.shape[2]
-        rotated = cache._rotate(torch.cat([q, k], dim=1), self._slots)
+        rotated = cache._rotate(layer, torch.cat([q, k], dim=1), self._slots, q.shape[1])
         q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
         cache._raw[layer, :, start:stop] = k[0]
         cache._rotated[layer, :, start:stop] = turned[0]
@@ -151,7 +151,7 @@ class FixedStreamingPass:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, slots = self._cache, self._slots
-        rotated = cache._rotate(torch.cat([q, k], dim=1), slots)
+        rotated = cache._rotate(layer, torch.cat([q, k], dim=1), slots, q.shape[1])
         q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
         cache._raw[layer].index_copy_(1, slots, k[0])
         cache._rotated[layer].index_copy_(1, slots, turned[0])

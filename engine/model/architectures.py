@@ -8,6 +8,8 @@ Sizes are in tokens, bytes and floating point operations.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,56 @@ from engine.model import weights
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
-"""``model_type`` values whose decoder layers are walked."""
+
+@dataclass(frozen=True)
+class Family:
+    """What the walk must know of an architecture that its layers do not do by themselves.
+
+    Args:
+        title: what people call it.
+        mlp_matrices: of one block: three with a gate, two without.
+        tied: whether embedding and output head are one matrix where ``config.json`` does not say.
+        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
+            preceding it.
+    """
+
+    title: str
+    mlp_matrices: int = 3
+    tied: bool = False
+    norms_after_rope: tuple[str, str] | None = None
+
+
+FAMILIES = {
+    "llama": Family("Llama"),
+    "mistral": Family("Mistral"),
+    "ministral3": Family("Ministral 3"),
+    "qwen2": Family("Qwen 2"),
+    "qwen3": Family("Qwen 3"),
+    "phi3": Family("Phi-3 and Phi-4"),
+    "smollm3": Family("SmolLM3", tied=True),
+    "granite": Family("Granite"),
+    "olmo2": Family("OLMo 2"),
+    "seed_oss": Family("Seed-OSS"),
+    "apertus": Family("Apertus", mlp_matrices=2),
+    "hunyuan_v1_dense": Family("Hunyuan", norms_after_rope=("query_layernorm", "key_layernorm")),
+    "exaone4": Family("EXAONE 4"),
+    "ernie4_5": Family("ERNIE 4.5", tied=True),
+    "arcee": Family("Arcee", mlp_matrices=2),
+    "glm": Family("GLM-4"),
+    "glm4": Family("GLM-4-0414"),
+    "hyperclovax": Family("HyperCLOVA X"),
+}
+"""What is supported, by ``model_type``: decoder layers that keep the whole context in view."""
+
+WRAPPERS = ("mistral3",)
+"""``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
+
+TEXT_WEIGHTS = {
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^model\.language_model\.": "model.",
+}
+"""Names of the text part's weights in the files of a wrapper, as patterns, and in the text model itself."""
 
 CPU_FLOAT32_PARAMETERS = 1_500_000_000
 """Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway."""
@@ -34,16 +84,26 @@ _MAXIMA = {
     "vocab_size": 1 << 24,
     "max_position_embeddings": 1 << 30,
 }
-_POSITIVE = ("rope_theta", "factor", "original_max_position_embeddings")  # numbers of RoPE
+_POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
+_POSITIVE = (
+    *("rms_norm_eps", "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
+)
+_QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with their position
+_ORDINARY = Family("")
+_SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_SLIDING = "a sliding window"
+_RECURRENT = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
 
 def load_config(name: str) -> Any:
-    """The model's configuration.
+    """The model's configuration; of a model that can see as well, that of its text part.
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: transformers does not know the architecture without remote code.
+        UnsupportedModel: transformers does not know the architecture without remote code, or nothing is known of where
+            the text part lies.
         ModelError: the files of settings are broken, absurdly large, or of values that mean nothing.
     """
     from transformers import AutoConfig
@@ -53,11 +113,11 @@ def load_config(name: str) -> Any:
     if Path(name).is_dir():
         weights.check_settings(Path(name))
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+        whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:
         raise UnsupportedModel(
             f"{display_name(name)} is not an architecture that can be loaded without running its own code.",
-            f"Trifold runs no code from model folders. Supported: {', '.join(FAMILIES)}.",
+            f"Trifold runs no code from model folders. {_SUPPORTED}",
         ) from error
     except OSError as error:
         raise ModelNotFound(
@@ -66,6 +126,30 @@ def load_config(name: str) -> Any:
         ) from error
     except Exception as error:
         raise _meaningless(name, " ".join(str(error).split())[:_REASON] or type(error).__name__) from error
+    return _text_config(whole)
+
+
+def _text_config(whole: Any) -> Any:
+    """The configuration of the text part of a model that can see as well, with what only the whole says of it."""
+    text = getattr(whole, "text_config", None)
+    if text is None:
+        return whole
+    # Where the two disagree, weights of both matrices are found, and transformers does not tie them.
+    text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
+    text.wrapper = whole.model_type
+    for key in ("eos_token_id", "dtype", "quantization_config"):
+        if getattr(text, key, None) is None and getattr(whole, key, None) is not None:
+            setattr(text, key, getattr(whole, key))
+    return text
+
+
+def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a ``config.json`` that was only parsed, whatever it holds."""
+    text = settings.get("text_config")
+    if not isinstance(text, Mapping):
+        return dict(settings)
+    outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
+    return {**outer, **text, "wrapper": settings.get("model_type")}
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -79,7 +163,10 @@ def check_numbers(config: Any, name: str) -> None:
         if value is not None and (type(value) is not int or not 1 <= value <= largest):
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
-    numbers = {"rms_norm_eps": getattr(config, "rms_norm_eps", None), **{key: rope.get(key) for key in _POSITIVE}}
+    numbers = {key: getattr(config, key, None) for key in _POSITIVE}
+    numbers.update({key: rope.get(key) for key in _POSITIVE_ROPE})
+    if config.model_type == "ministral3":
+        numbers[_QUERY_SCALE] = rope.get(_QUERY_SCALE, "missing")
     for key, value in numbers.items():
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
@@ -92,25 +179,52 @@ def _meaningless(name: str, what: str) -> ModelError:
 def check_architecture(config: Any, name: str, window: int) -> None:
     """Refuse what the walk is not right for.
 
+    Args:
+        config: of transformers, or any object with the names of a ``config.json``.
+        window: tokens that the model will be used with.
+
     Raises:
-        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention within ``window``.
+        UnsupportedModel: what is missing, in a sentence.
     """
-    kind = config.model_type
-    if kind not in FAMILIES:
+    kind, title = config.model_type, display_name(name)
+    quantized = getattr(config, "quantization_config", None)
+    if quantized is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
         raise UnsupportedModel(
-            f"{display_name(name)} is a {kind} model, which is not supported yet.",
-            f"Supported: {', '.join(FAMILIES)}; these cover Llama, Mistral, Qwen 2 and 3, and Phi-3.",
+            f"The weights of {title} are stored quantized{f' ({method})' if isinstance(method, str) else ''}, "
+            "which is not supported yet.",
+            "Choose the model in its usual precision, often named BF16; --weights 8bit or 4bit rounds it here.",
         )
-    others = {t for t in getattr(config, "layer_types", None) or () if t != "full_attention"}
-    sliding = getattr(config, "sliding_window", None)
-    if others or (sliding is not None and sliding < window):
-        what = f"a sliding window of {sliding:,} tokens" if sliding else ", ".join(sorted(others))
+    sliding = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    if type(sliding) is not int or sliding >= window:
+        sliding = None
+    others = _other_layers(config)
+    if others or (sliding is not None and kind in FAMILIES):
+        what = (others or _SLIDING).replace(_SLIDING, f"{_SLIDING} of {sliding:,} tokens" if sliding else _SLIDING)
         raise UnsupportedModel(
-            f"{display_name(name)} has layers with {what}, which is not supported yet: "
-            "they do not keep the whole book in view.",
+            f"{title} has layers with {what}, which is not supported yet: they do not keep the whole book in view.",
             "Choose a model with full attention in every layer"
             + (f", or --context {sliding} or less." if sliding and not others else "."),
         )
+    experts = max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
+    if kind not in FAMILIES and experts > 1:
+        raise UnsupportedModel(f"{title} is a mixture of {experts} experts, which is not supported yet.", _SUPPORTED)
+    wrapper = getattr(config, "wrapper", None)
+    if kind not in FAMILIES:
+        raise UnsupportedModel(f"{title} is a {wrapper or kind} model, which is not supported yet.", _SUPPORTED)
+    if wrapper is not None and wrapper not in WRAPPERS:
+        raise UnsupportedModel(
+            f"{title} is a {wrapper} model around {FAMILIES[kind].title}: where its text part lies is not known yet.",
+            "Choose a model of the same family that is for text alone.",
+        )
+
+
+def _other_layers(config: Any) -> str:
+    """What the layers have that have no full attention, in words; empty if there are none."""
+    kinds = getattr(config, "layer_types", None) or ()
+    others = {t for t in kinds if isinstance(t, str) and t != "full_attention"}
+    words = {"sliding_attention": _SLIDING, **dict.fromkeys(_RECURRENT, "a recurrent state")}
+    return " and ".join(sorted({words.get(t, t) for t in others}))
 
 
 def display_name(name: str) -> str:
@@ -140,16 +254,50 @@ def head_dim_of(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def rotated_layers(config: Any) -> tuple[bool, ...]:
+    """Of every layer, whether its queries and keys are rotated by their positions (RoPE)."""
+    layers = config.num_hidden_layers
+    if config.model_type == "smollm3":
+        return tuple(bool(rotated) for rotated in config.no_rope_layers[:layers])
+    if config.model_type == "exaone4" and config.sliding_window is not None:
+        return tuple(kind == "sliding_attention" for kind in config.layer_types[:layers])
+    return (True,) * layers
+
+
+def embedding_multiplier(config: Any) -> float:
+    """What embeddings are multiplied by before the first layer."""
+    return float(getattr(config, "embedding_multiplier", 1.0))
+
+
+def logits_divisor(config: Any) -> float:
+    """What logits are divided by."""
+    scaling = float(getattr(config, "logits_scaling", 1.0))
+    return 1.0 / scaling if config.model_type == "hyperclovax" else scaling
+
+
 def estimate_parameters(config: Any) -> int:
     """Parameters of a model, from its configuration alone; good to a few per cent."""
-    width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-    block = block_parameters(width, config.intermediate_size, heads, kv_heads, head_dim_of(config))
-    return int(config.num_hidden_layers * block + embedding_parameters(config))
+    return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
 
 
-def block_parameters(width: int, inner: int, heads: int, kv_heads: int, head_dim: int) -> int:
-    """Parameters of one decoder block, without norms and biases: queries, keys, values, output, gated MLP."""
-    return width * (2 * (heads + kv_heads) * head_dim + 3 * inner)
+def parameters_of_block(config: Any) -> int:
+    """``block_parameters`` of a configuration."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    matrices = mlp_matrices(config.model_type)
+    return block_parameters(
+        config.hidden_size, config.intermediate_size, heads, kv_heads, head_dim_of(config), matrices
+    )
+
+
+def mlp_matrices(kind: str) -> int:
+    """Matrices in an MLP of this ``model_type``."""
+    return FAMILIES.get(kind, _ORDINARY).mlp_matrices
+
+
+def block_parameters(width: int, inner: int, heads: int, kv_heads: int, head_dim: int, matrices: int) -> int:
+    """Parameters of one decoder block, without norms and biases: queries, keys, values, output, and the MLP's
+    ``matrices``."""
+    return width * (2 * (heads + kv_heads) * head_dim + matrices * inner)
 
 
 def embedding_parameters(config: Any) -> int:

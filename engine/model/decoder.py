@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,13 +19,18 @@ from engine.errors import ModelError, VocabularyMismatch
 from engine.kv.shape import KvShape
 from engine.model import attention, linear, weights
 from engine.model.architectures import (
+    FAMILIES,
+    TEXT_WEIGHTS,
     check_architecture,
     check_numbers,
     display_name,
+    embedding_multiplier,
     estimate_parameters,
     head_dim_of,
     load_config,
+    logits_divisor,
     pick_dtype,
+    rotated_layers,
 )
 from engine.quantization import BITS
 
@@ -37,6 +42,19 @@ _SHARED_VOCABULARY = 0.95
 
 # Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
 _MAX_DESCRIBED = 3
+
+
+class Rope(NamedTuple):
+    """Where tokens stand, as the layers are told: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
+    of the positions (1, n)."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    position_ids: torch.Tensor
+
+    def part(self, start: int, stop: int) -> Rope:
+        """That of the tokens [start, stop)."""
+        return Rope(*(part[:, start:stop] for part in self))
 
 
 class Decoder:
@@ -59,8 +77,10 @@ class Decoder:
         self._layers = list(model.model.layers)
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
-        parameters = getattr(self.config, "rope_parameters", None) or {}
-        self.rope_depends_on_window = parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE
+        self._rotated = rotated_layers(self.config)
+        self._embedding_multiplier = embedding_multiplier(self.config)
+        self._logits_divisor = logits_divisor(self.config)
+        self.rope_depends_on_window = self._rope.rope_type in _LENGTH_DEPENDENT_ROPE
 
     @cached_property
     def kv_shape(self) -> KvShape:
@@ -90,51 +110,69 @@ class Decoder:
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(n,) token ids to hidden states (1, n, hidden)."""
         hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.unsqueeze(0))
-        return hidden
+        return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
-    def rope(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(n,) positions to RoPE's (cos, sin), each (1, n, rotary_dim)."""
+    def rope(self, position_ids: torch.Tensor) -> Rope:
+        """What the layers are told of positions (n,)."""
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
+        positions = position_ids.unsqueeze(0)
         if not self.rope_depends_on_window:
-            cos, sin = self._rope(probe, position_ids.unsqueeze(0))
-            return cos, sin
+            cos, sin = self._rope(probe, positions)
+            return Rope(cos, sin, positions)
         # One position at the window's end makes the frequencies those of the whole window in every call, so that
         # keys of early and late calls fit together.
-        last = position_ids.new_full((1,), self.window - 1)
-        cos, sin = self._rope(probe, torch.cat([position_ids, last]).unsqueeze(0))
-        return cos[:, :-1], sin[:, :-1]
+        last = positions.new_full((1, 1), self.window - 1)
+        cos, sin = self._rope(probe, torch.cat([positions, last], dim=1))
+        return Rope(cos[:, :-1], sin[:, :-1], positions)
 
-    def no_rope(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Identity position embeddings: the layer's queries and keys come out unrotated."""
-        cos, sin = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
-        return torch.ones_like(cos).expand(1, count, -1), torch.zeros_like(sin).expand(1, count, -1)
+    def no_rope(self, count: int) -> Rope:
+        """The first position, with identity embeddings: the layer's queries and keys come out unrotated."""
+        cos, sin, first = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
+        ones, zeros = torch.ones_like(cos), torch.zeros_like(sin)
+        return Rope(ones.expand(1, count, -1), zeros.expand(1, count, -1), first.expand(1, count))
 
-    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotate x (1, heads, n, head_dim) to positions (n,) by this model's own RoPE."""
-        cos, sin = self.rope(positions)
-        turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
-        return turned
+    def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
+        """Rotate x (1, heads, n, head_dim), as it came out of a layer under ``no_rope``, to positions (n,).
 
-    def layer(
-        self,
-        index: int,
-        hidden: torch.Tensor,
-        rope: tuple[torch.Tensor, torch.Tensor],
-        kv: attention.KeyValues,
-    ) -> torch.Tensor:
+        Args:
+            queries: how many of the heads, the first ones, are queries; the others are keys.
+        """
+        if not self._rotated[layer]:
+            return x
+        cos, sin, _ = self.rope(positions)
+        names = FAMILIES[self.config.model_type].norms_after_rope
+        if names is None:
+            turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
+            return turned
+        # The norm came first here. It divides by a length that no rotation changes, so only its weights have to change
+        # places with RoPE; a factor on cos and sin is gone after a norm.
+        block = self._layers[layer].self_attn
+        of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
+        weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
+        bare = x.float() / weights.where(weights != 0, 1.0)
+        turned = self._rotate(bare, bare[:, :1], cos.float(), sin.float())[0] * weights / self._rope.attention_scaling
+        return turned.to(x.dtype)
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, kv: attention.KeyValues) -> torch.Tensor:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
-        out: torch.Tensor = self._layers[index](hidden, attention_mask=None, position_embeddings=rope, kv=kv)
+        out: torch.Tensor = self._layers[index](
+            hidden,
+            attention_mask=None,
+            position_ids=rope.position_ids,
+            position_embeddings=(rope.cos, rope.sin),
+            kv=kv,
+        )
         return out
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
-        logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0].float()
-        return logits
+        logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0]
+        return (logits if self._logits_divisor == 1.0 else logits / self._logits_divisor).float()
 
     def forward(
         self,
         input_ids: torch.Tensor,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        rope: Rope,
         kv: attention.KeyValues,
         rows: int | None = None,
     ) -> torch.Tensor:
@@ -171,7 +209,7 @@ def load(
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
         ModelError: weights are missing, damaged, or not safetensors.
     """
     config = settings_of(name, window)
@@ -204,7 +242,7 @@ def settings_of(name: str, window: int | None) -> Any:
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: an architecture outside ``FAMILIES``, or layers without full attention.
+        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
         ModelError: the settings mean nothing, or the window is larger than the model's limit.
     """
     config = load_config(name)
@@ -280,6 +318,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
             trust_remote_code=False,
             attn_implementation=attention.IMPLEMENTATION,
             output_loading_info=True,
+            key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
         )
     except Exception as error:
         raise ModelError(

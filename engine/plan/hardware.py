@@ -119,12 +119,14 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     from engine.plan import cost_model, planner, probe
 
     model = architectures.load_config(name)
+    architectures.check_numbers(model, name)
+    limit = int(model.max_position_embeddings)
+    window = config.context or limit
+    architectures.check_architecture(model, name, window)
     device = planner.pick_device(config.device)
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
     kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
     shape = shape.stored_as(kv)
-    limit = int(model.max_position_embeddings)
-    window = config.context or limit
     if name == config.model:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
     weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)

@@ -63,7 +63,55 @@ SHAPES: dict[str, dict[str, Any]] = {
             "long_factor": [1.0 + n / 2 for n in range(8)],
         },
     },
+    # As in Phi-4-mini: a quarter of each head is not rotated, and embedding and head are one matrix.
+    "phi3-partial": {"sliding_window": None, "partial_rotary_factor": 0.75, "tie_word_embeddings": True},
+    # The book passes the border behind which queries grow several times.
+    "ministral3": {
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 64,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    "smollm3": {"no_rope_layer_interval": 3, "tie_word_embeddings": True},
+    "granite": {
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.11,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 10.0,
+        "tie_word_embeddings": True,
+    },
+    "olmo2": {"num_key_value_heads": 4},
+    "seed_oss": {"head_dim": 16},
+    "apertus": {},
+    "hunyuan_v1_dense": {
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0},
+    },
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"]},
+    "ernie4_5": {"head_dim": 16, "tie_word_embeddings": True},
+    "arcee": {},
+    "glm": {"head_dim": 16},
+    "glm4": {"head_dim": 16},
+    "hyperclovax": {
+        "head_dim": 16,
+        "embedding_multiplier": 10.0,
+        "attention_multiplier": 0.1,
+        "residual_multiplier": 0.25,
+        "logits_scaling": 0.125,
+    },
 }
+
+# Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
+TRAINED = tuple(SHAPES)[tuple(SHAPES).index("phi3-partial") :]
 
 
 def build_tokenizer(folder: Path) -> None:
@@ -105,8 +153,14 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
         "tie_word_embeddings": False,
     }
     shape.update(SHAPES[kind])
+    if "layer_types" in shape:
+        shape["layer_types"] = shape["layer_types"] * layers
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+    if kind in TRAINED:
+        for weights in model.parameters():
+            if weights.dim() == 1:
+                weights.data.add_(torch.randn_like(weights), alpha=0.1)
     model.generation_config.eos_token_id = 5
     model.save_pretrained(folder)
 

@@ -78,7 +78,7 @@ def test_full(prompt: int, rounds: list[tuple[int, int]], limit: int) -> None:
 @given(st.integers(1, 60), ROUNDS, st.integers(1, 6))
 def test_streaming(prompt: int, rounds: list[tuple[int, int]], batch: int) -> None:
     """The sinks, at least the newest window, at most ``SLACK`` more, in order."""
-    cache = StreamingCache(SHAPE, SINKS, WINDOW, SLACK, lambda x, slots: x)
+    cache = StreamingCache(SHAPE, SINKS, WINDOW, SLACK, lambda layer, x, slots, queries: x)
     tokens: list[int] = []
 
     def add(new: list[int]) -> None:

@@ -264,3 +264,16 @@ def test_a_choice_that_makes_no_sense_is_no_choice(tmp_path: Path, content: str)
     assert choice.load(tmp_path) is None
     (tmp_path / choice.FILE).write_text(json.dumps({"model": "a", "draft": None, "remote": {"address": 1}}))
     assert choice.load(tmp_path) is None
+
+
+def test_the_numbers_of_a_model_that_sees_are_those_of_its_text_part() -> None:
+    text = {**shapes.read_config(DEMO_MODEL), "model_type": "ministral3"}
+    whole = {"model_type": "mistral3", "tie_word_embeddings": False, "text_config": text, "hidden_size": 7}
+    assert shapes.shape_of(whole, "it") == shapes.shape_of(text, "it")
+    text["sliding_window"] = 64
+    with pytest.raises(UnsupportedModel, match="a sliding window of 64 tokens"):
+        shapes.shape_of(whole, "it")
+    with pytest.raises(UnsupportedModel, match="a recurrent state"):
+        shapes.shape_of({"text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]}}, "it")
+    with pytest.raises(UnsupportedModel, match=r"quantized \(fp8\)"):
+        shapes.shape_of({**whole, "quantization_config": {"quant_method": "fp8"}}, "it")

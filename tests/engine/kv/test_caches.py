@@ -191,7 +191,7 @@ def test_query_tap_keeps_the_newest_over_passes() -> None:
     assert tap.queries[0].flatten().tolist() == [3.0, 4.0, 5.0, 6.0]
 
 
-def identity(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def identity(layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int) -> torch.Tensor:
     """A stand-in for RoPE that shows positions: adds the slot to every component."""
     return x + positions.to(x.dtype)[:, None]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from app.models.fit import shape_of
 from engine.model import architectures
 from engine.plan import hardware
 
@@ -24,9 +25,13 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         "num_hidden_layers": 4,
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
+        "head_dim": 32,
+        "sliding_window": None,
         "pad_token_id": 0,
         **changes,
     }
+    if family == "exaone4":
+        shape["layer_types"] = ["full_attention"] * 4
     config = AutoConfig.for_model(family, **shape)
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)
@@ -39,6 +44,14 @@ def test_both_embeddings_count_where_there_are_two(family: str, tied: bool) -> N
     real = sum(weight.numel() for weight in model.parameters())
     assert architectures.estimate_parameters(config) == pytest.approx(real, rel=0.01)
     assert architectures.embedding_parameters(config) == (1 if tied else 2) * 50_000 * 256
+    assert shape_of(config.to_dict(), "it").parameters == architectures.estimate_parameters(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_settings_that_do_not_say_mean_what_transformers_takes_them_for(family: str) -> None:
+    from transformers import AutoConfig
+
+    assert AutoConfig.for_model(family).tie_word_embeddings == FAMILIES[family].tied
 
 
 def test_what_is_rounded_are_the_blocks_alone() -> None:

@@ -1,0 +1,174 @@
+"""Every family that is supported beside the first ones: its whole life on a tiny random model of it.
+
+What is compared with ``transformers``' own ``generate`` is what only this family does: positions in queries, layers
+without RoPE, multipliers, norms in other places. The first families are in ``test_equality``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig, SamplingParams
+from engine.conversation import Turn
+from engine.document import Document
+from engine.errors import UnsupportedModel
+from engine.events import AnswerDone, BookRead, TextDelta
+from engine.kv.full import FullCache
+from engine.kv.streaming import StreamingCache
+from engine.model import decoder
+from engine.session import Session
+from tests.engine.conftest import SHAPES, TRAINED, VOCABULARY, build_tokenizer
+from tests.engine.test_random_acts import assert_the_cache_is_what_its_tokens_say
+
+CPU = torch.device("cpu")
+TOKENS = 12
+
+
+def ask(session: Session, question: str, history: list[Turn], mode: Any = "hierarchical") -> AnswerDone:
+    done = list(session.ask(question, history, SamplingParams(max_tokens=TOKENS), mode, chat="chat"))[-1]
+    assert isinstance(done, AnswerDone)
+    return done
+
+
+def generate(folder: str, prompt: list[int]) -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, do_sample=False)
+    return out[0, len(prompt) :].tolist()
+
+
+def turn(question: str, done: AnswerDone) -> Turn:
+    return Turn(question, done.answer)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_chat_on_every_family(kind: str, tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    """Read, ask, ask again and stop, go back, close, open again; every text is ``generate``'s."""
+    folder = tiny(kind)
+    config = EngineConfig(
+        model=folder,
+        draft=tiny(kind, seed=1, layers=1, width=32),
+        context=1024,
+        retrieval_budget=128,
+        prefill_segment=256,
+        snapshot_folder=str(tmp_path),
+    )
+    session = Session.load(config)
+    few = book.select(1, 3)
+    assert isinstance(list(session.read(few))[-1], BookRead)
+    fast = ask(session, "Where is the key?", [])
+    plain = ask(session, "Where is the key?", [], "plain")
+    talk = session.conversation
+    assert talk is not None
+    expected = generate(folder, talk.tokens[: plain.figures.prompt_tokens])
+    assert list(fast.token_ids) == list(plain.token_ids) == expected
+
+    history, cancel = [turn("Where is the key?", fast)], threading.Event()
+    sampling = SamplingParams(max_tokens=TOKENS)
+    for event in session.ask("Who lit it?", history, sampling, chat="chat", cancel=cancel):
+        if isinstance(event, TextDelta):
+            cancel.set()
+    assert talk.turns[-1].turn.question == "Who lit it?"
+    again = ask(session, "And when?", history)  # behind the first turn: the stopped one is cropped away
+    assert_the_cache_is_what_its_tokens_say(session)
+    session.close()
+
+    other = Session.load(config)
+    read = list(other.read(few))[-1]
+    assert isinstance(read, BookRead)
+    assert read.source == "snapshot"
+    assert ask(other, "And when?", history).token_ids == again.token_ids
+    other.close()
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_walk_and_a_draft_say_what_transformers_says(kind: str, tiny: Callable[..., str]) -> None:
+    """The draft while nothing is evicted; its keys are kept unrotated, and rotated by layers as the model does it."""
+    from transformers import AutoModelForCausalLM
+
+    model = decoder.load(tiny(kind), window=256, device=CPU)
+    ids = torch.randint(6, 380, (200,), generator=torch.Generator().manual_seed(0))
+    cache, full = StreamingCache(model.kv_shape, 4, 100, 64, model.rotate), FullCache(model.kv_shape, 256)
+    full.reserve(200)
+    with torch.inference_mode():
+        rows = []
+        for piece in (ids[:40], ids[40:41], ids[41:60]):
+            rows.append(model.forward(piece, model.no_rope(len(piece)), cache.extend(len(piece))))
+            cache.advance(len(piece))
+            cache._renew()
+        walked = model.forward(ids, model.rope(model.span(0, 200)), full.extend(0))
+        whole: Any = AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
+        expected = whole(input_ids=ids[None]).logits[0]
+    scale = expected.abs().max()
+    assert (walked - expected).abs().max() < 1e-5 * scale
+    assert (torch.cat(rows) - expected[:60]).abs().max() < 1e-5 * scale
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
+def test_the_text_part_of_a_model_that_sees(tied: bool, tmp_path: Path) -> None:
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    text = {"model_type": "ministral3", "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128}
+    text |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
+    text |= {"max_position_embeddings": 512, "tie_word_embeddings": tied, "eos_token_id": 5, **SHAPES["ministral3"]}
+    eyes = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    eyes |= {"num_attention_heads": 2, "head_dim": 16, "image_size": 28, "patch_size": 14}
+    config = Mistral3Config(text_config=text, vision_config=eyes, tie_word_embeddings=tied, image_token_index=3)
+    torch.manual_seed(0)
+    whole = Mistral3ForConditionalGeneration(config).eval()
+    whole.save_pretrained(tmp_path)
+    build_tokenizer(tmp_path)
+
+    session = Session.load(EngineConfig(model=str(tmp_path), draft=None))
+    model = session.target
+    assert (model.window, model.num_layers) == (512, 2)
+    own = sum(weights.numel() for name, weights in whole.named_parameters() if "vision" not in name)
+    projector = sum(weights.numel() for weights in whole.model.multi_modal_projector.parameters())
+    assert model.parameters == own - projector
+    ids = torch.randint(6, 380, (300,), generator=torch.Generator().manual_seed(0))
+    cache = FullCache(model.kv_shape, 512)
+    cache.reserve(300)
+    with torch.inference_mode():
+        out = model.forward(ids, model.rope(model.span(0, 300)), cache.extend(0))
+        assert torch.allclose(out, whole(input_ids=ids[None]).logits[0], atol=1e-4)
+
+
+GEMMA = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 512}}
+QWEN = {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (GEMMA, "layers with a sliding window of 512 tokens, which is not supported yet: they do not keep"),
+        (QWEN, "layers with a recurrent state, which is not supported yet"),
+        ({"model_type": "olmo3"}, "layers with a sliding window"),
+        ({"model_type": "exaone4"}, "layers with a sliding window of 4,096 tokens"),
+        ({"model_type": "gpt_oss"}, "layers with a sliding window of 128 tokens"),
+        ({"model_type": "qwen3_moe"}, "is a mixture of 128 experts"),
+        ({"model_type": "gemma"}, "is a gemma model"),
+        ({"model_type": "paligemma", "text_config": {"model_type": "gemma"}}, "is a paligemma model"),
+        ({"model_type": "llava"}, "is a llava model around Llama"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),
+        ({"model_type": "mistral3", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),
+        ({"model_type": "ministral3", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is missing"),
+        ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling is 0"),
+    ],
+)
+def test_what_is_missing_is_said_before_weights_are_looked_for(
+    settings: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 8192, **settings}))
+    with pytest.raises(Exception, match=r"^[^\n]*$") as refused:
+        decoder.load(str(tmp_path), window=None, device=CPU)
+    assert why in str(refused.value)
+    assert isinstance(refused.value, UnsupportedModel) or "cannot be used" in str(refused.value)
