@@ -8,15 +8,18 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
     the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
       (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
                                            their pickles), Llama-68M
-    licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM
+    licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM; in lists
+                                           of others: Qwen 3 1.7B, SmolLM3, Phi-4 mini, Granite 4.1, Ministral 3
+    counted by others in their weights     SmolLM3, Phi-4 mini, Granite 4.1, Seed-OSS, Qwen 3 1.7B: the very numbers
+                                           below; Ministral 3 3B and 8B with the vision part, which is not loaded
     its makers' words                      the window of Qwen 2.5 1M, the licence of Yarn Llama 2
     pickled weights alone on the page      LWM, both Yarn, Llama-68M. For LWM, Yarn 7B and Llama-68M the hub's own
                                            converter has proposed safetensors, which are taken (``hub``); of Yarn
                                            13B this is not known, and without them it is refused with that reason
 
-From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B and Qwen 2.5 0.5B, the
-other licences. Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list
-of files and the model's real settings take their place.
+From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B,
+Ministral 3 14B and GLM-4 9B, the other licences. Nothing is decided by them but what is shown beforehand: before
+weights are fetched, the hub's own list of files and the model's real settings take their place.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -34,6 +37,9 @@ _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
 _APACHE = "Apache 2.0"
 _OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
+_RUN = "tested with these weights"
+_REAL = "its kind tested with real weights of another model"
+_TINY = "its kind tested on tiny random weights"
 _TRAINED_1M = 262_144
 """Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 
@@ -53,13 +59,17 @@ class Model:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with the draft that guesses for it; without one, guesses come from the book's own words."""
+    """A target with the draft that guesses for it; without one, guesses come from the book's own words.
+
+    ``tested`` says what of it Trifold was tested with.
+    """
 
     id: str
     title: str
     target: Model
     draft: Model | None
     note: str
+    tested: str = ""
 
     @property
     def names(self) -> tuple[str, str | None]:
@@ -74,6 +84,11 @@ _LLAMA_32_1B = Model(
 )
 _QWEN_25_05B = Model("Qwen/Qwen2.5-0.5B-Instruct", ModelShape(24, 2, 64, 494_032_768, 988_097_824, 32_768), _APACHE)
 _QWEN_3_06B = Model("Qwen/Qwen3-0.6B", ModelShape(28, 8, 128, 596_049_920, 1_503_300_328, 40_960), _APACHE)
+_MINISTRAL_3B = Model(
+    "mistralai/Ministral-3-3B-Instruct-2512-BF16",
+    ModelShape(26, 8, 128, 3_429_006_336, 8_503_486_464, 262_144, 402_653_184),
+    _APACHE,
+)
 _LLAMA_68M = Model("JackFram/llama-68m", ModelShape(2, 12, 64, 68_030_208, 272_123_144, 2_048), _APACHE)
 
 DEMO = Pair(
@@ -82,10 +97,63 @@ DEMO = Pair(
     Model(str(DEMO_MODEL), None, "MIT"),
     Model(str(DEMO_DRAFT), None, "MIT"),
     "Bundled. Shows the machine at work and can quote; it does not understand.",
+    _RUN,
 )
 
 PAIRS: tuple[Pair, ...] = (
     DEMO,
+    Pair(
+        "qwen3-1.7b",
+        "Qwen 3 1.7B",
+        Model("Qwen/Qwen3-1.7B", ModelShape(28, 8, 128, 1_720_574_976, 4_063_479_808, 40_960, 311_164_928), _APACHE),
+        None,
+        "The smallest that answers in its own words: for machines without a GPU.",
+        _TINY,
+    ),
+    Pair(
+        "granite-4.1-3b",
+        "Granite 4.1 3B",
+        Model(
+            "ibm-granite/granite-4.1-3b",
+            ModelShape(40, 8, 64, 3_402_836_480, 6_805_672_960, 131_072, 256_901_120),
+            _APACHE,
+        ),
+        None,
+        "Half the cache of others of its size, and it answers without thinking aloud first.",
+        _TINY,
+    ),
+    Pair(
+        "smollm3-3b",
+        "SmolLM3 3B",
+        Model(
+            "HuggingFaceTB/SmolLM3-3B",
+            ModelShape(36, 4, 128, 3_075_098_624, 6_150_197_248, 65_536, 262_668_288),
+            _APACHE,
+        ),
+        None,
+        "A small cache, and all of its training is public.",
+        _TINY,
+    ),
+    Pair(
+        "ministral-3-3b",
+        "Ministral 3 3B Instruct",
+        _MINISTRAL_3B,
+        None,
+        "Eleven languages and a very long window. Its eyes are not loaded.",
+        _TINY,
+    ),
+    Pair(
+        "phi-4-mini",
+        "Phi-4 mini Instruct",
+        Model(
+            "microsoft/Phi-4-mini-instruct",
+            ModelShape(32, 8, 128, 3_836_021_760, 7_672_066_216, 131_072, 614_596_608),
+            "MIT",
+        ),
+        None,
+        "A small model with a long window.",
+        _TINY,
+    ),
     Pair(
         "qwen3-4b",
         "Qwen 3 4B Instruct",
@@ -96,6 +164,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _QWEN_3_06B,
         "A good first choice: no account needed, and a window for the longest novels.",
+        _TINY,
     ),
     Pair(
         "llama-3.1-8b",
@@ -108,6 +177,43 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _LLAMA_32_1B,
         "Strong on whole books. Its maker wants the licence accepted on the hub first.",
+        _REAL,
+    ),
+    Pair(
+        "ministral-3-8b",
+        "Ministral 3 8B Instruct",
+        Model(
+            "mistralai/Ministral-3-8B-Instruct-2512-BF16",
+            ModelShape(34, 8, 128, 8_489_553_920, 17_836_000_000, 262_144, 1_073_741_824),
+            _APACHE,
+        ),
+        None,
+        "Eleven languages and a very long window. Its eyes are not loaded.",
+        _TINY,
+    ),
+    Pair(
+        "granite-4.1-8b",
+        "Granite 4.1 8B",
+        Model(
+            "ibm-granite/granite-4.1-8b",
+            ModelShape(40, 8, 128, 8_791_592_960, 17_583_185_920, 131_072, 822_083_584),
+            _APACHE,
+        ),
+        None,
+        "A long window, twelve languages; it answers without thinking aloud first.",
+        _TINY,
+    ),
+    Pair(
+        "glm-4-9b",
+        "GLM-4 9B Chat",
+        Model(
+            "zai-org/glm-4-9b-chat-hf",
+            ModelShape(40, 2, 128, 9_399_951_360, 18_799_902_720, 131_072, 1_241_513_984),
+            "GLM-4 License",
+        ),
+        None,
+        "Of 2024, with a quarter of the cache of others of its size: the longest books on 24 GB.",
+        _TINY,
     ),
     Pair(
         "qwen2.5-7b-1m",
@@ -120,6 +226,7 @@ PAIRS: tuple[Pair, ...] = (
         _QWEN_25_05B,
         "The smallest cache per token of its size: the longest books on a given machine, up to the length that its "
         "makers trained it on.",
+        _TINY,
     ),
     Pair(
         "qwen2.5-14b-1m",
@@ -131,6 +238,31 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _QWEN_25_05B,
         "Better answers than 7B for twice the memory.",
+        _TINY,
+    ),
+    Pair(
+        "ministral-3-14b",
+        "Ministral 3 14B Instruct",
+        Model(
+            "mistralai/Ministral-3-14B-Instruct-2512-BF16",
+            ModelShape(40, 8, 128, 13_506_073_600, 27_900_000_000, 262_144, 1_342_177_280),
+            _APACHE,
+        ),
+        _MINISTRAL_3B,
+        "The largest of its family, with the smallest guessing for it. Its eyes are not loaded.",
+        _TINY,
+    ),
+    Pair(
+        "seed-oss-36b",
+        "Seed-OSS 36B Instruct",
+        Model(
+            "ByteDance-Seed/Seed-OSS-36B-Instruct",
+            ModelShape(64, 8, 128, 36_151_104_512, 72_302_209_024, 524_288, 1_588_592_640),
+            _APACHE,
+        ),
+        None,
+        "The largest of this list, with a window of half a million tokens.",
+        _TINY,
     ),
     Pair(
         "qwen3-8b",
@@ -138,6 +270,7 @@ PAIRS: tuple[Pair, ...] = (
         Model("Qwen/Qwen3-8B", ModelShape(36, 8, 128, 8_190_735_360, 16_381_516_512, 40_960, 1_244_659_712), _APACHE),
         _QWEN_3_06B,
         "For shorter books. Its makers' YaRN setting for 131,072 tokens goes into config.json of a copy of yours.",
+        _TINY,
     ),
     Pair(
         "phi-3-mini",
@@ -149,6 +282,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         None,
         "Small weights and a large cache. It has no smaller sibling: guesses come from the book's own words.",
+        _TINY,
     ),
     Pair(
         "lwm-7b",
@@ -160,6 +294,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _LLAMA_68M,
         "A model of the paper that Trifold builds on, with a very large cache." + _OLD,
+        _REAL,
     ),
     Pair(
         "yarn-7b",
@@ -171,6 +306,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _LLAMA_68M,
         "The paper's main model: it continues texts and was not taught to chat." + _OLD,
+        _REAL,
     ),
     Pair(
         "yarn-13b",
@@ -182,6 +318,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _LLAMA_68M,
         "The paper's large model: it continues texts and was not taught to chat." + _OLD,
+        _REAL,
     ),
 )
 

@@ -34,6 +34,9 @@ MAX_CONFIG_BYTES = 4_000_000
 SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
 _LARGEST = 1 << 31  # of any number in a settings file
 _WORDS_PER_TOKEN = 0.75
+GPU_CLASSES = (8, 12, 16, 24, 48)  # GB, as they are sold
+_GPU_SHARE = 0.92  # of such a GPU, free where nothing else runs
+_CLASS_BOOK = 32_768  # tokens of a book that a GPU of a model's class has room for
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Verdict = Literal["whole", "part", "none"]
@@ -173,6 +176,23 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     if verdict == "none" and (way := _way_out(target, draft, free)):
         sentence += f" With --weights {way} it would fit."
     return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)
+
+
+def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
+    """The smallest class of GPU that holds a pair and a book of 32,768 tokens, with weights as they come and in 4 bits;
+    empty where none does."""
+    whole, rounded = (_gpu_class(target, draft, weights) for weights in ("stored", "4bit"))
+    if whole is None:
+        return f"GPU of {rounded} GB with weights in 4 bits" if rounded else ""
+    return f"GPU of {whole} GB" + (f", of {rounded} with weights in 4 bits" if rounded and rounded < whole else "")
+
+
+def _gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
+    for size_gb in GPU_CLASSES:
+        free = FreeMemory(int(size_gb * (1 << 30) * _GPU_SHARE), 0, on_gpu=True, quantization=weights)
+        if fit_pair(target, draft, free).tokens >= min(_CLASS_BOOK, target.window):
+            return size_gb
+    return None
 
 
 def _way_out(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> str:

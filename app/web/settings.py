@@ -24,7 +24,7 @@ from app.core.state import AppState
 from app.models import fit
 from app.models.catalogue import PAIRS, Model, Pair
 from app.models.engine_proxy import EngineProxy
-from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, read_config, shape_of
+from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, gpu_in_words, read_config, shape_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
@@ -54,6 +54,7 @@ def sized(target: ModelShape, draft: ModelShape | None, licence: str, gated: boo
         "window": f"{target.window:,} tokens",
         "size": size(target.weights_bytes + (draft.weights_bytes if draft else 0)),
         "kv": f"{size(found.kv_per_1k)} per 1,000 tokens",
+        "gpu": gpu_in_words(target, draft),
         "licence": licence,
         "gated": gated,
     }
@@ -89,6 +90,7 @@ def _option(pair: Pair, local_models: LocalModels, free: FreeMemory, present: Mo
         "draft_line": _draft_line(pair.draft),
         "present": chosen,
         "here": _is_here(local_models, pair),
+        "tested": pair.tested,
         "numbers": None,
     }
     target = _shape(pair.target, local_models)

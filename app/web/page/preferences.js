@@ -88,9 +88,9 @@ function action(model) {
 }
 
 function facts(model) {
-  const { size, window: tokens, kv, licence, gated } = model.numbers;
+  const { size, window: tokens, kv, gpu, licence, gated } = model.numbers;
   const list = made("ul", "", "facts");
-  const words = [size, `window ${tokens}`, `cache ${kv}`, licence, gated ? "licence to be accepted on the hub" : ""];
+  const words = [size, `window ${tokens}`, `cache ${kv}`, gpu, licence, gated ? "licence to be accepted on the hub" : "", model.tested];
   list.append(...words.filter(Boolean).map((word) => made("li", word)));
   return list;
 }
@@ -116,7 +116,7 @@ function bindOwn() {
   byId("own-look").addEventListener("click", async () => {
     byId("own-said").textContent = "Looking…";
     const said = await call("/models/look", { model: byId("own-model").value });
-    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.size, `window ${said.window}`, `cache ${said.kv}`, said.licence].filter(Boolean).join(" · ");
+    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
     byId("own-said").textContent = line;
   });
 }

@@ -48,6 +48,16 @@ SETTINGS = {
     "Qwen/Qwen3-0.6B": (1024, 16, 3072, 151_936, True, False, True),
     "Qwen/Qwen3-4B-Instruct-2507": (2560, 32, 9728, 151_936, True, False, True),
     "Qwen/Qwen3-8B": (4096, 32, 12_288, 151_936, False, False, True),
+    "Qwen/Qwen3-1.7B": (2048, 16, 6144, 151_936, True, False, True),
+    "ibm-granite/granite-4.1-3b": (2560, 40, 8192, 100_352, True, False, False),
+    "ibm-granite/granite-4.1-8b": (4096, 32, 12_800, 100_352, False, False, False),
+    "HuggingFaceTB/SmolLM3-3B": (2048, 16, 11_008, 128_256, True, False, False),
+    "mistralai/Ministral-3-3B-Instruct-2512-BF16": (3072, 32, 9216, 131_072, True, False, False),
+    "mistralai/Ministral-3-8B-Instruct-2512-BF16": (4096, 32, 14_336, 131_072, False, False, False),
+    "mistralai/Ministral-3-14B-Instruct-2512-BF16": (5120, 32, 16_384, 131_072, False, False, False),
+    "zai-org/glm-4-9b-chat-hf": (4096, 32, 13_696, 151_552, False, True, False),
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": (5120, 80, 27_648, 155_136, False, True, False),
+    "microsoft/Phi-4-mini-instruct": (3072, 24, 8192, 200_064, True, False, False),
     "microsoft/Phi-3-mini-128k-instruct": (3072, 32, 8192, 32_064, False, False, False),
     "LargeWorldModel/LWM-Text-Chat-128K": (4096, 32, 11_008, 32_000, False, False, False),
     "NousResearch/Yarn-Llama-2-7b-128k": (4096, 32, 11_008, 32_000, False, False, False),
@@ -88,6 +98,22 @@ def test_the_catalogue_holds_what_was_promised() -> None:
     drafts = {pair.draft.name for pair in catalogue.PAIRS if pair.draft}
     assert {"JackFram/llama-68m", "meta-llama/Llama-3.2-1B-Instruct"} <= drafts
     assert catalogue.find(*catalogue.DEMO.names) is catalogue.DEMO
+
+
+def test_the_class_of_gpu_that_a_pair_needs() -> None:
+    shapes = {pair.id: (pair.target.shape, pair.draft.shape if pair.draft else None) for pair in catalogue.PAIRS}
+    said = {name: fit.gpu_in_words(target, draft) for name, (target, draft) in shapes.items() if target}
+    assert said["granite-4.1-3b"] == "GPU of 12 GB, of 8 with weights in 4 bits"
+    assert said["glm-4-9b"] == "GPU of 24 GB, of 12 with weights in 4 bits"
+    assert said["ministral-3-14b"] == "GPU of 48 GB"
+    assert said["seed-oss-36b"] == "GPU of 48 GB with weights in 4 bits"
+    assert fit.gpu_in_words(ModelShape(96, 96, 128, 10**12, 0, 131_072), None) == ""
+    for size in fit.GPU_CLASSES:
+        assert any(f"of {size} " in f"{words} " for words in said.values()), f"there is something for {size} GB"
+
+
+def test_what_a_model_was_tested_with_is_said() -> None:
+    assert all("tested" in pair.tested for pair in catalogue.PAIRS)
 
 
 def test_fit_is_weights_and_cache_against_what_is_free() -> None:
