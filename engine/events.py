@@ -25,6 +25,7 @@ class StopReason(str, Enum):
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the window is full
     CANCELLED = "cancelled"  # the person stopped it
+    LOOP = "loop"  # it only repeated itself (``engine.decode.loops``)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of a decoding loop committed.
+    """What one round of a decoding loop committed. ``ended``: the text ends with it; ``looping``: by running in a loop.
 
     ``renewed``: the retrieval selection is another one; ``scored``: there are new scores of what was read.
     """
@@ -84,6 +85,7 @@ class Round:
     scored: bool = False
     passes: int = 0  # middle passes
     lookup: Acceptance = field(default_factory=Acceptance)  # copied from the book straight to the full cache
+    looping: bool = False
 
     @property
     def verified_rows(self) -> int:

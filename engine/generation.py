@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.decode import rounds
+from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, pass_ms
 from engine.decode.verify import Sampler, make_generator
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
@@ -109,9 +110,13 @@ class GenerationLoop:
         self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
 
     def decode(
-        self, tokens: list[int], generation: Generation, sampling: SamplingParams, mode: Mode
+        self, tokens: list[int], generation: Generation, sampling: SamplingParams, mode: Mode, book_tokens: int
     ) -> Iterator[Event]:
-        """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt."""
+        """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt.
+
+        Args:
+            book_tokens: first tokens of the prompt that are the book's, which an answer may repeat.
+        """
         left = self._target.window - len(tokens)
         context = Context(
             self._target,
@@ -121,6 +126,7 @@ class GenerationLoop:
             make_generator(sampling.seed, self._target.device),
             self._end_ids,
             min(sampling.max_tokens, left),
+            LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
         hierarchy = self._hierarchy
@@ -181,7 +187,7 @@ class Generation:
         """Add a round; the text that became complete with it."""
         self.meter.add(done, elapsed_ms, since_asked_s)
         if done.ended:
-            self.reason = StopReason.END
+            self.reason = StopReason.LOOP if done.looping else StopReason.END
         pieces = [self.stream.add((token,)) for token in done.tokens]
         self._lengths = tuple(map(len, pieces))
         text = "".join(pieces)

@@ -285,7 +285,7 @@ class Session:
             talk.tokens = list(prompt.tokens)
             self.generation.time_plain_steps(talk.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.generation.decode(talk.tokens, answer, sampling, mode)
+            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read)
             return True
 
         tail = ""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from engine import Engine, ModelInfo, Request
 
 _POLL_S = 0.5
+_LOOPED = (
+    "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
+)
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
 
 
@@ -47,6 +50,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     else:
         say("\n".join(lines_of(done)))
+        if done.stop_reason is StopReason.LOOP:
+            say(f"Note: {_LOOPED}")
         card = abilities(status.model.path) if status.model else Abilities()
         if card.only_quotes and card.refuses(done.answer):
             say(f"Note: {ADVICE}")

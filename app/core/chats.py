@@ -31,6 +31,8 @@ NAME_LENGTH = 120
 MOST_HELD = 16
 """Chats that are in memory with all their turns, besides being in the store."""
 
+_CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)  # before the answer's own end
+
 SAVE_SECONDS = 0.4  # between two savings of a growing answer: what the end of the program may cost
 
 
@@ -93,9 +95,7 @@ class Exchange:
     @property
     def can_be_continued(self) -> bool:
         """Whether the answer was cut before its own end."""
-        return bool(self.answer) and (
-            self.interrupted or self.stopped in (StopReason.CANCELLED, StopReason.LENGTH) or self.trouble is not None
-        )
+        return bool(self.answer) and (self.interrupted or self.stopped in _CUT or self.trouble is not None)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ WHY_STOPPED = {
     StopReason.LENGTH: "cut at the chosen length",
     StopReason.CONTEXT: "the window is full",
     StopReason.CANCELLED: "stopped",
+    StopReason.LOOP: "stopped, it only repeated itself",
 }
 
 

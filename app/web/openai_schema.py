@@ -29,6 +29,7 @@ _FINISH = {
     StopReason.LENGTH: "length",
     StopReason.CONTEXT: "length",
     StopReason.CANCELLED: "stop",
+    StopReason.LOOP: "length",  # cut before its own end: OpenAI has no word for why
 }
 
 

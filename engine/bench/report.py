@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.config import EngineConfig
+from engine.decode.loops import circling
 from engine.errors import OptionError, TrifoldError
 from engine.events import Acceptance, Round
 
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-# Tokens that repeat what stands at most so far before them are a circle where so many of them follow each other, and
-# where they make so many turns.
-_LONGEST_TURN, _LEAST_CIRCLE, _TURNS = 96, 24, 2
+# Repeated tokens that are counted apart: fewer than stop an answer, since they are copied at any speed already.
+_LEAST_CIRCLE = 24
 
 STAND_IN = "stand-in weights"
 """What every figure says that was made with synthetic weights."""
@@ -58,7 +58,7 @@ class Run:
 
     def add(self, other: Run) -> None:
         """Append another case's run, with its circles apart."""
-        turning = circling(other.tokens)
+        turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
         # Of transformers' rows the first step has no time.
@@ -69,21 +69,6 @@ class Run:
             if not turning[place]:
                 self.rounds.append(done)
             place += len(done.tokens)
-
-
-def circling(tokens: Sequence[int]) -> list[bool]:
-    """Of each token, whether it runs in a circle: the same turn of tokens again and again. The first turn does not."""
-    found = [False] * len(tokens)
-    for turn in range(1, min(_LONGEST_TURN, len(tokens) // _TURNS) + 1):
-        least, same = max(_LEAST_CIRCLE, _TURNS * turn), 0
-        for place in range(turn, len(tokens) + 1):
-            if place < len(tokens) and tokens[place] == tokens[place - turn]:
-                same += 1
-                continue
-            if same >= least:
-                found[place - same : place] = [True] * same
-            same = 0
-    return found
 
 
 @dataclass(frozen=True)

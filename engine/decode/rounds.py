@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from engine.decode.acceptance import EarlyStop, RefreshPolicy
     from engine.decode.controller import DraftPlan, SpeculationPolicy
     from engine.decode.drafters import Drafter, LookupIndex, Proposal
+    from engine.decode.loops import LoopDetector
     from engine.decode.verify import Sampler
     from engine.kv.full import FullCache, Observer
     from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
@@ -50,7 +51,10 @@ _MOST_MISSING = 16
 
 @dataclass
 class Context:
-    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last."""
+    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last.
+
+    ``loops`` follows the tokens that are committed, where a text that runs in a loop is to be stopped.
+    """
 
     decoder: Decoder
     full: FullCache
@@ -59,6 +63,28 @@ class Context:
     generator: torch.Generator
     stop_ids: frozenset[int]
     max_tokens: int
+    loops: LoopDetector | None = None
+
+    def commit(self, sampled: Sequence[int]) -> Committed:
+        """Commit sampled tokens up to the one that ends the text, if there is one, and crop the cache to them."""
+        tokens = until_end(list(sampled), self.stop_ids)
+        ended, looping = tokens[-1] in self.stop_ids, False
+        if self.loops is not None:
+            closed = next((count for count, token in enumerate(tokens, 1) if self.loops.add(token)), None)
+            if closed is not None and not (ended and closed == len(tokens)):
+                tokens, ended, looping = tokens[:closed], True, True
+        self.tokens += tokens
+        self.full.crop(len(self.tokens) - 1)
+        return Committed(tuple(tokens), ended, looping)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Tokens that were committed, and whether the text ends with them; ``looping``: because it runs in a loop."""
+
+    tokens: tuple[int, ...]
+    ended: bool
+    looping: bool
 
 
 @dataclass(frozen=True)
@@ -323,11 +349,9 @@ def _step(context: Context, observer: Observer | None) -> Round:
     """One token by one full pass: plain decoding, alone and where a round proposes nothing."""
     clock, waited = time.perf_counter(), context.full.waited_s
     probs = context.sampler(_verify_pass(context, context.decoder.ids(context.tokens[-1:]), observer))
-    (token,) = draw(probs, context.generator).tolist()
-    context.full.crop(len(context.tokens))
-    context.tokens.append(token)
+    done = context.commit(draw(probs, context.generator).tolist())
     split = _verify_split(context.full, clock, waited)
-    return Round((token,), (TokenSource.TARGET,), split, token in context.stop_ids)
+    return Round(done.tokens, (TokenSource.TARGET,), split, done.ended, looping=done.looping)
 
 
 def _verify(
@@ -346,22 +370,21 @@ def _verify(
     sampled = rejection_sample(proposed, pending.distributions(p), p, context.generator)
     if pending.drawn is not None:
         drafter.accept(sampled.tokens[: sampled.num_accepted])
-    tokens = until_end(list(sampled.tokens), context.stop_ids)
-    sources = [*pending.sources[: sampled.num_accepted], TokenSource.TARGET][: len(tokens)]
-    context.tokens += tokens
-    context.full.crop(len(context.tokens) - 1)
+    done = context.commit(sampled.tokens)
+    sources = [*pending.sources[: sampled.num_accepted], TokenSource.TARGET][: len(done.tokens)]
     trials = observation.middle_trials if plan.passes else observation.draft_trials
     trials += _trials(pending.confidences, sampled.num_accepted)
     acceptance = Acceptance(sampled.num_accepted, len(proposed))
     return Round(
-        tuple(tokens),
+        done.tokens,
         tuple(sources),
         replace(_verify_split(context.full, clock, waited), draft=pending.draft_ms, middle=pending.middle_ms),
-        tokens[-1] in context.stop_ids,
+        done.ended,
         Acceptance(pending.accepted, pending.proposed),
         Acceptance() if plan.copy else acceptance,
         passes=len(observation.passes),
         lookup=acceptance if plan.copy else Acceptance(),
+        looping=done.looping,
     )
 
 

@@ -29,6 +29,7 @@ def test_arrows_lead_to_the_versions_beside_the_shown_one() -> None:
         ({}, False),
         ({"stopped": StopReason.CANCELLED}, True),
         ({"stopped": StopReason.LENGTH}, True),
+        ({"stopped": StopReason.LOOP}, True),
         ({"stopped": StopReason.CONTEXT}, False),
         ({"stopped": StopReason.CANCELLED, "interrupted": True}, True),
         ({"answer": "", "stopped": StopReason.CANCELLED}, False),

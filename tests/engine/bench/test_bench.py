@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engine import bench
-from engine.bench.report import Run, circling, measurement_of, table
+from engine.bench.report import Run, measurement_of, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
 from engine.document import Document
@@ -282,17 +282,6 @@ def test_a_context_that_leaves_no_room_is_refused_before_any_work(
             loading.setattr(Session, "load", lambda config: pytest.fail("nothing is loaded"))
             with pytest.raises(OptionError, match=f"--context {largest} or less"):
                 run(tiny, book, tmp_path, *fits[:-1], str(largest + 1))
-
-
-def test_circles_are_found_by_hand() -> None:
-    prose = list(range(100, 160))
-    assert circling(prose) == [False] * 60
-    assert circling([*prose, *[1, 2, 3] * 10, 7]) == [False] * 63 + [True] * 27 + [False]
-    assert circling([5] * 40) == [False] + [True] * 39
-    # A phrase that comes twice, and a passage that is quoted once more, are no circles.
-    assert circling([*prose[:30], *prose[:30]]) == [False] * 60
-    assert circling([1, 2, 3] * 8) == [False] * 24
-    assert circling([]) == []
 
 
 def test_circles_are_counted_apart() -> None:
