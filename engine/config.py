@@ -10,7 +10,8 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from engine.errors import OptionError
@@ -21,27 +22,43 @@ MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 MAX_SEED = 2**63 - 1
 # Below these the numbers of float32 end: a temperature that divides logits to infinity, a sum that nothing reaches.
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
+MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
 """More tokens than any window has, and than any vocabulary."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one answer is sampled. ``temperature`` 0 is greedy; ``top_k`` 0 keeps every token."""
+    """How one answer is sampled. ``temperature`` 0 is greedy; ``top_k`` 0 keeps every token; ``repetition_penalty`` 1
+    lets a token come again as if it had not come yet. Where one of the four is None, the model's own settings say it
+    (``own_sampling``), and where they do not either, it is greedy, or off (``GREEDY``).
+    """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
     max_tokens: int = 512
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        warm = self.temperature == 0.0 or MIN_TEMPERATURE <= self.temperature <= 5.0
+        heat, top_p, penalty = self.temperature or 0.0, self._or_off("top_p"), self._or_off("repetition_penalty")
+        warm = heat == 0.0 or MIN_TEMPERATURE <= heat <= 5.0
         _check(warm, "temperature", self.temperature, f"0 or between {MIN_TEMPERATURE:f} and 5")
-        _check(MIN_TOP_P <= self.top_p <= 1.0, "top_p", self.top_p, f"between {MIN_TOP_P:f} and 1")
-        _check(0 <= self.top_k <= MAX_COUNT, "top_k", self.top_k, f"0 (off) or more, at most {MAX_COUNT}")
+        _check(MIN_TOP_P <= top_p <= 1.0, "top_p", self.top_p, f"between {MIN_TOP_P:f} and 1")
+        _check(0 <= (self.top_k or 0) <= MAX_COUNT, "top_k", self.top_k, f"0 (off) or more, at most {MAX_COUNT}")
+        allowed = f"1 (off), or between {MIN_PENALTY} and {MAX_PENALTY}"
+        _check(MIN_PENALTY <= penalty <= MAX_PENALTY, "repetition_penalty", self.repetition_penalty, allowed)
         _check(1 <= self.max_tokens <= MAX_COUNT, "max_tokens", self.max_tokens, f"between 1 and {MAX_COUNT}")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")
+
+    def _or_off(self, name: str) -> float:
+        value = getattr(self, name)
+        return 1.0 if value is None else value
+
+    def over(self, own: SamplingParams) -> SamplingParams:
+        """This, and what ``own`` says where this says nothing."""
+        return replace(self, **{name: getattr(own, name) for name in OWN_SAMPLING if getattr(self, name) is None})
 
 
 @dataclass(frozen=True)
@@ -188,3 +205,27 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
         ok = False
     if not ok:
         raise OptionError(f"The setting {name} is {value!r}.", f"It must be {allowed}.")
+
+
+OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
+"""What a model's own settings can say."""
+
+GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0)
+"""What is used where neither a person nor the model says anything."""
+
+
+def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
+    """How a model's maker wants it sampled, in the words of its ``generation_config.json``; None where it is not said.
+
+    Nothing but the penalty counts unless ``do_sample`` is true: such a model is greedy. What the file leaves out is
+    off; the library's own usual values (a top-k of 50, say) are nobody's choice for this model. A value that makes no
+    sense is passed over.
+    """
+    sampled = settings.get("do_sample") is True
+    said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-1:])}
+    own = SamplingParams(temperature=1.0) if sampled and said["temperature"] is None else SamplingParams()
+    for name, value in said.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OptionError, ValueError, OverflowError):
+                own = replace(own, **{name: type(getattr(GREEDY, name))(value)})
+    return own

@@ -37,13 +37,15 @@ class CachedTurn:
 class Prompt:
     """``tokens`` of the whole prompt; its first ``reused`` ones are in the caches; ``turns`` are those before it.
 
-    ``reopened`` is the turn whose answer it goes on with, where that is in the caches.
+    ``reopened`` is the turn whose answer it goes on with, where that is in the caches. Its last ``begun`` tokens are
+    of the answer.
     """
 
     tokens: list[int]
     turns: list[CachedTurn]
     reused: int
     reopened: CachedTurn | None = None
+    begun: int = 0
 
 
 @dataclass
@@ -89,7 +91,8 @@ class Conversation:
         if begun and self.turns[known : known + 1] and self.turns[known].turn == Turn(question, begun):
             return self._reopened(known, turns)
         tokens += self._question(question, tokens, first=not turns)
-        return Prompt(tokens + self.tokenizer.words(begun), turns, reused)
+        said = self.tokenizer.words(begun)
+        return Prompt(tokens + said, turns, reused, begun=len(said))
 
     def known(self, history: Sequence[Turn]) -> int:
         """How many turns of ``history``, from the first, are in the caches."""
@@ -117,10 +120,12 @@ class Conversation:
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
         """The prompt that goes on with the answer of a turn that is in the cache, token for token."""
-        stop = self.turns[position].stop
+        stop, turn = self.turns[position].stop, self.turns[position].turn
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
-        return Prompt(self.tokens[:stop], turns, stop, CachedTurn(self.turns[position].turn, stop))
+        before = self.tokens[: self.turns[position - 1].stop if position else self.read]
+        answer = len(before) + len(self._question(turn.question, before, first=not position))
+        return Prompt(self.tokens[:stop], turns, stop, CachedTurn(turn, stop), max(0, stop - answer))
 
     def rewind(self, prompt: Prompt) -> None:
         """Forget the turns that ``prompt`` does not build on."""

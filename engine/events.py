@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from engine.config import SamplingParams
 
 
 class TokenSource(str, Enum):
@@ -256,6 +259,8 @@ class ModelInfo:
     draft_parameters: int | None
     kv_note: str = ""
     """What a person has to know of the format of KV; nothing where it is that of the model."""
+    sampling: SamplingParams | None = None
+    """What its own settings say of how it is sampled; None where that is another machine's affair."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import torch
 from engine.decode import rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, pass_ms
-from engine.decode.verify import Sampler, make_generator
+from engine.decode.verify import make_generator, make_sampler
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
 from engine.kv.retrieval import QueryRecorder
 
@@ -110,19 +110,26 @@ class GenerationLoop:
         self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
 
     def decode(
-        self, tokens: list[int], generation: Generation, sampling: SamplingParams, mode: Mode, book_tokens: int
+        self,
+        tokens: list[int],
+        generation: Generation,
+        sampling: SamplingParams,
+        mode: Mode,
+        book_tokens: int,
+        begun: int = 0,
     ) -> Iterator[Event]:
         """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt.
 
         Args:
             book_tokens: first tokens of the prompt that are the book's, which an answer may repeat.
+            begun: last tokens of the prompt that are the answer's already.
         """
         left = self._target.window - len(tokens)
         context = Context(
             self._target,
             self._full,
             tokens,
-            Sampler(sampling),
+            make_sampler(sampling, self._target.vocabulary, self._target.ids(tokens[len(tokens) - begun :])),
             make_generator(sampling.seed, self._target.device),
             self._end_ids,
             min(sampling.max_tokens, left),

@@ -14,13 +14,13 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from engine.config import EngineConfig, SamplingParams
+from engine.config import GREEDY, EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.decode.verify import draw, rejection_sample
 from engine.document import Document
@@ -167,7 +167,7 @@ def _greedy(
         if answers and time.perf_counter() - began > _ANSWERS_S * (1 - 1 / len(questions)):
             break  # another answer would not end in time
         asked = time.perf_counter()
-        sampling = SamplingParams(max_tokens=length, temperature=0.0)
+        sampling = replace(GREEDY, max_tokens=length)
         plain = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
         seconds = (time.perf_counter() - asked) / max(len(plain.token_ids), 1)
         margin = _margin(
@@ -224,7 +224,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
         reason = opened.refused or trouble or "nothing was kept on disk"
         return False, f"The book was not opened from disk: {reason.rstrip('.')}.", 0
     expected = answers[0].token_ids
-    sampling = SamplingParams(max_tokens=max(len(expected), 1), temperature=0.0)
+    sampling = replace(GREEDY, max_tokens=max(len(expected), 1))
     again = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone).token_ids
     same = tuple(again[: len(expected)]) == tuple(expected)
     words = "answers as it did when it was read" if same else "answers otherwise than when it was read"

@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import torch
 
-from engine.config import EngineConfig, Mode, SamplingParams
+from engine.config import GREEDY, EngineConfig, Mode, SamplingParams
 from engine.conversation import Conversation, Prompt, Turn
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
@@ -255,6 +255,7 @@ class Session:
         and the question.
 
         Args:
+            sampling: what it leaves open is as the model's own settings say.
             begun: the beginning of an answer that was cut; what is written goes on from there.
             chat: name under which the turns are kept on disk, beside the book's reading; without one they are not.
             cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
@@ -264,7 +265,7 @@ class Session:
             ContextTooSmall: the question does not fit behind the book. Both before any work.
         """
         asked = time.perf_counter()
-        sampling = sampling or SamplingParams()
+        sampling = (sampling or SamplingParams()).over(self.target.sampling).over(GREEDY)
         talk, prompt = self._compose(question, history, begun)
         kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
         if kept.tokens:
@@ -285,7 +286,7 @@ class Session:
             talk.tokens = list(prompt.tokens)
             self.generation.time_plain_steps(talk.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read)
+            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read, prompt.begun)
             return True
 
         tail = ""

@@ -439,4 +439,5 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
         kv_note=KV_NOTES[config.kv],
+        sampling=target.sampling,
     )

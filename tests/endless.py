@@ -15,7 +15,8 @@ from app.core.settings import DEMO_DRAFT, DEMO_MODEL
 def endless(folder: Path) -> Path:
     """Take the end of a text away from a model folder: only a limit or a stop ends an answer of it.
 
-    The end token can still be drawn, but it means nothing any more, and is not shown.
+    The end token can still be drawn, but it means nothing any more, and is not shown. Where nobody asks otherwise, a
+    repetition penalty keeps the text out of a loop, which would end it too.
     """
     for file, name in (
         ("config.json", "eos_token_id"),
@@ -24,6 +25,8 @@ def endless(folder: Path) -> Path:
     ):
         settings = json.loads((folder / file).read_text(encoding="utf-8"))
         settings[name] = None  # left out, it would be the library's usual one
+        if file == "generation_config.json":
+            settings["repetition_penalty"] = 1.3
         (folder / file).write_text(json.dumps(settings), encoding="utf-8")
     return folder
 

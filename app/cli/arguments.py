@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED
-from engine.config import MODES, EngineConfig, SamplingParams
+from engine.config import GREEDY, MODES, OWN_SAMPLING, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
 
 APP = "app"
@@ -53,6 +53,7 @@ _SAMPLING_HELP = {
     "temperature": "0 always takes the likeliest token",
     "top_p": "keep the likeliest tokens up to this share of probability",
     "top_k": "keep this many of the likeliest tokens; 0 keeps all",
+    "repetition_penalty": "above 1, tokens of the answer are less likely to come again",
     "seed": "makes a sampled answer repeatable, with the same settings: give --budget and --chunk-size too",
 }
 _MODEL_FIELDS = ("model", "draft", "context")
@@ -160,12 +161,13 @@ def _ask_parser() -> Parser:
     usual = SamplingParams()
     for name, meaning in _SAMPLING_HELP.items():
         default = getattr(usual, name)
+        otherwise = "the model's own" if name in OWN_SAMPLING else "random" if default is None else default
         parser.add_argument(
             "--" + name.replace("_", "-"),
-            type=int if default is None else type(default),
+            type=type(getattr(GREEDY, name) if name in OWN_SAMPLING else 0),
             default=default,
             metavar="N",
-            help=f"{meaning} ({'random' if default is None else default})",
+            help=f"{meaning} ({otherwise})",
         )
     _add_model(parser)
     return parser

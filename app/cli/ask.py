@@ -30,7 +30,7 @@ _POLL_S = 0.5
 _LOOPED = (
     "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
 )
-_SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:

@@ -24,7 +24,7 @@ from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from engine import Request, Status, Turn
-from engine.config import Mode, SamplingParams
+from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
 
@@ -249,7 +249,8 @@ class _Writer:
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
         self._abilities = Abilities()
-        self._made: dict[str, Any] = {"mode": mode, **asdict(sampling), "top_k": sampling.top_k or None}
+        self._sampling = sampling
+        self._made: dict[str, Any] = {"mode": mode}
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
         earlier = reversed(known.exchanges[: position + 1])
@@ -272,6 +273,7 @@ class _Writer:
     def begin(self) -> None:
         """The question is asked now, of the model that is there, about what has been read by now."""
         read, model = self._state.current.read, self._state.engine.status().model
+        self._made |= _how(self._sampling, model.sampling if model else None)
         if model is not None:
             name = model_name(model.name, str(model.path))
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
@@ -350,6 +352,16 @@ class _Writer:
     def _write(self, **changes: Any) -> None:
         self._add(**changes)
         self._state.chats.update(self.chat, self._position, self._exchange)
+
+
+def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
+    """How an answer is sampled, with "own": what of it the model's settings say; of a server's only what it is told."""
+    if own is None:
+        return asdict(sampling)
+    whole = asdict(sampling.over(own).over(GREEDY))
+    said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(own, name) is not None]
+    off = [name for name in ("top_k", "repetition_penalty") if whole[name] == getattr(GREEDY, name)]
+    return {**whole, **dict.fromkeys(off), "own": said}
 
 
 def _letters(event: TextDelta | AnswerDone) -> str:

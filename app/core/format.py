@@ -119,6 +119,7 @@ _SETTINGS = {
     "temperature": "temperature {:g}",
     "top_p": "top-p {:g}",
     "top_k": "top-k {}",
+    "repetition_penalty": "repetition penalty {:g}",
     "max_tokens": "at most {} tokens",
     "seed": "seed {}",
 }
@@ -296,7 +297,12 @@ def made_line(made: Mapping[str, Any]) -> str:
     """What wrote an answer: "Qwen3-4B with Qwen3-0.6B · hierarchical · temperature 0 · top-p 1 · at most 64 tokens"."""
     models = [str(made[name]) for name in ("model", "draft") if made.get(name)]
     parts = [" with ".join(models), str(made.get("mode", ""))]
-    parts += [words.format(made[name]) for name, words in _SETTINGS.items() if made.get(name) is not None]
+    own = made.get("own", ())
+    parts += [
+        words.format(made[name]) + (" (the model's own)" if name in own else "")
+        for name, words in _SETTINGS.items()
+        if made.get(name) is not None
+    ]
     return " · ".join(part for part in parts if part)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from app.core.settings import Remote
 from app.models.openai_client import Client, finish_of, parse_address, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Request, SamplingParams, Status, Turn
-from engine.config import Mode
+from engine.config import OWN_SAMPLING, Mode
 from engine.document import Document
 from engine.errors import (
     Closed,
@@ -54,6 +54,7 @@ ARCHITECTURE = "remote"
 DEFAULT_CONTEXT = 131_072  # tokens, for servers that do not say
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_BEYOND_OPENAI = ("top_k", "repetition_penalty")  # options of our own and of other servers
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
 _CHARACTERS_PER_TOKEN = 3.5  # a careful guess; the server's own count takes its place once it has read the book
@@ -270,8 +271,9 @@ class RemoteEngine:
         """The request. Its first message is the same for every question about a book, byte for byte."""
         text = "\n\n".join(page.text for page in document.pages)
         book = {"role": "system", "content": book_message(document.title, text)}
-        seed = {} if how.seed is None else {"seed": how.seed}
-        extra: dict[str, Any] = {"top_k": how.top_k} if how.top_k else {}  # beyond OpenAI's own options
+        # What is not said here is as the server's own settings say.
+        said = {name: getattr(how, name) for name in (*OWN_SAMPLING, "seed") if getattr(how, name) is not None}
+        extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}
         if self._is_trifold:
             extra["trifold"] = {"book": "messages"}
         return {
@@ -279,10 +281,8 @@ class RemoteEngine:
             "messages": [book, *messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "temperature": how.temperature,
-            "top_p": how.top_p,
             "max_tokens": how.max_tokens,
-            **seed,
+            **said,
             "extra_body": extra,
         }
 

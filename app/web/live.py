@@ -31,6 +31,7 @@ from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from app.web import messages
 from app.web.auth import AllowedRoute
+from engine.config import OWN_SAMPLING, SamplingParams
 from engine.document import Document
 
 
@@ -90,6 +91,7 @@ def page_view(current: OpenBook, status: Any, chat: Chat | None = None) -> View:
     """
     return {
         "model": model_view(status),
+        "sampling": sampling_view(status),
         "book": book_view(current),
         "pages_read": pages_read(current),
         "reading": _reading(current),
@@ -117,6 +119,15 @@ def model_view(status: Any) -> View:
     here = model.parameters > 0  # of another machine's model only the pace is known
     draft = bool(model.draft_parameters)
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
+
+
+def sampling_view(status: Any) -> View:
+    """What is used of how answers are sampled where the person says nothing, as far as it is known; and whose it is."""
+    own = status.model.sampling if status.model is not None else SamplingParams()
+    if own is None:
+        return {"own": {}, "whose": "the server's own"}
+    said = {name: value for name in OWN_SAMPLING if (value := getattr(own, name)) is not None}
+    return {"own": said, "whose": "the model's own"}
 
 
 def book_view(current: OpenBook) -> View:

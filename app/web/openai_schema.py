@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from engine import errors
-from engine.config import MODES, Mode, SamplingParams
+from engine.config import MODES, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, ContextTooSmall, InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, Failed, Figures, StopReason
 
@@ -144,6 +144,7 @@ class ChatRequest(_Wire):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    repetition_penalty: float | None = None
     max_completion_tokens: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
@@ -175,7 +176,7 @@ class ChatRequest(_Wire):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        named = self.model_dump(include={"temperature", "top_p", "top_k", "seed"}, exclude_none=True)
+        named = self.model_dump(include={*OWN_SAMPLING, "seed"}, exclude_none=True)
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         try:
             return SamplingParams(**named, **({} if most is None else {"max_tokens": most}))

@@ -21,7 +21,7 @@ from app.core.books import Book, name_of
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
-from engine.config import Mode, SamplingParams
+from engine.config import OWN_SAMPLING, Mode, SamplingParams, from_mapping
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
@@ -242,12 +242,14 @@ class ChatRoutes:
 
 
 def how_of(asked: dict[str, Any]) -> tuple[SamplingParams, Mode, str]:
-    """How an answer is to be made, and the tab that waits for it. Raises: OptionError."""
+    """How an answer is to be made, and the tab that waits for it. What is null or missing of how it is sampled is as
+    the model's own settings say. Raises: OptionError."""
     mode = text(asked, "mode")
     if mode not in get_args(Mode):
         raise OptionError(f"There is no mode {mode!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
-    temperature, top_p = fraction(asked, "temperature"), fraction(asked, "top_p")
-    sampling = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=number(asked, "length"))
+    said = {name: fraction(asked, name) for name in OWN_SAMPLING if asked.get(name) is not None}
+    top_k = {"top_k": number(asked, "top_k")} if "top_k" in said else {}
+    sampling = from_mapping(SamplingParams, {**said, **top_k, "max_tokens": number(asked, "length")})
     return sampling, mode, text(asked, "tab")  # type: ignore[return-value]
 
 

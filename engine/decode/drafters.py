@@ -181,6 +181,7 @@ class Drafter(Protocol):
         """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
 
         Args:
+            sampler: behind ``context``.
             stop: ends the proposal early.
             hint: while it is what the drafter holds likeliest it is proposed, as point masses, and nothing after it.
         """
@@ -299,6 +300,7 @@ class ModelDrafter:
                 q = torch.where(agrees, point_mass(hints[len(tokens) : len(tokens) + 1], q), q)
             tokens.append(draw(q, generator))
             probs.append(q)
+            sampler = sampler.after(tokens[-1])
             if stop.threshold > 0.0 or (hinting and len(tokens) == len(hint)):
                 (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
                 hinting = hinting and bool(same)

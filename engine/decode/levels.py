@@ -134,9 +134,9 @@ class Hierarchy:
         if self.lengths_are_given:
             return self.fixed
         fixed = FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
-        if sampling.seed is not None and sampling.temperature > 0:
+        if sampling.seed is not None and sampling.temperature:
             return fixed
-        key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k)
+        key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty)
         if key not in self._controllers:
             copies = COPY_LENGTHS[-1] if self.index is not None else 0
             limits = Limits(MOST_DRAFT if self.has_draft_model else 0, MOST_PASSES, copies)

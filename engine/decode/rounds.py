@@ -53,7 +53,8 @@ _MOST_MISSING = 16
 class Context:
     """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last.
 
-    ``loops`` follows the tokens that are committed, where a text that runs in a loop is to be stopped.
+    ``sampler`` stands behind the committed tokens. ``loops`` follows them, where a text that runs in a loop is to be
+    stopped.
     """
 
     decoder: Decoder
@@ -73,6 +74,8 @@ class Context:
             closed = next((count for count, token in enumerate(tokens, 1) if self.loops.add(token)), None)
             if closed is not None and not (ended and closed == len(tokens)):
                 tokens, ended, looping = tokens[:closed], True, True
+        if self.sampler.remembers:
+            self.sampler = self.sampler.after(self.decoder.ids(tokens))
         self.tokens += tokens
         self.full.crop(len(self.tokens) - 1)
         return Committed(tuple(tokens), ended, looping)
@@ -270,18 +273,22 @@ def _middle_passes(
 ) -> Pending:
     """Draft, and sample on the retrieval cache, until enough tokens are pending."""
     pending = Pending(probs=[])
-    enough, chance = min(plan.pending, most), 1.0
+    enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
         known = context.tokens + pending.tokens
-        made = drafter.propose(known, plan.draft, context.sampler, context.generator, plan.draft_stop)
+        made = drafter.propose(known, plan.draft, sampler, context.generator, plan.draft_stop)
         draft_ms = since(clock)
         _count_steps(observation, made, draft_ms)
         pending.draft_ms += draft_ms
         clock = time.perf_counter()
         before = len(pending.tokens)
-        fed, tokens = _middle_pass(context, retrieval, known, made, most - before - 1, plan.middle_stop, pending)
+        fed, tokens = _middle_pass(
+            context, retrieval, sampler, known, made, most - before - 1, plan.middle_stop, pending
+        )
         drafter.accept(tokens[:-1])
+        if sampler.remembers:
+            sampler = sampler.after(context.decoder.ids(list(tokens)))
         middle_ms = since(clock)
         pending.middle_ms += middle_ms
         observation.passes.append((fed, middle_ms))
@@ -296,6 +303,7 @@ def _middle_passes(
 def _middle_pass(
     context: Context,
     retrieval: RetrievalCache,
+    sampler: Sampler,
     known: list[int],
     made: Proposal,
     most: int,
@@ -312,7 +320,7 @@ def _middle_pass(
     decoder = context.decoder
     ids = torch.cat([decoder.ids(known[retrieval.length :]), proposed])
     logits = middle_logits(decoder, retrieval, ids, count + 1)
-    p = context.sampler(logits)
+    p = sampler(logits, proposed)
     q = None if made.probs is None else made.probs[:count]
     on_device = rejection_sample_on_device(proposed, q, p, context.generator)
     followed = [confidences(logits, on_device.tokens)] if stop.threshold > 0.0 else []
@@ -366,7 +374,7 @@ def _verify(
     clock, waited = time.perf_counter(), context.full.waited_s
     proposed = pending.ids(context.decoder)
     ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
-    p = context.sampler(_verify_pass(context, ids, observer))
+    p = context.sampler(_verify_pass(context, ids, observer), proposed)
     sampled = rejection_sample(proposed, pending.distributions(p), p, context.generator)
     if pending.drawn is not None:
         drafter.accept(sampled.tokens[: sampled.num_accepted])

@@ -3,8 +3,13 @@
 Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the target distributions p_1..p_{n+1}: accept
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
-Every level maps logits by the same ``Sampler`` (temperature, then top-k, then top-p), so that p and q are of the same
-kind; greedy is the one-hot case of the same code.
+Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
+order), so that p and q are of the same kind; greedy is the one-hot case of the same code.
+
+The repetition penalty makes a distribution depend on the tokens before, those that are only proposed too: row i of a
+pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used where these were accepted and nowhere else,
+so it is the very distribution that plain decoding has there. The penalty counts tokens of the answer alone, which is
+transformers' ``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
@@ -32,21 +37,66 @@ _LIKELIEST = 128
 
 
 class Sampler:
-    """Maps logits (n, vocabulary) to probabilities (n, vocabulary) in float32, rows summing to 1."""
+    """Maps logits (n, vocabulary) to probabilities (n, vocabulary) in float32, rows summing to 1, behind one text.
 
-    def __init__(self, params: SamplingParams) -> None:
+    Args:
+        params: how; what they leave open is greedy, or off.
+        seen: (vocabulary + 1,) bool on the device of the logits, the tokens that the text has; None where nothing
+            depends on them. The last entry stands for no token.
+    """
+
+    def __init__(self, params: SamplingParams, seen: torch.Tensor | None = None) -> None:
         self.params = params
+        self._temperature, self._top_k = params.temperature or 0.0, params.top_k or 0
+        self._top_p, self._penalty = params.top_p or 1.0, params.repetition_penalty or 1.0
+        self._seen = seen
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        params = self.params
-        if params.temperature == 0.0:
+    @property
+    def remembers(self) -> bool:
+        """Whether what comes depends on the tokens before; where it does not, nobody need tell it of them."""
+        return self._seen is not None
+
+    def after(self, tokens: torch.Tensor) -> Sampler:
+        """The sampler behind the same text and these tokens (n,), on its device."""
+        if self._seen is None:
+            return self
+        return Sampler(self.params, self._seen.index_fill(0, tokens, True))
+
+    def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> torch.Tensor:
+        """Args:
+        proposed: (n - 1,) tokens; row i of the logits comes behind the first i of them. None: all rows come behind the
+            text itself.
+        """
+        if self._seen is not None:
+            logits = self._penalised(logits.float(), self._seen, proposed)
+        if self._temperature == 0.0:
             return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-        scaled = logits.float() / params.temperature
-        if params.top_k and params.top_k < scaled.shape[-1]:
-            least = scaled.topk(params.top_k, dim=-1).values[..., -1:]
+        scaled = logits.float() / self._temperature
+        if self._top_k and self._top_k < scaled.shape[-1]:
+            least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
             scaled = scaled.masked_fill(scaled < least, float("-inf"))
         probs = torch.softmax(scaled, dim=-1)
-        return probs if params.top_p >= 1.0 else _nucleus(probs, params.top_p)
+        return probs if self._top_p >= 1.0 else _nucleus(probs, self._top_p)
+
+    def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> torch.Tensor:
+        """Logits with those of tokens that have come made less likely (Keskar et al. 2019, arXiv 1909.05858)."""
+        if proposed is not None and (count := proposed.shape[0]):
+            places = torch.arange(count + 1, device=proposed.device)
+            before = places[:count] < places.unsqueeze(1)
+            # What a row has not come to yet is marked at the place of no token.
+            marked = torch.where(before, proposed, seen.shape[0] - 1)
+            seen = seen.repeat(count + 1, 1).scatter_(1, marked, True)
+        # Negative logits times the penalty, others over it: of the two the lesser, or with a bonus the greater.
+        chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
+        return torch.where(seen[..., :-1], chosen(logits * self._penalty, logits / self._penalty), logits)
+
+
+def make_sampler(params: SamplingParams, vocabulary: int, answer: torch.Tensor) -> Sampler:
+    """A sampler behind a prompt and the tokens (n,) that there are of the answer already, on the model's device."""
+    if (params.repetition_penalty or 1.0) == 1.0:
+        return Sampler(params)
+    seen = torch.zeros(vocabulary + 1, dtype=torch.bool, device=answer.device)
+    return Sampler(params, seen).after(answer)
 
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
 from engine.kv.shape import KvShape
 from engine.model import attention, linear, weights
@@ -106,6 +107,12 @@ class Decoder:
             value = getattr(source, "eos_token_id", None)
             ends += [end for end in (value if isinstance(value, list) else [value]) if type(end) is int]
         return tuple(dict.fromkeys(ends))
+
+    @cached_property
+    def sampling(self) -> SamplingParams:
+        """What the model's own settings say of how it is sampled."""
+        own = getattr(self.model, "generation_config", None)
+        return own_sampling({} if own is None else own.to_dict())
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(n,) token ids to hidden states (1, n, hidden)."""

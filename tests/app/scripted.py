@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from engine.config import Mode
+from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import Busy
 from engine.events import (
@@ -55,6 +55,7 @@ def model_info(**changes: Any) -> ModelInfo:
         "kv_bytes_per_token": KV_BYTES,
         "draft_name": "Storyteller 3M",
         "draft_parameters": 3_000_000,
+        "sampling": SamplingParams(),
     }
     return ModelInfo(**{**known, **changes})
 
@@ -131,6 +132,7 @@ class ScriptedEngine:
         self.limit = limit
         self.failure = failure
         self.fail_after = fail_after
+        self.ends = StopReason.END
         self.now = engine_status()
         self.config = None
         self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
@@ -249,7 +251,7 @@ class ScriptedEngine:
                 readings.append(PagesScored(scores(self._pages, number), told, number - 1))
                 told = number
                 yield readings[-1]
-        stopped = StopReason.CANCELLED if cancelled.is_set() else StopReason.END
+        stopped = StopReason.CANCELLED if cancelled.is_set() else self.ends
         ids = tuple(range(1, len(stages) + 1))
         final = figures(max(1, len(ids)), mode)
         yield AnswerDone(said, ids, tuple(stages), stopped, final, scores(self._pages, 3), tuple(readings))

@@ -17,11 +17,11 @@ from app.core.db import Database
 from app.core.state import AppState
 from app.readers import read_document
 from app.web import server
-from engine.config import Mode
+from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import DocumentError, PasswordNeeded
-from engine.events import Failed
-from tests.app.scripted import ScriptedEngine, book
+from engine.events import Failed, StopReason
+from tests.app.scripted import ScriptedEngine, book, engine_status, model_info
 
 QUOTING = (
     "Maren Holt did. The book says that “Maren Holt kept the north light, as her mother had kept it before her”, and "
@@ -33,8 +33,8 @@ FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "Re
 
 
 class ByQuestion(ScriptedEngine):
-    """Answers by a word in the question: "long", "fail", "quote", "settings" (those that it was asked with), or the
-    text between >>> and <<<; "apart" makes the two runs of a race differ."""
+    """Answers by a word in the question: "long", "fail", "quote", "settings" (those that it was asked with), "loop",
+    or the text between >>> and <<<; "apart" makes the two runs of a race differ."""
 
     def ask(
         self,
@@ -51,6 +51,9 @@ class ByQuestion(ScriptedEngine):
             self.answer = question.partition(">>>")[2].partition("<<<")[0]
         if "settings" in question and sampling is not None:
             self.answer = f"{mode}, temperature {sampling.temperature}, at most {sampling.max_tokens} tokens"
+        self.ends = StopReason.LOOP if "loop" in question and not begun else StopReason.END
+        if "loop" in question:
+            self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"
         if "quote" in question or "Where does it say" in question:
             self.answer = QUOTING
         if "apart" in question and mode == "plain":
@@ -83,6 +86,7 @@ def read(path: Path, password: str | None = None) -> Document:
 def main(port: int, data: Path, slow: bool) -> None:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
+    engine.now = engine_status(model=model_info(sampling=SamplingParams(temperature=0.6)))
 
     def make(_: object) -> AppState:
         database = Database(chosen.library)

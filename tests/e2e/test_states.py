@@ -24,6 +24,7 @@ from tests.e2e.steps import (
     questions,
     read_text,
     reload,
+    unfold_settings,
     until,
     versions,
     writing,
@@ -367,13 +368,48 @@ def test_an_answer_is_made_as_the_page_says(scripted: Server, open_page: Open) -
     clean_page(page)
     ask(page, "Which settings?")
     answered(page)
-    assert "hierarchical, temperature 0.0, at most 512 tokens" in last_answer(page)
+    assert "hierarchical, temperature None, at most 512 tokens" in last_answer(page)
     answer_length(page, 256)
     page.click("#how > button")
     page.click("#mode input[value='plain']")
     ask(page, "Which settings now?")
     answered(page)
-    assert "plain, temperature 0.0, at most 256 tokens" in last_answer(page)
+    assert "plain, temperature None, at most 256 tokens" in last_answer(page)
+
+
+def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
+    scripted: Server, open_page: Open
+) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a lamplighter to sample from")
+    clean_page(page)
+    unfold_settings(page)
+    heat, words = page.get_by_label("number input for Temperature"), page.locator("[data-setting=temperature] button")
+    assert (heat.input_value(), words.inner_text(), words.is_enabled()) == ("0.6", "the model's own", False)
+    assert page.get_by_label("number input for Repetition penalty").input_value() == "1", "it says nothing of this"
+    assert not page.locator("[data-setting=repetition_penalty] button").is_visible()
+    heat.fill("0.9")
+    heat.press("Tab")
+    ask(page, "Which settings?")
+    answered(page)
+    assert "hierarchical, temperature 0.9, at most 512 tokens" in last_answer(page)
+    assert words.inner_text() == "use the model's own"
+    words.click()
+    assert (heat.input_value(), words.is_enabled()) == ("0.6", False)
+    ask(page, "Which settings now?")
+    answered(page)
+    assert "hierarchical, temperature None, at most 512 tokens" in last_answer(page)
+
+
+def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted)
+    read_text(page, "Words of a lamplighter who goes round and round")
+    clean_page(page)
+    ask(page, "Is this a loop?")
+    answered(page)
+    assert "it only repeated itself" in page.locator("#chat .under").last.inner_text()
+    page.locator("#chat button.action.main").last.click()
+    until(page, lambda: "It goes round and round and round and round and at last it ended." in last_answer(page), 10.0)
 
 
 def test_a_new_chat_waits_for_the_end_of_the_answer(scripted: Server, open_page: Open) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from engine.config import EngineConfig, SamplingParams, from_mapping
+from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page, page_index
 from engine.errors import ModelError, OptionError
 from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
@@ -199,3 +199,25 @@ def test_settings_are_checked() -> None:
             from_mapping(EngineConfig, {"model": "m", **bad})
     with pytest.raises(OptionError, match="kind"):
         from_mapping(SamplingParams, {"temperature": "hot"})
+
+
+@pytest.mark.parametrize(
+    ("said", "own"),
+    [
+        ({}, {}),
+        ({"temperature": 0.6, "top_p": 0.9}, {}),  # without do_sample the library is greedy, too
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
+        ({"do_sample": True, "top_k": 20.0}, {"temperature": 1.0, "top_k": 20}),
+        ({"do_sample": False, "temperature": None, "repetition_penalty": 1.05}, {"repetition_penalty": 1.05}),
+        ({"do_sample": "yes", "temperature": 0.6}, {}),
+        ({"do_sample": True, "temperature": "hot", "top_k": True, "top_p": -3, "repetition_penalty": 1e999}, {}),
+    ],
+    ids=str,
+)
+def test_what_a_model_says_of_its_sampling(said: dict[str, object], own: dict[str, float]) -> None:
+    found = own_sampling(said)
+    assert found == SamplingParams(**own)  # type: ignore[arg-type]
+    asked = SamplingParams(temperature=0.0, top_k=3, max_tokens=9, seed=4)
+    used = asked.over(found).over(GREEDY)
+    assert (used.temperature, used.top_k, used.max_tokens, used.seed) == (0.0, 3, 9, 4)
+    assert (used.top_p, used.repetition_penalty) == (own.get("top_p", 1.0), own.get("repetition_penalty", 1.0))

@@ -126,19 +126,49 @@ async function beginChat() {
 
 // How answers are made ------------------------------------------------------------------------------------------------
 
+let own = {}; // what the model's own settings say, or nothing that is known of a server's
+let whose = "";
+const chosen = new Set(); // settings that the person has made
+
+const settings = () => document.querySelectorAll("#sampling .setting");
+
 function how() {
   const values = { mode: document.querySelector("#mode input:checked").value };
-  for (const setting of document.querySelectorAll("#sampling .setting")) {
-    values[setting.dataset.setting] = settle(setting.querySelector('[type="number"]'));
+  for (const setting of settings()) {
+    const name = setting.dataset.setting;
+    // Null leaves it to the model; a length has to be said.
+    values[name] = chosen.has(name) || name === "length" ? settle(setting.querySelector('[type="number"]')) : null;
   }
   return values;
+}
+
+// What is used where the person says nothing. What has been chosen stays, whatever model comes.
+export function showSampling(now) {
+  ({ own, whose } = now);
+  settings().forEach(showOwn);
+}
+
+function showOwn(setting) {
+  const name = setting.dataset.setting;
+  const button = setting.querySelector("button");
+  if (!button) return;
+  const elsewhere = !whose.includes("model"); // what a server's settings say is not known
+  const [field, slider] = setting.querySelectorAll("input");
+  if (!chosen.has(name)) {
+    field.value = own[name] ?? (elsewhere ? "" : field.defaultValue);
+    slider.value = own[name] ?? slider.defaultValue;
+  }
+  button.hidden = !(name in own || elsewhere);
+  button.previousElementSibling.hidden = !button.hidden; // what the number means gives way to whose it is
+  button.disabled = !chosen.has(name);
+  button.textContent = chosen.has(name) ? `use ${whose}` : whose;
 }
 
 // What a field says, within its bounds.
 function settle(field) {
   const said = Number.isNaN(field.valueAsNumber) ? Number(field.defaultValue) : field.valueAsNumber;
   const value = Math.min(Math.max(said, Number(field.min)), Number(field.max));
-  return field.step === "32" ? Math.round(value) : value;
+  return Number(field.step) >= 1 ? Math.round(value) : value;
 }
 
 function bindHow() {
@@ -148,11 +178,31 @@ function bindHow() {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
   });
-  for (const setting of document.querySelectorAll("#sampling .setting")) {
+  for (const setting of settings()) {
+    const name = setting.dataset.setting;
     const [field, slider] = setting.querySelectorAll("input");
-    slider.addEventListener("input", () => (field.value = slider.value));
-    field.addEventListener("input", () => (slider.value = settle(field)));
-    field.addEventListener("change", () => (field.value = slider.value = settle(field)));
+    const choose = () => {
+      if (field.value) chosen.add(name);
+      else chosen.delete(name); // an emptied field is nobody's choice
+      showOwn(setting);
+    };
+    slider.addEventListener("input", () => {
+      field.value = slider.value;
+      choose();
+    });
+    field.addEventListener("input", () => {
+      if (!field.value) return; // a number may be on its way
+      slider.value = settle(field);
+      choose();
+    });
+    field.addEventListener("change", () => {
+      if (field.value) field.value = slider.value = settle(field);
+      choose();
+    });
+    setting.querySelector("button")?.addEventListener("click", () => {
+      chosen.delete(name);
+      showOwn(setting);
+    });
   }
 }
 

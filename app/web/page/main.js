@@ -1,5 +1,5 @@
 // The page's own scripts begin here: the live stream comes in and goes to the part that shows it.
-import { bindAsking, isWaiting, showAskedBy, showAsking, showSuggestions } from "./ask.js";
+import { bindAsking, isWaiting, showAskedBy, showAsking, showSampling, showSuggestions } from "./ask.js";
 import { bindBooks, showBook, showHint, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
@@ -43,6 +43,7 @@ const show = {
   reading: showReading,
   read: (line) => showReading(undefined, line),
   hint: showHint,
+  sampling: showSampling,
   asking: showAsking,
   asked_by: showAskedBy,
   chat: (chat) => {

@@ -58,6 +58,16 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
 
 
+def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
+    engine = ScriptedEngine(answer="one two three four")
+    engine.now = engine_status(model=model_info(sampling=SamplingParams(temperature=0.7, repetition_penalty=1.05)))
+    state = ready(engine)
+    list(chat_run.ask(state, "Who?", SamplingParams(temperature=0.2), "plain"))
+    assert state.chat is not None
+    line = "temperature 0.2 · top-p 1 · repetition penalty 1.05 (the model's own) · at most 512 tokens"
+    assert line in as_markdown(state.chat, "The Light")
+
+
 def test_a_refusal_is_marked_and_stands_on_no_page(ready: Make, tmp_path: Path) -> None:
     card = {"only_quotes": True, "refusals": ["It was Maren Holt who kept the north light."]}
     (tmp_path / "abilities.json").write_text(json.dumps(card), encoding="utf-8")

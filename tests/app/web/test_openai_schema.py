@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.web.openai_schema import MOST_MESSAGES, Refused, parse
-from engine.config import MAX_COUNT
+from engine.config import MAX_COUNT, SamplingParams
 
 _SOON = 5.0  # seconds, on a busy machine; joined one by one these took 31 to 73
 
@@ -49,6 +49,14 @@ def test_numbers_without_end_are_refused_by_name(name: str) -> None:
     assert str(caught.value).count("0") < 100
     if name != "seed":
         assert parse(body(**{name: MAX_COUNT})).sampling
+
+
+def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
+    assert parse(body()).sampling == SamplingParams()
+    named: Any = {"temperature": 0, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1}
+    assert parse(body(**named)).sampling == SamplingParams(**named)
+    with pytest.raises(Refused, match="repetition_penalty"):
+        parse(body(repetition_penalty=0))
 
 
 def test_what_was_sent_is_not_sent_back_whole() -> None:

@@ -25,8 +25,10 @@ from app.core.format import glow
 from app.core.state import AppState, OpenBook, Stage
 from app.web import gradio_page, live
 from app.web.live import RunningAnswer, changes, map_view, page_view
+from app.web.routes import how_of
 from app.web.server import quiet_gradio
 from engine.config import SamplingParams
+from engine.errors import OptionError
 from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
 from tests.app.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
 from tests.app.web.entering import enter
@@ -186,6 +188,18 @@ def test_a_bad_request_is_answered_in_a_sentence(browser: TestClient, path: str,
 
 
 _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "address", "key", "tab"), "\ud800")
+
+
+def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
+    unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
+    assert how_of(unsaid) == (SamplingParams(max_tokens=64), "plain", "")
+    said = {"mode": "plain", "temperature": 0, "top_k": 20, "repetition_penalty": 1.1, "length": 64, "tab": "t"}
+    expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, max_tokens=64)
+    assert how_of(said) == (expected, "plain", "t")
+    with pytest.raises(OptionError, match="whole number"):
+        how_of({**said, "top_k": 1.5})
+
+
 _HOW = {"mode": "plain", "temperature": 0, "top_p": 1, "length": 9}
 _ODD = (
     b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",

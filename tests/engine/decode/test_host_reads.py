@@ -19,7 +19,7 @@ from engine.decode import rounds, verify
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
 from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, LookupMatch, RoundObservation
 from engine.decode.rounds import Context, pass_ms
-from engine.decode.verify import Sampler, make_generator
+from engine.decode.verify import make_generator, make_sampler
 from engine.document import Document
 from engine.events import Round
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
@@ -31,6 +31,7 @@ ASKING = ("item", "tolist", "numpy", "cpu", "__int__", "__float__", "__bool__", 
 # Operations whose result is as large as the numbers say: a GPU has to be waited for before anything can follow.
 SIZED = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "_local_scalar_dense", "equal")
 GREEDY, WARM = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.9)
+PENALISED = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3)
 
 
 @dataclass
@@ -114,7 +115,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
         session.target,
         session.full,
         list(talk.tokens),
-        Sampler(sampling_params),
+        make_sampler(sampling_params, session.target.vocabulary, session.target.ids([])),
         make_generator(3, session.target.device),
         frozenset(),
         60,
@@ -138,7 +139,7 @@ def session(tiny: Callable[..., str], book: Document) -> Session:
     return made
 
 
-@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("params", [GREEDY, WARM, PENALISED], ids=["greedy", "sampled", "penalised"])
 @pytest.mark.parametrize(
     "plan",
     [PLAIN, DraftPlan(4), DraftPlan(3, 1, 8), DraftPlan(3, 4, 8), DraftPlan(0, 3, 8)],
