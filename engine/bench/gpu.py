@@ -32,7 +32,7 @@ from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, coll
 from engine.bench.rows import Bench
 from engine.bench.synthetic_weights import synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
-from engine.config import GRAPHS, EngineConfig, SamplingParams
+from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
@@ -184,7 +184,7 @@ def _reading(session: Session, text: str, sizes: Sizes) -> Iterator[Figure]:
     expected = planned.reading_s(read.tokens, read.kv_bytes)
     yield Figure("reading", "the planner's estimate of it", expected, "s", "", "by probes of one layer")
     for number in ("first", "second"):
-        *_, done = session.ask("What is said about the light?", sampling=SamplingParams(max_tokens=sizes.tokens))
+        *_, done = session.ask("What is said about the light?", sampling=replace(GREEDY, max_tokens=sizes.tokens))
         if isinstance(done, AnswerDone) and done.figures.ttft_s is not None:
             yield Figure("reading", f"{number} question, time to first token", done.figures.ttft_s, "s", "1 s")
     session.close()

@@ -67,7 +67,8 @@ def generate(
         stamps.append((seen.shape[1], time.perf_counter()))
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
-    options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0}
+    # Of a model's own settings, which generate would follow where it is told nothing, the rows have none.
+    options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
         options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"], "top_k": 0}
     if peer == "hf_prompt_lookup":

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from engine.bench.report import Figure, add_figures, collect, figure_table
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
-from engine.config import KV_NOTES, EngineConfig, SamplingParams
+from engine.config import GREEDY, KV_NOTES, EngineConfig
 from engine.decode.rounds import pass_ms
 from engine.document import Document, Page
 from engine.errors import TrifoldError
@@ -71,7 +71,7 @@ def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
 def _open(config: EngineConfig, book: Document, question: str) -> Opened:
     with closing(Session.load(config)) as session:
         *_, read = session.read(book, fit=True)
-        *_, done = session.ask(question, sampling=SamplingParams(max_tokens=_ANSWER))
+        *_, done = session.ask(question, sampling=replace(GREEDY, max_tokens=_ANSWER))
         talk = session.conversation
         if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and talk is not None):
             raise TypeError("a reading or an answer ended without a result")
