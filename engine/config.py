@@ -69,7 +69,7 @@ class EngineConfig:
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model; None decodes with the retrieval level alone.
         context: window to reserve; None takes the model's own.
-        device: "auto", "cpu", "cuda" or "cuda:1".
+        device: "auto", "cpu", "cuda" or "cuda:1"; "cuda:0,cuda:1" may use both where one cannot hold everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: of the target: "stored", or "8bit" or "4bit" to round them for less memory; answers are then exact with
             respect to the rounded weights.
@@ -96,7 +96,7 @@ class EngineConfig:
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
-        device_memory: memory that the caches may take on the GPU, such as 12G; "auto" takes most of what is free.
+        device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
         speeds_file: where short probes of this machine are kept; an empty name probes nothing.
         snapshot_folder: where read books are kept; an empty name keeps nothing.

@@ -24,8 +24,11 @@ the program: they name files and numbers, never classes. Nothing here knows how 
 
 from __future__ import annotations
 
+import re
+
 # CUDA's words, those of the allocator of processors, and those of Windows.
 _OUT_OF_MEMORY = ("out of memory", "cublas_status_alloc_failed", "can't allocate memory", "not enough memory")
+_CARD = re.compile(r"\bGPU (\d+) has a total capacity")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -34,6 +37,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
     )
+
+
+def full_card(error: BaseException | None) -> int | None:
+    """The number of the GPU whose memory ran out, where torch says it."""
+    found = _CARD.search(str(error))
+    return int(found[1]) if found else None
 
 
 class TrifoldError(Exception):

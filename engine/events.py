@@ -6,6 +6,7 @@ page cannot distort them. Derived figures (rates, percentiles) are computed once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
@@ -33,15 +34,28 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True)
 class KvBytes:
-    """Bytes of key-value cache by where they live."""
+    """Bytes of key-value cache by where they live. ``cards`` are those of ``device``, where there are several."""
 
     device: int = 0
     host: int = 0
     disk: int = 0
+    cards: tuple[int, ...] = ()
+
+    @staticmethod
+    def by_device(kind: str, devices: Sequence[int], host: int, disk: int) -> KvBytes:
+        """Bytes on devices of a kind; a processor's is host memory."""
+        total = sum(devices)
+        if kind == "cpu":
+            return KvBytes(host=total + host, disk=disk)
+        return KvBytes(total, host, disk, tuple(devices) if len(devices) > 1 else ())
 
     @property
     def total(self) -> int:
         return self.device + self.host + self.disk
+
+    def __add__(self, other: KvBytes) -> KvBytes:
+        cards = tuple(a + b for a, b in zip(self.cards, other.cards, strict=True))
+        return KvBytes(self.device + other.device, self.host + other.host, self.disk + other.disk, cards)
 
 
 @dataclass(frozen=True)

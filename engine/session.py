@@ -24,7 +24,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -110,15 +110,18 @@ class Session:
             ModelError: a model is missing, damaged, of an unsupported kind, or the two do not fit together.
             OptionError: the device or the window is not to be had.
         """
-        device = planner.pick_device(config.device)
-        load = partial(decoder.load, device=device, dtype=config.dtype)
+        devices = planner.pick_devices(config.device)
+        load = partial(decoder.load, device=devices[0], dtype=config.dtype)
         # What small files can tell is told before any weights are read.
         settings, tokenizer = decoder.settings_of(config.model, config.context), BookTokenizer(config.model)
         decoder.check_embedding(config.model, settings, tokenizer.largest_id)
+        draft_settings = None
         if config.draft is not None:
-            decoder.settings_of(config.draft, None)
+            draft_settings = decoder.settings_of(config.draft, None)
             decoder.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
-        target = load(config.model, window=config.context, weights=config.weights)
+        layout = planner.lay_out(config, settings, draft_settings, devices)
+        places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
+        target = load(config.model, window=config.context, weights=config.weights, **places)
         draft = None if config.draft is None else load(config.draft, window=None)
         return cls(config, tokenizer, target, draft, probe.of_engine(target, config))
 
@@ -218,7 +221,9 @@ class Session:
 
     def _free(self) -> planner.Resources:
         """What KV may take; what the open book takes is given back before a new one is read."""
-        return planner.free_resources(self.target.device, self.config, self.full.kv_bytes())
+        full, split = self.full, self.target.split
+        back = full.allocated() + self.hierarchy.retrieval.index_bytes()
+        return planner.free_resources(self.target.device, self.config, back, split.devices[1:] if split else ())
 
     def _prefill(self, ids: torch.Tensor, observer: QueryRecorder | None) -> Iterator[prefill.PrefillProgress]:
         config = self.config

@@ -35,6 +35,7 @@ from engine.events import (
     Status,
     TextDelta,
 )
+from engine.plan.planner import devices_in_words
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
@@ -433,7 +434,7 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         architecture=target.config.model_type,
         context_limit=target.window,
         dtype=str(target.dtype).removeprefix("torch."),
-        device=str(target.device),
+        device=devices_in_words(target.device, target.split, target.layers_in_host, drafts=draft is not None),
         vocabulary=target.vocabulary,
         kv_bytes_per_token=session.full.shape.bytes_per_token,
         draft_name=draft.name if draft else None,

@@ -192,7 +192,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "plain_age_s": live.plain_age_s,
         "speedup_vs_plain": live.speedup_vs_plain,
         "time_split_ms": dataclasses.asdict(live.time_split),
-        "kv_bytes": dataclasses.asdict(live.kv_bytes),
+        "kv_bytes": {name: held for name, held in dataclasses.asdict(live.kv_bytes).items() if name != "cards" or held},
     }
 
 
@@ -254,5 +254,5 @@ def _acceptance_line(live: Figures) -> str:
 
 
 def _kv_line(kv: KvBytes) -> str:
-    tiers = [f"{size(count)} {tier}" for tier, count in dataclasses.asdict(kv).items() if count]
+    tiers = [f"{size(count)} {tier}" for tier in ("device", "host", "disk") if (count := getattr(kv, tier))]
     return ", ".join(tiers) or "empty"

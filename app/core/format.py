@@ -219,8 +219,14 @@ def split_view(split: TimeSplit) -> list[View]:
 def kv_view(kv: KvBytes) -> list[View]:
     """Where the keys and values live; tiers that hold nothing are left out."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
+    each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
-        {"part": tier, "name": name, "share": _share(number, kv.total), "text": size(number)}
+        {
+            "part": tier,
+            "name": name,
+            "share": _share(number, kv.total),
+            "text": size(number) + (each if tier == "device" else ""),
+        }
         for tier, name, number in held
         if number
     ]

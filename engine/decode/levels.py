@@ -98,8 +98,9 @@ class Hierarchy:
         return retrieval
 
     def _replays(self, decoder: Decoder, level: str) -> Replays | None:
-        # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded.
-        if self.config.graphs == "off" or decoder.rope_depends_on_window:
+        # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded; weights that
+        # come from host memory lie elsewhere every time; and a recording is of one device's stream.
+        if self.config.graphs == "off" or decoder.rope_depends_on_window or decoder.split or decoder.layers_in_host:
             return None
         recorder = graphs.recorder_for(decoder.device)
         return None if recorder is None else Replays(recorder, level, decoder.dtype)

@@ -98,15 +98,17 @@ def _segment(
 ) -> Iterator[float]:
     start, count = cache.length, ids.shape[0]
     hidden = decoder.embed(ids)
-    rope = decoder.rope(decoder.span(start, count))
+    ropes = decoder.on_devices(decoder.rope(decoder.span(start, count)))
     for layer in range(decoder.num_layers):
         first = 0
+        rope = ropes[decoder.part_of(layer)]
         while first < count:
             position = start + first
             stop = min(count, first + _block_size(decoder, position, block))
             view = cache.extend(position, observer)
             failed: Exception | None = None
             try:
+                hidden = decoder.carry(hidden, layer)
                 hidden[:, first:stop] = decoder.layer(layer, hidden[:, first:stop], rope.part(first, stop), view)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -126,7 +128,7 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
     """
     if block > SMALLEST_BLOCK:
         return max(SMALLEST_BLOCK, block // 2)
-    if not spill_more(cache):
+    if not spill_more(cache, error):
         raise exhausted(cache) from error
     return block
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from engine.errors import ContextTooSmall, ResourceError, is_out_of_memory
+from engine.errors import ContextTooSmall, ResourceError, full_card, is_out_of_memory
 from engine.events import KvBytes
 from engine.kv.offload import (
     DiskStore,
@@ -81,8 +81,9 @@ class FullCache:
         """Called with a layer and its number of committed tokens, when the layer has come to hand and is not always."""
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
-        self._staging: Staging | None = None
-        self._workspace: Workspace | None = None
+        # By device that has layers: what comes into it over its own bus, and what is unpacked there.
+        self._stagings: dict[int, Staging] = {}
+        self._workspaces: dict[int, Workspace] = {}
         self._has_buffers = False  # both of them that are needed; made by the next pass where they are not there
         self._moved_bytes, self._waited_s = 0, 0.0  # of buffers that are gone
         self._stores: list[ResidentStore | SlowStore] = []
@@ -101,7 +102,7 @@ class FullCache:
         self._close()
         self.placement = placement
         self.capacity = 0
-        self._stores = [self._store(tier) for tier in placement.tiers]
+        self._stores = [self._store(layer, tier) for layer, tier in enumerate(placement.tiers)]
         retry_with_spill(self, lambda: self._grow(min(capacity, self.limit)))
 
     def clear(self) -> None:
@@ -123,7 +124,7 @@ class FullCache:
         moved: dict[int, SlowStore] = {}
         try:
             for layer in layers:
-                moved[layer] = self._slow_store(tier)
+                moved[layer] = self._slow_store(layer, tier)
                 self._copy(layer, moved[layer])
         except BaseException:
             for store in moved.values():
@@ -143,18 +144,23 @@ class FullCache:
             span = slice(start, min(held, start + _PIECE))
             store.write(start, old.keys[None, :, span], old.values[None, :, span])
 
-    def _store(self, tier: Tier) -> ResidentStore | SlowStore:
-        return ResidentStore(self.shape) if tier is Tier.DEVICE else self._slow_store(tier)
+    def _store(self, layer: int, tier: Tier) -> ResidentStore | SlowStore:
+        return ResidentStore(self.shape.of_layer(layer)) if tier is Tier.DEVICE else self._slow_store(layer, tier)
 
-    def _slow_store(self, tier: Tier) -> SlowStore:
-        return HostStore(self.shape) if tier is Tier.HOST else DiskStore(self.shape, self._spill_folder)
+    def _slow_store(self, layer: int, tier: Tier) -> SlowStore:
+        shape = self.shape.of_layer(layer)
+        return HostStore(shape) if tier is Tier.HOST else DiskStore(shape, self._spill_folder)
 
     def _make_buffers(self, capacity: int) -> None:
         """Allocate the buffers of layers that are not always at hand; none are left where memory does not allow it."""
-        slow = {layer: store for layer, store in enumerate(self._stores) if not isinstance(store, ResidentStore)}
         if not self._has_buffers:
-            self._staging = Staging(self.shape, slow) if slow else None
-            self._workspace = Workspace(self.shape) if self.shape.quantized and len(slow) < len(self._stores) else None
+            for part, shape in enumerate(self.shape.parts):
+                mine = [(layer, self._stores[layer]) for layer in self.shape.layers_of(part)]
+                slow = {layer: store for layer, store in mine if not isinstance(store, ResidentStore)}
+                if slow:
+                    self._stagings[part] = Staging(shape, slow)
+                if shape.quantized and len(slow) < len(mine):
+                    self._workspaces[part] = Workspace(shape)
         try:
             for buffers in self._buffers():
                 buffers.reserve(capacity)
@@ -164,14 +170,14 @@ class FullCache:
         self._has_buffers = True
 
     def _drop_buffers(self) -> None:
-        if self._staging is not None:
-            self._moved_bytes, self._waited_s = self.moved_bytes, self.waited_s
-            self._staging.close()
-        self._staging, self._workspace, self._has_buffers = None, None, False
+        self._moved_bytes, self._waited_s = self.moved_bytes, self.waited_s
+        for staging in self._stagings.values():
+            staging.close()
+        self._stagings, self._workspaces, self._has_buffers = {}, {}, False
 
     def _buffers(self) -> list[Staging | Workspace]:
         """The buffers of layers that are not always at hand."""
-        return [buffers for buffers in (self._staging, self._workspace) if buffers is not None]
+        return [*self._stagings.values(), *self._workspaces.values()]
 
     def _close(self) -> None:
         self._drop_buffers()
@@ -196,8 +202,8 @@ class FullCache:
         self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
 
     def _grow(self, capacity: int) -> None:
-        if self._staging is not None:
-            self._staging.settle()  # it reads the stores that are about to be replaced
+        for staging in self._stagings.values():
+            staging.settle()  # it reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         self._make_buffers(capacity)
@@ -220,12 +226,11 @@ class FullCache:
         """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
         if not self._has_buffers:
             self._make_buffers(self.capacity)
-        store = self._stores[layer]
+        store, part = self._stores[layer], self.shape.part_of(layer)
         if not isinstance(store, ResidentStore):
-            assert self._staging is not None
-            self._staging.acquire(layer, start, self.length)
-        elif self._workspace is not None:
-            self._workspace.acquire(layer, store, start)
+            self._stagings[part].acquire(layer, start, self.length)
+        elif self.shape.quantized:
+            self._workspaces[part].acquire(layer, store, start)
         else:
             return
         if self.on_hand is not None:
@@ -247,19 +252,23 @@ class FullCache:
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
         """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
-        store = self._stores[layer]
-        if isinstance(store, ResidentStore):
-            if not self.shape.quantized:
-                return store
-            return self._workspace.at_hand(layer, stop) if self._workspace else None
-        return self._staging.at_hand(layer, stop) if self._staging else None
+        if isinstance(store := self._stores[layer], ResidentStore) and not self.shape.quantized:
+            return store
+        buffers = self._buffers_of(layer)
+        return buffers.at_hand(layer, stop) if buffers else None
+
+    def _buffers_of(self, layer: int) -> Staging | Workspace | None:
+        """The buffers that a layer comes to hand in, once there are any."""
+        part = self.shape.part_of(layer)
+        resident = isinstance(self._stores[layer], ResidentStore)
+        return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
-        return from_rows(store.rows(start, stop).to(self.shape.device, non_blocking=True))
+        return from_rows(store.rows(start, stop).to(self.shape.of_layer(layer).device, non_blocking=True))
 
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
@@ -275,18 +284,19 @@ class FullCache:
         if whole is not None:
             k, v = (x[:, : total * size].unflatten(1, (total, size))[heads, chunks] for x in (whole.keys, whole.values))
             return (k, v) if here else (self.shape.dequantize(k), self.shape.dequantize(v))
+        device = self.shape.of_layer(layer).device
         if not chunks.numel():
-            none = torch.empty(0, size, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
+            none = torch.empty(0, size, self.shape.head_dim, dtype=self.shape.dtype, device=device)
             return none, none
         assert not isinstance(store, ResidentStore)
-        rows = store.gather(heads.cpu(), chunks.cpu(), size).to(self.shape.device)
+        rows = store.gather(heads.cpu(), chunks.cpu(), size).to(device)
         return self.shape.dequantize(rows[:, :, 0]), self.shape.dequantize(rows[:, :, 1])
 
     def write(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, head_dim) of the tokens from ``start`` on."""
         stored = self.shape.quantize(k), self.shape.quantize(v)
         self._store_kv(layer, start, *stored)
-        buffers = self._workspace if isinstance(self._stores[layer], ResidentStore) else self._staging
+        buffers = self._buffers_of(layer)
         if buffers is not None:
             buffers.wrote(layer, start, self.shape.dequantize(stored[0]), self.shape.dequantize(stored[1]))
 
@@ -325,12 +335,25 @@ class FullCache:
     @property
     def moved_bytes(self) -> int:
         """Bytes of spilled layers that have been brought to hand so far."""
-        return self._moved_bytes + (self._staging.moved_bytes if self._staging else 0)
+        return self._moved_bytes + sum(staging.moved_bytes for staging in self._stagings.values())
 
     @property
     def waited_s(self) -> float:
         """Seconds that passes have waited for spilled layers so far."""
-        return self._waited_s + (self._staging.waited_s if self._staging else 0.0)
+        return self._waited_s + sum(staging.waited_s for staging in self._stagings.values())
+
+    def allocated(self) -> KvBytes:
+        """Bytes that ``clear`` gives back, by tier and device: stores with their reserve, and the buffers."""
+        devices, host = [0] * len(self.shape.parts), 0
+        for layer, store in enumerate(self._stores):
+            if isinstance(store, ResidentStore):
+                devices[self.shape.part_of(layer)] += store.allocated
+            elif isinstance(store, HostStore):
+                host += store.allocated
+        for buffers in (self._stagings, self._workspaces):
+            for part, buffer in buffers.items():
+                devices[part] += buffer.allocated
+        return KvBytes.by_device(self.shape.device.type, devices, host, self.kv_bytes().disk)
 
 
 class FullPass:
@@ -352,16 +375,18 @@ class FullPass:
         return out
 
 
-def spill_more(full: FullCache) -> bool:
-    """Spill the next resident layers of a cache; whether there were any."""
-    resident = [layer for layer, tier in enumerate(full.placement.tiers) if tier is Tier.DEVICE]
-    if not resident:
+def spill_more(full: FullCache, error: BaseException | None = None) -> bool:
+    """Spill the next resident layers of a cache; whether there were any.
+
+    Args:
+        error: says which card is full, and so whose layers go; where it does not, each card's do.
+    """
+    parts = full.shape.parts
+    named = [part for part, shape in enumerate(parts) if shape.device.index is not None]
+    told = [part for part in named if parts[part].device.index == full_card(error)]
+    chosen = [layer for part in told or range(len(parts)) for layer in _next_to_spill(full, part)]
+    if not chosen:
         return False
-    stored, computed = full.shape.bytes_per_token, full.shape.compute_bytes_per_token
-    count = 1 if full.placement.spilled else 1 - (-_BUFFERS * computed // stored)
-    # From the middle of what is resident, so that spilled layers do not come in a row.
-    middle = max(0, (len(resident) - count) // 2)
-    chosen = resident[middle : middle + count]
     if full.shape.device.type == "cuda":
         torch.cuda.empty_cache()
         try:
@@ -373,6 +398,17 @@ def spill_more(full: FullCache) -> bool:
     full.spill(chosen, Tier.DISK)
     _log.info("memory ran out: layers %s of the cache were spilled", chosen)
     return True
+
+
+def _next_to_spill(full: FullCache, part: int) -> list[int]:
+    """Resident layers of one device."""
+    mine = full.shape.layers_of(part)
+    resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
+    stored, computed = full.shape.bytes_per_token, full.shape.compute_bytes_per_token
+    count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * computed // stored)
+    # From the middle of what is resident, so that spilled layers do not come in a row.
+    middle = max(0, (len(resident) - count) // 2)
+    return resident[middle : middle + count]
 
 
 def retry_with_spill(full: FullCache, work: Callable[[], _T]) -> _T:
@@ -388,7 +424,7 @@ def retry_with_spill(full: FullCache, work: Callable[[], _T]) -> _T:
             if not is_out_of_memory(error):
                 raise
             failed = error.with_traceback(None)  # the traceback holds all that the failed work had made
-        if not spill_more(full):
+        if not spill_more(full, failed):
             raise exhausted(full) from failed
 
 

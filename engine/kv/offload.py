@@ -8,10 +8,11 @@ one piece.
 
 ``Staging`` prefetches: while a pass attends through one of its two buffers, a thread fills the other with the next
 spilled layer, and after the last one with the first, so that the next pass finds it there. A buffer that still holds a
-layer is only topped up. So each spilled byte moves at most once per pass, and only the filled part. On CUDA the thread
-enqueues copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is
-read, and from being read before it is filled. KV in 8 bits moves as it is stored and is dequantized in the buffer;
-resident layers share one buffer for that, without a thread (``Workspace``).
+layer is only topped up. So each spilled byte moves at most once per pass, and only the filled part. Where layers lie on
+several GPUs each of these has a staging, which moves its own layers over its own bus. On CUDA the thread enqueues
+copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is read, and from
+being read before it is filled. KV in 8 bits moves as it is stored and is dequantized in the buffer; resident layers
+share one buffer for that, without a thread (``Workspace``).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 # Bytes that move at a time: on a processor they stay in its cache between file and buffer, a bus wants more.
 _CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
+# cudaHostRegisterPortable: memory is pinned for every card, not for the one that is current.
+_PORTABLE = 1
 
 
 class Tier(str, Enum):
@@ -51,7 +54,7 @@ class Tier(str, Enum):
 
 @dataclass(frozen=True)
 class Placement:
-    """The tier of every layer."""
+    """The tier of every layer. ``DEVICE`` is the device that has the layer's weights (``KvShape.split``)."""
 
     tiers: tuple[Tier, ...]
 
@@ -63,8 +66,8 @@ class Placement:
     @staticmethod
     def spread(layers: int, device: int, host: int) -> Placement:
         """``device`` layers resident, ``host`` in host memory, the rest on disk, each kind evenly spread."""
-        spilled = _spread(layers, layers - device)
-        on_disk = _spread(len(spilled), len(spilled) - host)
+        spilled = spread_evenly(layers, layers - device)
+        on_disk = spread_evenly(len(spilled), len(spilled) - host)
         tiers = [Tier.DEVICE] * layers
         for order, layer in enumerate(spilled):
             tiers[layer] = Tier.DISK if order in on_disk else Tier.HOST
@@ -81,11 +84,14 @@ class Placement:
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
         """Bytes by tier that ``tokens`` tokens take. Without a GPU the model computes in host memory."""
         layer = tokens * shape.bytes_per_token // shape.layers
-        device, host, disk = (layer * self.count(tier) for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK))
-        return KvBytes(host=device + host, disk=disk) if shape.device.type == "cpu" else KvBytes(device, host, disk)
+        devices = [0] * len(shape.parts)
+        for index, tier in enumerate(self.tiers):
+            devices[shape.part_of(index)] += layer if tier is Tier.DEVICE else 0
+        host, disk = (layer * self.count(tier) for tier in (Tier.HOST, Tier.DISK))
+        return KvBytes.by_device(shape.device.type, devices, host, disk)
 
 
-def _spread(places: int, count: int) -> list[int]:
+def spread_evenly(places: int, count: int) -> list[int]:
     """``count`` of ``places`` indices, as evenly as can be."""
     return [(2 * index + 1) * places // (2 * count) for index in range(count)]
 
@@ -100,6 +106,11 @@ class ResidentStore:
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
         return torch.empty(shape.kv_heads, capacity, shape.storage_dim, dtype=shape.storage_dtype, device=shape.device)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+        return self.keys.nbytes + self.values.nbytes
 
     def reserve(self, capacity: int, length: int) -> None:
         """Make room for ``capacity`` tokens; the first ``length`` stay."""
@@ -134,6 +145,11 @@ class HostStore:
     def moves_in_place(self) -> bool:
         """Whether rows can be sent from where they lie, without the host waiting."""
         return self._pinned or not self._beside_gpu
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+        return self._rows.nbytes
 
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
@@ -281,7 +297,7 @@ def _pin(rows: torch.Tensor, device: torch.device) -> bool:
         return False
     runtime: Any = torch.cuda.cudart()
     address, size = rows.data_ptr(), rows.numel() * rows.element_size()
-    if int(runtime.cudaHostRegister(address, size, 0)) != 0:
+    if int(runtime.cudaHostRegister(address, size, _PORTABLE)) != 0:
         _log.info("%.1f GB of host memory could not be pinned and move through buffers", size / 1e9)
         forget_error(device)
         return False
@@ -331,6 +347,11 @@ class LayerBuffer:
         self.limit = 0
         self.filled: Any = torch.cuda.Event() if shape.device.type == "cuda" else None
 
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+        return self.keys.nbytes + self.values.nbytes
+
     def crop(self, length: int) -> None:
         """Tokens from ``length`` on are void."""
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
@@ -354,6 +375,11 @@ class Workspace:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
         self._buffer = LayerBuffer(shape, 0)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+        return self._buffer.allocated
 
     def reserve(self, capacity: int) -> None:
         """Allocate for ``capacity`` tokens. What the buffer holds is forgotten."""
@@ -390,7 +416,7 @@ class Staging:
     """Two buffers that spilled layers come into, one ahead of the layer that computes.
 
     Args:
-        shape: of the model.
+        shape: of the layers of one device, each of which has a staging and so a bus of its own.
         stores: of the spilled layers, by layer.
     """
 
@@ -408,6 +434,11 @@ class Staging:
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="trifold-mover")
         self.moved_bytes = 0
         self.waited_s = 0.0
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory, without the host's."""
+        return sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
         """Wait until nothing is on its way: stores and buffers may go then."""

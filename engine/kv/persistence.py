@@ -211,7 +211,7 @@ def model_fingerprint(decoder: Decoder) -> str:
     """SHA-256 over the configuration and, of every tensor of weights, name, kind and ``fingerprint``."""
     digest = hashlib.sha256(json.dumps(_meaning(decoder.config.to_dict()), sort_keys=True, default=str).encode())
     with torch.inference_mode():
-        for name, weights in sorted(decoder.model.named_parameters()):
+        for name, weights in decoder.named_weights():
             digest.update(f"{name} {tuple(weights.shape)} {weights.dtype}".encode())
             digest.update(fingerprint(weights))
     return digest.hexdigest()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from engine.events import KvBytes
 from engine.kv.selection import (
     PROMPT_QUERIES,
     VERIFY_QUERIES,
@@ -76,18 +77,28 @@ class RetrievalCache:
         self.num_exact = 0
         """Tokens up to which the tail is the full cache's KV; newer ones were computed at this level."""
         size = (shape.kv_heads, max(1, self._most // chunk_size) * chunk_size + tail, shape.head_dim)
-        self._keys = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
-        self._values = [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.layers)]
+        devices = [shape.of_layer(layer).device for layer in range(shape.layers)]
+        self._keys = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
+        self._values = [torch.empty(size, dtype=shape.dtype, device=device) for device in devices]
         self._index = self._new_index()
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
-        self._scores: torch.Tensor | None = None
+        self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
         self.replays: Replays | None = None
         """Recorded passes over these buffers; None runs every pass anew."""
 
     def _new_index(self) -> list[KeyIndex]:
         """An empty index of mean keys for every layer."""
         shape, size = self.full.shape, self.chunk_size
-        return [KeyIndex(shape, size, partial(self.full.keys, layer)) for layer in range(shape.layers)]
+        layers = range(shape.layers)
+        return [KeyIndex(shape.of_layer(layer), size, partial(self.full.keys, layer)) for layer in layers]
+
+    def index_bytes(self) -> KvBytes:
+        """Bytes of the mean keys, by device; ``reset`` gives them back."""
+        shape = self.full.shape
+        devices = [0] * len(shape.parts)
+        for layer, index in enumerate(self._index):
+            devices[shape.part_of(layer)] += index.allocated
+        return KvBytes.by_device(shape.device.type, devices, 0, 0)
 
     def index_layer(self, layer: int, length: int) -> None:
         """A spilled layer is on the device with ``length`` committed tokens (``full.on_hand``): its mean keys cost
@@ -115,7 +126,7 @@ class RetrievalCache:
         self.boundary = self.length = self.num_exact = 0
         self._index = self._new_index()
         self._slots = [None] * len(self._slots)
-        self._scores = None
+        self._scores = {}
 
     def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
         """Choose for a context cut at ``boundary``, with each layer's ``queries`` (1, heads, n, head_dim).
@@ -170,14 +181,19 @@ class RetrievalCache:
 
     def begin_scores(self) -> None:
         """Start a new sum of chunk scores; every ``score`` adds to it."""
-        self._scores = None
+        self._scores = {}
 
     def chunk_scores(self) -> torch.Tensor | None:
         """Scores of the chunks before the boundary (chunks,), summed over layers and heads since ``begin_scores``.
 
         The sinks are left out: they draw attention whatever they say.
         """
-        return self._scores
+        sums = iter(self._scores.values())
+        total = next(sums, None)
+        for scores in sums:
+            assert total is not None
+            total = total + scores.to(total.device, non_blocking=True)
+        return total
 
     def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> torch.Tensor | None:
         """Scores (kv_heads, chunks) by at most ``most`` of the queries q (1, heads, n, head_dim), which
@@ -188,7 +204,8 @@ class RetrievalCache:
         scores = self._policy.score(newest_spaced(q, most), self._index[layer], chunks, scaling)
         total = scores.sum(dim=0)
         total[: num_sinks(self.num_slots, self.chunk_size)] = 0
-        self._scores = total if self._scores is None else self._scores + total
+        part = self.full.shape.part_of(layer)
+        self._scores[part] = self._scores[part] + total if part in self._scores else total
         return scores
 
     def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> None:

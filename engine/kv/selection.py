@@ -127,6 +127,11 @@ class KeyIndex:
         self._means = torch.empty(self.kv_heads, 0, shape.head_dim, dtype=dtype, device=shape.device)
         self._scales = torch.empty(self.kv_heads, 0, dtype=_SCALE_DTYPE, device=shape.device)
 
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+        return self._means.nbytes + self._scales.nbytes
+
     def forget_after(self, count: int) -> None:
         """Keep at most the first ``count``: the tokens of the others are about to be replaced."""
         self.count = min(self.count, count)

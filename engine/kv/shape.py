@@ -16,6 +16,7 @@ too: so all ways of decoding compute with the same KV.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -26,13 +27,32 @@ LEVELS = 127
 
 
 @dataclass(frozen=True)
+class Split:
+    """A model's layers on several devices: weights, KV and computation of a layer lie together.
+
+    Args:
+        devices: the first is the one where passes begin and end, with the embedding, the head and the draft model.
+        part_of: of every layer, the index of its device.
+    """
+
+    devices: tuple[torch.device, ...]
+    part_of: tuple[int, ...]
+
+    def layers(self, part: int) -> tuple[int, ...]:
+        """The layers of the device with this index."""
+        return tuple(layer for layer, of in enumerate(self.part_of) if of == part)
+
+
+@dataclass(frozen=True)
 class KvShape:
     """Shape and format of one model's KV.
 
     Args:
         dtype: of the computation.
+        device: where passes begin and end.
         quantized: whether storage has 8 bits.
         chunk_size: tokens that share a mean key in the index of a retrieval cache, 0 where there is none.
+        split: which layers lie elsewhere; None has all of them on ``device``.
     """
 
     layers: int
@@ -42,6 +62,28 @@ class KvShape:
     device: torch.device
     quantized: bool = False
     chunk_size: int = 0
+    split: Split | None = None
+
+    @cached_property
+    def parts(self) -> tuple[KvShape, ...]:
+        """The KV of each device's layers by itself."""
+        if self.split is None:
+            return (self,)
+        counts = [len(self.split.layers(part)) for part in range(len(self.split.devices))]
+        pairs = zip(self.split.devices, counts, strict=True)
+        return tuple(replace(self, device=device, layers=count, split=None) for device, count in pairs)
+
+    def layers_of(self, part: int) -> tuple[int, ...]:
+        """The layers of a device, in order."""
+        return self.split.layers(part) if self.split else tuple(range(self.layers))
+
+    def part_of(self, layer: int) -> int:
+        """The index of the device of a layer."""
+        return self.split.part_of[layer] if self.split else 0
+
+    def of_layer(self, layer: int) -> KvShape:
+        """The shape of the part that a layer belongs to."""
+        return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
         """The same KV in the format that the setting ``kv`` names: "model" or "8bit"."""

@@ -8,7 +8,8 @@ walk is right for are in ``architectures``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import torch
 
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
-from engine.kv.shape import KvShape
+from engine.kv.shape import KvShape, Split
 from engine.model import attention, linear, weights
 from engine.model.architectures import (
     FAMILIES,
@@ -66,14 +67,27 @@ class Decoder:
         name: what to call it.
         window: tokens that it will be used with; settles RoPE kinds that depend on the length.
         dtype: of its activations; None is that of its weights, which packed ones can differ from.
+        split: which layers lie on which device; None has all of them on the model's.
+        host_weights: of layers whose weights wait in host memory, by name; on the device they are there for the moment
+            of their layer alone.
     """
 
-    def __init__(self, model: Any, name: str, window: int, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        window: int,
+        dtype: torch.dtype | None = None,
+        split: Split | None = None,
+        host_weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         self.model = model
         self.config = model.config
         self.name = name
         self.window = window
         self.device: torch.device = model.device
+        self.split = split
+        self._host_weights = host_weights or {}
         self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
         self._rope = model.model.rotary_emb
@@ -85,7 +99,21 @@ class Decoder:
 
     @cached_property
     def kv_shape(self) -> KvShape:
-        return kv_shape_of(self.config, self.dtype, self.device)
+        return replace(kv_shape_of(self.config, self.dtype, self.device), split=self.split)
+
+    @property
+    def layers_in_host(self) -> int:
+        """Layers whose weights wait in host memory."""
+        return len({name.split(".")[2] for name in self._host_weights})
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of weights and its name, sorted by it."""
+        for name, held in sorted(self.model.named_parameters()):
+            yield name, self._host_weights.get(name, held)
+
+    def part_of(self, layer: int) -> int:
+        """The index of the device of a layer."""
+        return self.split.part_of[layer] if self.split else 0
 
     @property
     def num_layers(self) -> int:
@@ -171,8 +199,18 @@ class Decoder:
         )
         return out
 
+    def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
+        """Hidden states on the device of a layer: they cross where the layer before it lies on another."""
+        return hidden if self.split is None else _sent(hidden, self.split.devices[self.split.part_of[layer]])
+
+    def on_devices(self, rope: Rope) -> list[Rope]:
+        """The same on each device that has layers, by ``part_of``."""
+        devices = self.split.devices[1:] if self.split else ()
+        return [rope, *(Rope(*(_sent(part, device) for part in rope)) for device in devices)]
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
+        hidden = hidden if self.split is None else _sent(hidden, self.device)
         logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0]
         return (logits if self._logits_divisor == 1.0 else logits / self._logits_divisor).float()
 
@@ -184,9 +222,9 @@ class Decoder:
         rows: int | None = None,
     ) -> torch.Tensor:
         """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
-        hidden = self.embed(input_ids)
+        hidden, ropes = self.embed(input_ids), self.on_devices(rope)
         for index in range(self.num_layers):
-            hidden = self.layer(index, hidden, rope, kv)
+            hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)
         return self.head(hidden if rows is None else hidden[:, -rows:])
 
     def span(self, start: int, count: int) -> torch.Tensor:
@@ -206,6 +244,8 @@ def load(
     dtype: str = "auto",
     weights: str = "stored",
     packed: bool = True,
+    split: Split | None = None,
+    in_host: Collection[int] = (),
 ) -> Decoder:
     """Load a model from a folder or, if it is not one, a hub id.
 
@@ -213,6 +253,8 @@ def load(
         window: tokens that it will be used with; None takes the model's own limit.
         weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
         packed: lay weights out for the kernels of a processor; without, they stay as transformers has them.
+        split: which layers lie on which device, of which ``device`` is the first; None has all of them there.
+        in_host: layers whose weights wait in host memory, beside a GPU.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -229,11 +271,44 @@ def load(
     if weights in BITS:
         linear.quantize(model, weights, title, device)
         title = f"{title} ({BITS[weights]}-bit weights)"
-    model = model.to(device).eval()
     chosen = model.dtype
+    host_weights = _place(model, device, split, in_host)
+    model.eval()
     if packed:
         linear.pack(model)
-    return Decoder(model, title, window, chosen)
+    return Decoder(model, title, window, chosen, split, host_weights)
+
+
+def _place(
+    model: Any, device: torch.device, split: Split | None, in_host: Collection[int]
+) -> Mapping[str, torch.Tensor]:
+    """Move a model's weights to where they compute; those that wait in host memory are returned by name.
+
+    The hooks of accelerate bring these to the layer's device when it is called, and take them away behind it.
+    """
+    if split is None and not in_host:
+        model.to(device)
+        return {}
+    layers, model.model.layers = model.model.layers, torch.nn.ModuleList()
+    model.to(device)  # in one call: tied weights stay one
+    model.model.layers = layers
+    waiting: dict[str, torch.Tensor] = {}
+    for index, layer in enumerate(layers):
+        place = split.devices[split.part_of[index]] if split else device
+        if index not in in_host:
+            layer.to(place)
+            continue
+        from accelerate import cpu_offload
+
+        held = {name: weights.data for name, weights in layer.named_parameters()}
+        waiting |= {f"model.layers.{index}.{name}": weights for name, weights in held.items()}
+        cpu_offload(layer, place, state_dict=held)
+    return waiting
+
+
+def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on another GPU, without the host waiting: torch lets the streams of both wait for each other."""
+    return x if x.device == device else x.to(device, non_blocking=True)
 
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:

@@ -99,10 +99,10 @@ class CostModel:
         computing = self.layers * (per_token * tokens + self.block_per_token * tokens**2 / 2)
         return max(computing, _over(kv.disk, self.disk))
 
-    def step_ms(self, context: int, kv: KvBytes) -> float:
-        """Milliseconds of one plain step; spilled KV comes in while the model computes."""
+    def step_ms(self, context: int, kv: KvBytes, buses: int = 1) -> float:
+        """Milliseconds of one plain step; spilled KV comes in while the model computes, by ``buses`` side by side."""
         computing = (self.layers + self.head) * self.step.base + self.layers * self.step.per_token * context
-        moving = _over(kv.disk, self.disk) + _over(kv.host, self.bus)
+        moving = _over(kv.disk, self.disk) + _over(kv.host, buses * self.bus)
         return 1000.0 * max(computing, moving)
 
 
@@ -111,9 +111,9 @@ def _over(count: int, rate: float) -> float:
     return count / rate if rate else 0.0
 
 
-def sentence(costs: CostModel, tokens: int, kv: KvBytes) -> str:
+def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
     """What is to be expected of a book, for a person; it says where the numbers come from."""
-    seconds, ms = costs.reading_s(tokens, kv), costs.step_ms(tokens, kv)
+    seconds, ms = costs.reading_s(tokens, kv), costs.step_ms(tokens, kv, buses)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     return f"about {how_long} to read, then {ms:.0f} ms a token before speculation, by short probes of this machine"
 

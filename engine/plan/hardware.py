@@ -123,17 +123,26 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     limit = int(model.max_position_embeddings)
     window = config.context or limit
     architectures.check_architecture(model, name, window)
-    device = planner.pick_device(config.device)
+    devices = planner.pick_devices(config.device)
+    device = devices[0]
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device)
     kv = config.kv if name == config.model else "model"  # a draft's is small, and stays as it is
     shape = shape.stored_as(kv)
     if name == config.model:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
     weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
-    free = planner.free_resources(device, config)
+    draft = architectures.load_config(config.draft) if config.draft and name == config.model else None
+    layout = planner.lay_out(config, model, draft, devices)
+    shape = dataclasses.replace(shape, split=layout.split)
+    free = planner.free_resources(device, config, None, layout.others)
     # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
     limited = config.host_memory if device.type == "cpu" else config.device_memory
-    left = dataclasses.replace(free, device=max(0, free.device - (weights if limited == "auto" else 0)))
+    left = free
+    if limited == "auto":
+        size, taken = planner.model_bytes(config, model, draft, device)
+        held = planner.weights_by_device(layout, shape.layers, size, taken)
+        rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
+        left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
     longest = planner.longest_context(shape, limit, left)
     plan = planner.plan(shape, longest, left)
     watch = probe.OtherPrograms()
@@ -145,10 +154,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         architecture=model.model_type,
         context_limit=limit,
         dtype=str(shape.dtype).removeprefix("torch."),
-        device=str(device),
+        device=planner.devices_in_words(device, layout.split, len(layout.in_host), drafts=draft is not None),
         weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
         kv_bytes_per_token=shape.bytes_per_token,
-        context_in_memory=min(limit, left.device // shape.bytes_per_token),
+        context_in_memory=min(limit, (left.device + sum(left.others)) // shape.bytes_per_token),
         context_in_all=longest,
         window_kv=planner.tiers_in_words(plan.kv) if plan else "",
         prefill_block=chosen.prefill_block or 0,
@@ -182,7 +191,8 @@ def _expected(plan: Plan, tokens: int, costs: CostModel) -> Expected:
     from engine.plan import planner
 
     kv = plan.kv
-    return Expected(tokens, costs.reading_s(tokens, kv), costs.step_ms(tokens, kv), planner.tiers_in_words(kv))
+    step_ms = costs.step_ms(tokens, kv, max(1, len(kv.cards)))
+    return Expected(tokens, costs.reading_s(tokens, kv), step_ms, planner.tiers_in_words(kv))
 
 
 def _probe_gpu(index: int) -> DeviceFacts:

@@ -6,7 +6,7 @@ no torch and looks at no machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.events import KvBytes
@@ -20,6 +20,10 @@ MEMORY_SHARE = 0.85
 PINNED_SHARE = 0.6
 """The same of host memory beside a GPU: pinned memory cannot be swapped out."""
 
+WEIGHTS_SHARE = 0.95
+"""Share of a GPU's free memory that weights may take before some wait in host memory: all passes would wait for those,
+and for spilled KV verifications alone."""
+
 DISK_SHARE = 0.8
 
 CHUNK, FINE_CHUNK = 8, 2
@@ -28,6 +32,8 @@ CHUNK, FINE_CHUNK = 8, 2
 
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGING_BUFFERS = 2
+# Passes over all weights between two verifications, roughly: a layer whose weights come from host memory costs each.
+_PASSES = 4
 
 
 @dataclass(frozen=True)
@@ -97,13 +103,94 @@ class KvSize:
 
     def longest_context(self, limit: int, device: int, host: int, disk: int) -> int:
         """The longest context, at most ``limit``, that has a place."""
-        return _largest(limit, lambda tokens: self.spread(tokens, device, host, disk) is not None)
+        return largest(limit, lambda tokens: self.spread(tokens, device, host, disk) is not None)
 
 
-def _largest(limit: int, holds: Callable[[int], bool]) -> int:
+def largest(limit: int, holds: Callable[[int], bool]) -> int:
     """The largest number up to ``limit`` for which something holds that holds for all smaller ones."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
     return low
+
+
+# Layers over several devices --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """Bytes of one layer: its weights, its retrieval cache and mean keys, the KV of a whole window, and one of the
+    buffers that spilled KV passes through."""
+
+    weights: int
+    beside: int
+    kv: int
+    buffer: int
+
+
+@dataclass(frozen=True)
+class DeviceRoom:
+    """Bytes of a device that are free, and of them those that something else than layers will take."""
+
+    free: int
+    taken: int = 0
+    kv_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A device's share of a model: layers, those of them whose KV is spilled where the window is full, and those whose
+    weights wait in host memory."""
+
+    layers: int = 0
+    spilled: int = 0
+    in_host: int = 0
+
+    def moved(self, size: LayerBytes) -> int:
+        """Bytes that come over the device's bus between the ends of two verifications."""
+        return self.spilled * size.kv + _PASSES * self.in_host * size.weights
+
+
+def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
+    """What of ``layers`` layers stays on a device: weights before KV, since every pass needs those."""
+    buffers = _STAGING_BUFFERS * size.buffer
+    fixed = room.taken + layers * size.beside
+    most = int(room.free * WEIGHTS_SHARE) - fixed
+    left = int(room.free * MEMORY_SHARE) - fixed - layers * size.weights
+    if layers * size.weights + buffers > most:
+        # One layer's weights at a time pass through.
+        held = max(0, (most - buffers - size.weights) // max(1, size.weights))
+        return Share(layers, layers, layers - min(layers - 1, held))
+    if room.kv_limit is not None:
+        left = min(left, room.kv_limit)
+    if left >= layers * size.kv:
+        return Share(layers)
+    return Share(layers, layers - max(0, left - buffers) // max(1, size.kv))
+
+
+def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
+    """Layers over devices so that as little as can be is moved, by buses that work side by side; an earlier device is
+    filled before the next one gets any."""
+    shares = [Share() for _ in rooms]
+    for _ in range(layers):
+        more = [fitted_share(share.layers + 1, size, room) for share, room in zip(shares, rooms, strict=True)]
+        chosen = min(range(len(rooms)), key=lambda place: more[place].moved(size))
+        shares[chosen] = more[chosen]
+    return shares
+
+
+def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
+    """The device of every layer, by its place in ``shares``.
+
+    Each device's layers come in as many runs as it has spilled ones, and the runs in turns: while one device computes
+    with the spilled layer of its run, the next one comes to the other over its own bus. Without spilled layers each
+    device has one run, and hidden states cross once.
+    """
+    runs: list[tuple[float, int, int]] = []
+    for place, share in enumerate(shares):
+        count = min(share.layers, max(1, share.spilled))
+        for run in range(count):
+            size = (run + 1) * share.layers // count - run * share.layers // count
+            runs.append(((run + 0.5) / count, place, size))
+    return tuple(place for _, place, size in sorted(runs) for _ in range(size))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -19,8 +21,10 @@ from engine.config import EngineConfig, bytes_of
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
-from engine.kv.offload import Placement
-from engine.kv.shape import KvShape
+from engine.kv.offload import Placement, Tier, spread_evenly
+from engine.kv.shape import KvShape, Split
+from engine.model import architectures
+from engine.model.decoder import kv_shape_of
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel, sentence
 from engine.plan.memory_budget import (
     CHUNK,
@@ -30,21 +34,46 @@ from engine.plan.memory_budget import (
     MIN_CHAT_TOKENS,
     PINNED_SHARE,
     BookFit,
+    DeviceRoom,
     KvSize,
+    LayerBytes,
+    Share,
+    interleaved,
+    largest,
+    share_layers,
 )
+from engine.quantization import bytes_per_weight
 from engine.tokenizer import BookTokens
 
 # Tokens that are set aside for a chat where the window has them.
 _CHAT_TOKENS = 4096
+# Of a retrieval cache, beside its chosen chunks: about as many as ``decode.levels`` gives it.
+_RETRIEVAL_TAIL = 2048
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: where the model computes, in host memory beside a GPU, and on disk."""
+    """Bytes that KV may take: where the model computes, in host memory beside a GPU, and on disk. ``others`` are those
+    of further devices, in the order of ``KvShape.parts``."""
 
     device: int
     host: int = 0
     disk: int = 0
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a model lies: on ``device`` alone, or split over several; layers whose weights wait in host memory."""
+
+    device: torch.device
+    split: Split | None = None
+    in_host: frozenset[int] = frozenset()
+
+    @property
+    def others(self) -> tuple[torch.device, ...]:
+        """The devices beside ``device`` that have layers."""
+        return self.split.devices[1:] if self.split else ()
 
 
 @dataclass(frozen=True)
@@ -58,23 +87,140 @@ class Plan:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device to compute on.
+    """The device that passes begin and end on: the first of ``pick_devices``."""
+    return pick_devices(wanted)[0]
+
+
+def pick_devices(wanted: str) -> tuple[torch.device, ...]:
+    """The devices that may be computed on, the one with most free memory first.
+
+    "auto" takes all GPUs of the generation of that one, since a much older one would set the pace.
 
     Raises:
-        OptionError: the device is unknown or absent.
+        OptionError: a device is unknown, absent, of a kind that has not been tried, or named twice.
     """
     if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        cards = [torch.device("cuda", index) for index in range(_count_cards())]
+        cards.sort(key=_free_on, reverse=True)
+        generations = [torch.cuda.get_device_capability(card)[0] for card in cards]
+        alike = [card for card, of in zip(cards, generations, strict=True) if of == generations[0]]
+        return tuple(alike) if len(alike) > 1 else (torch.device("cuda" if cards else "cpu"),)
+    devices = [_device(name.strip()) for name in wanted.split(",")]
+    if len(devices) == 1:
+        return (devices[0],)
+    cards = [torch.device("cuda", device.index or 0) for device in devices if device.type == "cuda"]
+    if len(cards) < len(devices) or len(set(cards)) < len(cards):
+        raise OptionError(f"{wanted} cannot share a model.", "Name different GPUs, such as cuda:0,cuda:1.")
+    return tuple(sorted(cards, key=_free_on, reverse=True))
+
+
+def _device(wanted: str) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise OptionError(f"There is no device {wanted!r}.", "Use auto, cpu, cuda or cuda:1.") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise OptionError(f"There is no device {wanted!r}.", "Use auto, cpu, cuda, cuda:1 or cuda:0,cuda:1.") from error
+    if device.type not in ("cpu", "cuda"):
         raise OptionError(
-            f"The device {wanted} was asked for, and PyTorch sees {torch.cuda.device_count()} NVIDIA GPUs.",
+            f"Trifold has not been tried on devices of the kind {device.type}, and does not compute there yet.",
+            "Use --device cpu. GPUs of NVIDIA are cuda; those of AMD answer as cuda too, in torch's build for ROCm.",
+        )
+    if device.type == "cuda" and (device.index or 0) >= _count_cards():
+        raise OptionError(
+            f"The device {wanted} was asked for, and PyTorch sees {_count_cards()} NVIDIA GPUs.",
             "Use --device cpu, or install the NVIDIA driver; the command doctor says what else is missing.",
         )
     return device
+
+
+def _count_cards() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _free_on(card: torch.device) -> int:
+    """Bytes of a GPU's memory that are free, with those that torch keeps for itself without use.
+
+    What it keeps in the pools of recorded passes is theirs for good.
+    """
+    pooled = sum(
+        int(part["total_size"]) - int(part["allocated_size"])
+        for part in torch.cuda.memory_snapshot()
+        if part["device"] == (card.index or 0) and tuple(part["segment_pool_id"]) != (0, 0)
+    )
+    idle = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
+    return int(torch.cuda.mem_get_info(card)[0] + idle - pooled)
+
+
+def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
+    """Where the layers of a model go, before it is loaded.
+
+    The first device has the embedding, the head and the draft model; further ones are used for what it cannot hold with
+    the KV of a whole window.
+
+    Args:
+        model: the target's configuration; draft: the draft's, or None.
+        devices: that may be used, the one with most room first.
+    """
+    device = devices[0]
+    if device.type == "cpu":
+        return Layout(device)
+    size, taken = model_bytes(config, model, draft, device)
+    limit = bytes_of(config.device_memory)
+    rooms = [DeviceRoom(_free_on(card), taken if card == device else 0, limit) for card in devices]
+    return layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
+
+
+def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
+    """The layout that has these shares of the layers."""
+    used = [place for place, share in enumerate(shares) if share.layers or place == 0]
+    shares, devices = [shares[place] for place in used], [devices[place] for place in used]
+    split = Split(tuple(devices), interleaved(shares))
+    in_host: list[int] = []
+    for place, share in enumerate(shares):
+        layers = split.layers(place)
+        in_host += [layers[index] for index in spread_evenly(len(layers), share.in_host)]
+    return Layout(devices[0], split if len(devices) > 1 else None, frozenset(in_host))
+
+
+def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int) -> list[int]:
+    """Bytes of weights on each device; ``taken`` of them, beside the layers', where passes begin."""
+    parts = layout.split.part_of if layout.split else (0,) * layers
+    held = [taken] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
+    for layer, part in enumerate(parts):
+        held[part] += 0 if layer in layout.in_host else size.weights
+    return held
+
+
+def devices_in_words(device: torch.device, split: Split | None, in_host: int, *, drafts: bool) -> str:
+    """Who holds what.
+
+    Args:
+        in_host: layers whose weights wait in host memory.
+        drafts: whether there is a draft model.
+    """
+    waiting = f", the weights of {in_host} layers in memory" if in_host else ""
+    if split is None:
+        return f"{device}{waiting}"
+    counts = [f"{len(split.layers(part))} layers" for part in range(len(split.devices))]
+    counts[0] += " and the draft" if drafts else ""
+    return " and ".join(f"{of} ({count})" for of, count in zip(split.devices, counts, strict=True)) + waiting
+
+
+def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
+    """Bytes of a model's layers, and of all else that lies where passes begin: embedding, head and the draft model."""
+    dtype = architectures.pick_dtype(model, config.dtype, device)
+    window = config.context or int(model.max_position_embeddings)
+    shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
+    layers, embeddings = shape.layers, architectures.embedding_parameters(model)
+    block = (architectures.estimate_parameters(model) - embeddings) // layers
+    held = (config.retrieval_budget or MIN_BUDGET) + _RETRIEVAL_TAIL
+    size = LayerBytes(
+        weights=int(block * bytes_per_weight(config.weights, dtype.itemsize)),
+        beside=(held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token) // layers,
+        kv=window * shape.bytes_per_token // layers,
+        buffer=window * shape.compute_bytes_per_token // layers,
+    )
+    drafts = 0 if draft is None else architectures.estimate_parameters(draft)
+    return size, (embeddings + drafts) * dtype.itemsize
 
 
 def spill_folder(config: EngineConfig) -> Path | None:
@@ -84,11 +230,17 @@ def spill_folder(config: EngineConfig) -> Path | None:
     return Path(config.snapshot_folder) if config.snapshot_folder else None
 
 
-def free_resources(device: torch.device, config: EngineConfig, given_back: KvBytes | None = None) -> Resources:
-    """Bytes that KV may take on this machine now, within the limits that the configuration sets.
+def free_resources(
+    device: torch.device,
+    config: EngineConfig,
+    given_back: KvBytes | None = None,
+    others: Sequence[torch.device] = (),
+) -> Resources:
+    """Bytes that KV may take on this machine now, within the limits that the configuration sets for each device.
 
     Args:
-        given_back: bytes of the open book, which makes way.
+        given_back: bytes of the open book and its buffers, which make way.
+        others: further devices that have layers of the model.
     """
     given_back = given_back or KvBytes()
     host_limit, device_limit = bytes_of(config.host_memory), bytes_of(config.device_memory)
@@ -97,12 +249,15 @@ def free_resources(device: torch.device, config: EngineConfig, given_back: KvByt
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if device.type == "cpu":
-        return Resources(int(available * MEMORY_SHARE) if host_limit is None else host_limit, 0, disk)
-    # torch keeps what has been given back to it for itself.
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = int((torch.cuda.mem_get_info(device)[0] + idle + given_back.device) * MEMORY_SHARE)
+        parts = 1 + len(others)
+        room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
+        return Resources(room, 0, disk, (room,) * len(others))
+    devices = (device, *others)
+    back = given_back.cards or (given_back.device, *(0 for _ in others))
+    free = [int((_free_on(card) + more) * MEMORY_SHARE) for card, more in zip(devices, back, strict=True)]
+    rooms = free if device_limit is None else [device_limit] * len(free)
     host = int(available * PINNED_SHARE) if host_limit is None else host_limit
-    return Resources(free if device_limit is None else device_limit, host, disk)
+    return Resources(rooms[0], host, disk, tuple(rooms[1:]))
 
 
 def complete_config(config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape) -> EngineConfig:
@@ -127,11 +282,20 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
 
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
-    found = _size(shape).spread(tokens, resources.device, resources.host, resources.disk)
-    if found is None:
-        return None
-    placement = Placement.spread(shape.layers, found.resident, found.in_host)
-    return Plan(tokens, placement, placement.bytes(shape, tokens), found.staging)
+    tiers, staging = [Tier.DEVICE] * shape.layers, 0
+    host, disk = resources.host, resources.disk
+    for part, (mine, room) in enumerate(zip(shape.parts, (resources.device, *resources.others), strict=True)):
+        found = _size(mine).spread(tokens, room, host, disk)
+        if found is None:
+            return None
+        layer = tokens * mine.bytes_per_token // mine.layers
+        host, disk = host - found.in_host * layer, disk - found.on_disk * layer
+        staging += found.staging
+        where = Placement.spread(mine.layers, found.resident, found.in_host).tiers
+        for index, tier in zip(shape.layers_of(part), where, strict=True):
+            tiers[index] = tier
+    placement = Placement(tuple(tiers))
+    return Plan(tokens, placement, placement.bytes(shape, tokens), staging)
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
@@ -143,7 +307,7 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
     """The longest context, at most ``limit``, that has a place."""
-    return _size(shape).longest_context(limit, resources.device, resources.host, resources.disk)
+    return largest(limit, lambda tokens: plan(shape, tokens, resources) is not None)
 
 
 def _size(shape: KvShape) -> KvSize:
@@ -170,8 +334,8 @@ def fit_book(
     fit = BookFit(tokens, limit, tokens <= longest, pages, kv.total, words, kv)
     if costs is None:
         return fit
-    estimate = sentence(costs, fitting, kv)
-    seconds, ms = costs.reading_s(fitting, kv), costs.step_ms(fitting, kv)
+    estimate = sentence(costs, fitting, kv, len(shape.parts))
+    seconds, ms = costs.reading_s(fitting, kv), costs.step_ms(fitting, kv, len(shape.parts))
     return replace(fit, reading_s=seconds, step_ms=ms, estimate=estimate, sentence=f"{words} Expect {estimate}.")
 
 

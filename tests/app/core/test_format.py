@@ -149,6 +149,8 @@ def test_time_and_memory_are_shares_of_a_whole() -> None:
         ("GPU", "3.0 GB", 0.75),
         ("memory", "1.0 GB", 0.25),
     ]
+    (both,) = format.kv_view(KvBytes(3 * 10**9, cards=(2 * 10**9, 10**9)))
+    assert both["text"] == "3.0 GB (2.0 GB, 1.0 GB)"
 
 
 def test_pace_is_the_time_of_the_newest_tokens_alone() -> None:

@@ -1,4 +1,4 @@
-"""A CUDA device that is not there: torch's processor build answers as ``cuda:0``, with real numbers and hostile timing.
+"""CUDA devices that are not there: torch's processor build answers as ``cuda:0`` with real numbers and hostile timing.
 
     with simulated_cuda("delayed", seed=3) as gpu:
         session = Session.load(EngineConfig(..., device="cuda"))
@@ -13,7 +13,8 @@ the last tensor on it dies, as in torch's allocator, and is filled with not-a-nu
 
 Also as on a card: pinned memory is a list of ranges, and copies from elsewhere wait; a graph records what a capture
 enqueues and is void if anything waits meanwhile; the flash kernel takes what its C++ takes; operations that torch's own
-list gives no CUDA kernel are refused; ``limit`` bytes are all there is.
+list gives no CUDA kernel are refused; ``limit`` bytes are all there is. With ``cards=2`` there is a ``cuda:1`` too:
+tensors of two cards meet in copies alone, which wait for the streams of both, and bytes are counted by bus.
 
 Stands on private places of torch (the registry of device guards in libc10, the dispatcher), so it is for the pinned
 version on Linux alone: ``why_not()`` says what is in the way elsewhere. Only for tests: it proves order, not speed.
@@ -42,7 +43,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 TORCH = "2.13"
 """The version whose private places are known."""
 
-CUDA = torch.device("cuda", 0)
 SCHEDULES = ("eager", "lazy", "random", "delayed")
 _DELAYS = (0, 5, 50, 500, 3000)  # operations of all streams by which a stream may lag behind
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
@@ -65,19 +65,24 @@ class Stream:
     """A queue of work; ``put`` and ``done`` count it. Stands for ``torch.cuda.Stream``."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.device = CUDA
+        gpu = _now()
+        self.device = torch.device("cuda", gpu.card_of(device))
         self.put = self.done = 0
         self._queue: deque[tuple[int, Work]] = deque()
-        gpu = _now()
         self._gpu = gpu
         self._delay = gpu.rng.choice(_DELAYS)
+        self.clock = 0
+        """When all that was put will be done, were the buses all that takes time: in bytes that one of them moves."""
         gpu.streams.append(self)
 
-    def enqueue(self, work: Work) -> None:
+    def enqueue(self, work: Work, sent: int = 0) -> None:
+        """Put work into the queue. ``sent`` bytes come over the bus for it."""
         with self._gpu.lock:
             if self._gpu.sticky:
                 message, self._gpu.sticky = self._gpu.sticky, ""
                 raise RuntimeError(message)
+            self.behind(self._gpu.local)
+            self.clock += sent
             self._gpu.launches += 1
             self._queue.append((self._gpu.launches, work))
             self.put += 1
@@ -89,6 +94,10 @@ class Stream:
             upto = self.put if upto is None else upto
             while self.done < upto:
                 self.step()
+
+    def behind(self, other: Any) -> None:
+        """Not before another stream, an event or a thread of the host is so far."""
+        self.clock = max(self.clock, getattr(other, "clock", 0))
 
     def step(self) -> None:
         """Do the oldest work."""
@@ -105,11 +114,13 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         mark = event.mark
         if mark is not None and not self._gpu.loses_wait():
+            self.behind(event)
             self.enqueue(lambda: mark[0].drain(mark[1]))
 
     def wait_stream(self, other: Stream) -> None:
         upto = other.put
         if not self._gpu.loses_wait():
+            self.behind(other)
             self.enqueue(lambda: other.drain(upto))
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -120,7 +131,12 @@ class Stream:
     def synchronize(self) -> None:
         self._gpu.waits["stream.synchronize"] += 1
         if not self._gpu.loses_wait():
-            self.drain()
+            self.await_here()
+
+    def await_here(self) -> None:
+        """The host waits for all of it."""
+        self._gpu.local.clock = max(getattr(self._gpu.local, "clock", 0), self.clock)
+        self.drain()
 
 
 class Event:
@@ -128,10 +144,11 @@ class Event:
 
     def __init__(self, **_: Any) -> None:
         self.mark: tuple[Stream, int] | None = None
+        self.clock = 0
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or _now().current()
-        self.mark = stream, stream.put
+        self.mark, self.clock = (stream, stream.put), stream.clock
 
     def synchronize(self) -> None:
         if self.mark and not _now().loses_wait():
@@ -154,14 +171,14 @@ class Graph:
 
 
 class _CaptureStream(Stream):
-    """Records instead of running; waiting for it makes the capture void."""
+    """Records instead of running; waiting for it makes the capture void. Its memory is the graph's for good."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self._gpu.streams.remove(self)
         self._graph = graph
 
-    def enqueue(self, work: Work) -> None:
+    def enqueue(self, work: Work, sent: int = 0) -> None:
         self._graph.works.append(work)
 
     def drain(self, upto: int | None = None) -> None:
@@ -170,23 +187,32 @@ class _CaptureStream(Stream):
 
 
 class Gpu:
-    """One simulated device.
+    """The simulated device, or several of them: ``cards``.
 
     Args:
         schedule: of ``SCHEDULES``.
         seed: of what the schedule draws.
-        limit: bytes of its memory; None has no end.
+        limit: bytes of each card's memory; None has no end.
         pin_limit: bytes that can be pinned.
+        cards: how many there are.
     """
 
-    def __init__(self, schedule: str, seed: int, limit: int | None = None, pin_limit: int | None = None) -> None:
+    def __init__(
+        self, schedule: str, seed: int, limit: int | None = None, pin_limit: int | None = None, cards: int = 1
+    ) -> None:
         self.lock = threading.RLock()
         self.rng = random.Random(seed)
         self.schedule = schedule
         self.limit, self.pin_limit = limit, pin_limit
         self.waits: Counter[str] = Counter()
         self.launches = 0
-        self.allocated = self.peak = 0
+        self.cards = cards
+        self.allocated, self.peaks, self.idle = ([0] * cards for _ in range(3))
+        """By card: bytes that tensors hold, the most that they held, and bytes that wait for the next of their size."""
+        self.sent: Counter[int] = Counter()
+        """Bytes that came to a card over its bus."""
+        self.crossed: Counter[tuple[int, int]] = Counter()
+        """Copies from one card to another."""
         self.pinned: dict[int, int] = {}
         self.sticky = ""
         """An error that the runtime has kept: the next launch raises it, as after a call whose code nobody took."""
@@ -201,15 +227,46 @@ class Gpu:
         self.pool: dict[tuple[Stream, int], list[torch.Tensor]] = {}
         self.kept: list[torch.Tensor] = []
         self.local = threading.local()
-        self.main: Stream
+        self.mains: list[Stream] = []
 
     def loses_wait(self) -> bool:
         """Count a wait; whether it is the one that is to be left out."""
         self.ordered_waits += 1
         return self.skip_wait is not None and self.ordered_waits - 1 == self.skip_wait
 
+    @property
+    def peak(self) -> int:
+        return max(self.peaks)
+
+    @property
+    def clock(self) -> int:
+        """How far this thread of the host is, by the clock of the streams."""
+        return int(getattr(self.local, "clock", 0))
+
+    def card_of(self, device: Any = None) -> int:
+        """The number of a card; of the current one where none is named."""
+        index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+        return int(getattr(self.local, "card", 0) if index is None else index)
+
+    @contextlib.contextmanager
+    def on_card(self, device: Any) -> Iterator[None]:
+        """``torch.cuda.device``, and the guard of every operation."""
+        before = self.card_of()
+        self.local.card = self.card_of(device)
+        try:
+            yield
+        finally:
+            self.local.card = before
+
+    def streams_here(self) -> dict[int, Stream]:
+        """The current stream of each card that has another than its first one, in this thread."""
+        if not hasattr(self.local, "streams"):
+            self.local.streams = {}
+        return self.local.streams
+
     def current(self, device: Any = None) -> Stream:
-        return getattr(self.local, "stream", None) or self.main
+        card = self.card_of(device)
+        return self.streams_here().get(card) or self.mains[card]
 
     def let_run(self, stream: Stream) -> None:
         if self.schedule == "eager":
@@ -231,12 +288,30 @@ class Gpu:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if not self.loses_wait():
             for stream in list(self.streams):
-                stream.drain()
+                if stream.device.index == self.card_of(device):
+                    stream.await_here()
 
     def host(self, x: DeviceTensor) -> torch.Tensor:
         """The numbers, waited for."""
-        self.current().drain()
+        self.current(x.device).await_here()
         return x.elem
+
+    def crosses(self, elem: torch.Tensor, source: DeviceTensor, card: int) -> None:
+        """Copy to another card as torch does: on the source's stream, behind what the other one's has to do before, and
+        the other one's goes on behind it."""
+        sender, taker, numbers = self.current(source.device), self.current(card), source.elem
+        self.crossed[int(source.device.index), card] += 1
+        ready = taker.put
+
+        def work() -> None:
+            taker.drain(ready)
+            elem.copy_(numbers)
+
+        sender.behind(taker)
+        sender.enqueue(work)
+        sent = sender.put
+        taker.behind(sender)
+        taker.enqueue(lambda: sender.drain(sent))
 
     # Memory --------------------------------------------------------------------------------------------------
 
@@ -265,6 +340,28 @@ class Gpu:
         self.kept.append(x)  # its address must stay its own
         return x
 
+    def reserved(self, device: Any = None) -> int:
+        return self.allocated[self.card_of(device)] + self.idle[self.card_of(device)]
+
+    def segments(self) -> list[dict[str, Any]]:
+        """``torch.cuda.memory_snapshot``, with one segment for what is idle in each pool."""
+        return [
+            {
+                "device": stream.device.index,
+                "total_size": size * len(blocks),
+                "allocated_size": 0,
+                "segment_pool_id": (0, 1) if isinstance(stream, _CaptureStream) else (0, 0),
+            }
+            for (stream, size), blocks in list(self.pool.items())
+        ]
+
+    def empty_cache(self) -> None:
+        for stream, size in [key for key in self.pool if not isinstance(key[0], _CaptureStream)]:
+            self.idle[stream.device.index] -= size * len(self.pool.pop((stream, size)))
+
+    def has_room(self, card: int, size: int) -> bool:
+        return self.limit is None or self.reserved(card) + size <= self.limit
+
     # torch.cuda.cudart() -------------------------------------------------------------------------------------
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
@@ -284,22 +381,36 @@ class _Block:
 
     def __init__(self, gpu: Gpu, size: int, stream: Stream) -> None:
         self._gpu, self._key = gpu, None
+        card = stream.device.index
         with gpu.lock:
-            if gpu.limit is not None and gpu.allocated + size > gpu.limit:
-                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes")
+            free = gpu.pool.get((stream, size))
+            if not free and not gpu.has_room(card, size):
+                gpu.empty_cache()
+                if not gpu.has_room(card, size):
+                    raise torch.OutOfMemoryError(
+                        f"CUDA out of memory. Tried to allocate {size} bytes. "
+                        f"GPU {card} has a total capacity of {gpu.limit} bytes."
+                    )
             self._key = stream, size
-            gpu.allocated += size
-            gpu.peak = max(gpu.peak, gpu.allocated)
-            free = gpu.pool.get(self._key)
+            gpu.allocated[card] += size
+            gpu.peaks[card] = max(gpu.peaks[card], gpu.allocated[card])
             if free:
+                gpu.idle[card] -= size
                 self.bytes = free.pop()
             else:
                 self.bytes = torch.full((max(size, 1),), _NOT_A_NUMBER, dtype=torch.uint8)
 
+    @property
+    def device(self) -> torch.device:
+        assert self._key is not None
+        return self._key[0].device
+
     def __del__(self) -> None:
         if self._key is not None:
+            stream, size = self._key
             with self._gpu.lock:
-                self._gpu.allocated -= self._key[1]
+                self._gpu.allocated[stream.device.index] -= size
+                self._gpu.idle[stream.device.index] += size
                 self._gpu.pool.setdefault(self._key, []).append(self.bytes)
 
 
@@ -310,7 +421,9 @@ class DeviceTensor(torch.Tensor):
     block: _Block
 
     @staticmethod
-    def __new__(cls, elem: torch.Tensor, block: _Block) -> DeviceTensor:
+    def __new__(cls, elem: torch.Tensor, block: _Block | None = None, requires_grad: bool = False) -> Any:
+        if block is None:  # as a class of parameters, which it is for whoever asks for the type of one
+            return torch.nn.Parameter(elem, requires_grad=requires_grad)
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             elem.size(),
@@ -318,7 +431,7 @@ class DeviceTensor(torch.Tensor):
             storage_offset=elem.storage_offset(),
             dtype=elem.dtype,
             layout=elem.layout,
-            device=CUDA,
+            device=block.device,
             requires_grad=False,
         )
         made.elem, made.block = elem, block
@@ -337,7 +450,8 @@ class DeviceTensor(torch.Tensor):
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, tuple) and any(isinstance(i, list) for i in at):
             _now().waits["index with a list"] += 1  # copied from memory that is not pinned
-            at = tuple(_now().uploaded(torch.as_tensor(i)) if isinstance(i, list) else i for i in at)
+            with _now().on_card(self.device):
+                at = tuple(_now().uploaded(torch.as_tensor(i)) if isinstance(i, list) else i for i in at)
         return torch.Tensor.__getitem__(self, at)
 
     @classmethod
@@ -400,16 +514,35 @@ def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     ours = [x for x in tensors if isinstance(x, DeviceTensor)]
     device = kwargs.get("device")
     if func is torch.ops.aten._to_copy.default and device is not None and device.type == "meta":
-        device = CUDA  # "cuda" without a number: torch asks the guard that stands in, and that is the one of meta
+        # "cuda" without a number: torch asks the guard that stands in, and that is the one of meta.
+        device = torch.device("cuda")
     to_device = device is not None and torch.device(device).type == "cuda"
+    if to_device:
+        device = torch.device("cuda", gpu.card_of(device))
     if not ours and not to_device:
         if kwargs.get("pin_memory"):
             return gpu.pin(func(*args, **{**kwargs, "pin_memory": False}))
         return func(*args, **kwargs)
+    with gpu.on_card(device if to_device else ours[0].device):
+        return _dispatch_here(gpu, func, args, kwargs, tensors, ours, device)
+
+
+def _dispatch_here(
+    gpu: Gpu,
+    func: Any,
+    args: Any,
+    kwargs: dict[str, Any],
+    tensors: list[torch.Tensor],
+    ours: list[DeviceTensor],
+    device: Any,
+) -> Any:
+    """An operation of the current card."""
     name, schema = func.overloadpacket.__name__, func._schema
     full = schema.name.split("::")[1] + (f".{func._overloadname}" if func._overloadname != "default" else "")
     if full in _without_cuda():
         raise NotImplementedError(f"Could not run 'aten::{full}' with arguments from the 'CUDA' backend.")
+    if name != "copy_" and len({x.device for x in ours}) > 1:
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two cards: {func}")
     if name == "_scaled_dot_product_flash_attention":
         return _flash(gpu, *args, **kwargs)
     if name == "_scaled_dot_product_efficient_attention":
@@ -430,7 +563,7 @@ def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             gpu.waits[f"{name} with an index of the host"] += 1
     if name in _INDEXING and any(isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in args[1]):
         gpu.waits[f"{name} with a mask"] += 1
-        gpu.current().drain()
+        gpu.current().await_here()
         if name == "index":  # its size is that of the mask's true places
             return gpu.uploaded(func(*tree_map(_numbers, args)))
     return _computed(gpu, func, name, args, kwargs, ours)
@@ -441,12 +574,12 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
     if func._schema.is_mutable:
         gpu.current().enqueue(lambda: func(*a, **k))
         return args[0]
-    if any(given.alias_info is not None for given in func._schema.returns):  # a view
+    if name == "_unsafe_view" or any(given.alias_info is not None for given in func._schema.returns):  # a view
         block = ours[0].block
         return tree_map(lambda x: DeviceTensor(x, block) if isinstance(x, torch.Tensor) else x, func(*a, **k))
     if name in (*_SIZED, *_ASKED):
         gpu.waits[name] += 1
-        gpu.current().drain()
+        gpu.current().await_here()
         return tree_map(lambda x: gpu.uploaded(x) if isinstance(x, torch.Tensor) else x, func(*a, **k))
     if k.get("generator") is not None:  # numbers are drawn in the order of the program
         return gpu.uploaded(func(*a, **k))
@@ -476,10 +609,13 @@ def _moved(gpu: Gpu, source: torch.Tensor, device: Any, options: dict[str, Any])
         assert isinstance(source, DeviceTensor)
         gpu.waits["to the host"] += 1
         return gpu.host(source).to(dtype, copy=True)
-    if isinstance(source, DeviceTensor):
+    if isinstance(source, DeviceTensor) and source.device == target:
         return None
-    out = gpu.like(torch.empty_like(source, device="meta", dtype=dtype))
-    _send(gpu, out.elem, source, bool(options.get("non_blocking")))
+    out = gpu.like(torch.empty_strided(source.size(), source.stride(), device="meta", dtype=dtype))
+    if isinstance(source, DeviceTensor):
+        gpu.crosses(out.elem, source, gpu.card_of())
+    else:
+        _send(gpu, out.elem, source, bool(options.get("non_blocking")))
     return out
 
 
@@ -495,7 +631,10 @@ def _crosses(gpu: Gpu, into: torch.Tensor, source: torch.Tensor, non_blocking: b
             into.copy_(gpu.host(source))
         return True
     if isinstance(source, DeviceTensor):
-        return False
+        if source.device == into.device:
+            return False
+        gpu.crosses(into.elem, source, int(into.device.index))
+        return True
     if source.dim() == 0:  # a number goes along with the launch
         elem, number = into.elem, source.clone()
         gpu.current().enqueue(lambda: elem.copy_(number))
@@ -505,14 +644,17 @@ def _crosses(gpu: Gpu, into: torch.Tensor, source: torch.Tensor, non_blocking: b
 
 
 def _send(gpu: Gpu, elem: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
+    card = gpu.card_of()
+    gpu.sent[card] += source.numel() * source.element_size()
     if non_blocking and gpu.is_pinned(source):
-        gpu.current().enqueue(lambda: elem.copy_(source))  # read when its turn comes: it must still be the same
+        # Read when its turn comes: it must still be the same.
+        gpu.current().enqueue(lambda: elem.copy_(source), source.numel() * source.element_size())
     elif non_blocking:
         taken = source.clone()
         gpu.current().enqueue(lambda: elem.copy_(taken))
     else:
         gpu.waits["to the device"] += 1
-        gpu.current().drain()
+        gpu.current().await_here()
         elem.copy_(source)
 
 
@@ -582,17 +724,17 @@ def _now() -> Gpu:
 
 @contextlib.contextmanager
 def simulated_cuda(
-    schedule: str = "lazy", seed: int = 0, limit: int | None = None, pin_limit: int | None = None
+    schedule: str = "lazy", seed: int = 0, limit: int | None = None, pin_limit: int | None = None, cards: int = 1
 ) -> Iterator[Gpu]:
-    """A device for as long as the block lasts; everything of ``torch.cuda`` is as before behind it."""
+    """A device, or several, for as long as the block lasts; everything of ``torch.cuda`` is as before behind it."""
     assert not why_not(), why_not()
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     guards = (ctypes.c_void_p * _TYPES).in_dll(library, _REGISTRY)
     if not guards[_CUDA_TYPE]:
         guards[_CUDA_TYPE] = guards[_META_TYPE]  # does nothing, and nothing is what a guard has to do here
-    gpu = Gpu(schedule, seed, limit, pin_limit)
+    gpu = Gpu(schedule, seed, limit, pin_limit, cards)
     _here.append(gpu)
-    gpu.main = Stream()
+    gpu.mains = [Stream(card) for card in range(cards)]
     with contextlib.ExitStack() as after:
         after.callback(_here.pop)
         for owner, name, stand_in in _stand_ins(gpu):
@@ -620,12 +762,17 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
 
     @contextlib.contextmanager
     def on_stream(stream: Stream | None) -> Iterator[None]:
-        before = getattr(gpu.local, "stream", None)
-        gpu.local.stream = stream
-        try:
+        if stream is None:
             yield
+            return
+        card, streams = stream.device.index, gpu.streams_here()
+        before = gpu.current(card)
+        streams[card] = stream
+        try:
+            with gpu.on_card(card):
+                yield
         finally:
-            gpu.local.stream = before
+            streams[card] = before
 
     class Capture:
         def __init__(self, graph: Graph, *_: Any, **__: Any) -> None:
@@ -633,8 +780,8 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
 
         def __enter__(self) -> None:
             gpu.synchronize()
-            self._before = getattr(gpu.local, "stream", None)
-            gpu.local.stream = _CaptureStream(self._graph)
+            self._before = gpu.current()
+            gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph)
             gpu.capturing.append(self._graph)
 
         def __exit__(self, kind: Any, *_: Any) -> None:
@@ -643,11 +790,12 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
                 # As in torch, whose context manager ends here without putting the stream back.
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
             if kind is None:
-                gpu.local.stream = self._before
+                gpu.streams_here()[gpu.card_of()] = self._before
 
     def moved(module: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == "cuda":
-            return _upload(gpu, module)
+            with gpu.on_card(args[0]):
+                return _upload(gpu, module)
         return module_to(module, *args, **kwargs)
 
     def in_mode(thread: threading.Thread) -> None:
@@ -661,7 +809,8 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
             gpu.pin(out)
         return out.to(device) if device is not None and torch.device(device).type == "cuda" else out
 
-    properties = types.SimpleNamespace(multi_processor_count=128, name="simulated", total_memory=24 << 30)
+    total = gpu.limit or 24 << 30
+    properties = types.SimpleNamespace(multi_processor_count=128, name="simulated", total_memory=total)
 
     def of_device(device: Any = None) -> Any:
         properties.major, properties.minor = gpu.capability
@@ -671,24 +820,25 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         (c, "_lazy_init", lambda: None),
         (c, "is_available", lambda: True),
         (c, "is_initialized", lambda: True),
-        (c, "device_count", lambda: 1),
+        (c, "device_count", lambda: gpu.cards),
         (c, "Stream", Stream),
         (c, "Event", Event),
         (c, "current_stream", gpu.current),
-        (c, "current_device", lambda: 0),
+        (c, "current_device", gpu.card_of),
         (c, "stream", on_stream),
         (c, "synchronize", gpu.synchronize),
-        (c, "device", lambda device=None: contextlib.nullcontext()),
+        (c, "device", gpu.on_card),
         (c, "CUDAGraph", Graph),
         (c, "graph", Capture),
-        (c, "empty_cache", lambda: None),
+        (c, "empty_cache", gpu.empty_cache),
         (c, "cudart", lambda: gpu),
         (c, "get_device_properties", of_device),
         (c, "get_device_capability", lambda device=None: gpu.capability),
         (c, "get_device_name", lambda device=None: "simulated"),
-        (c, "mem_get_info", lambda device=None: ((gpu.limit or 20 << 30) - gpu.allocated, gpu.limit or 24 << 30)),
-        (c, "memory_reserved", lambda device=None: gpu.allocated),
-        (c, "memory_allocated", lambda device=None: gpu.allocated),
+        (c, "mem_get_info", lambda device=None: (total - gpu.reserved(device), total)),
+        (c, "memory_reserved", gpu.reserved),
+        (c, "memory_allocated", lambda device=None: gpu.allocated[gpu.card_of(device)]),
+        (c, "memory_snapshot", gpu.segments),
         (torch.backends.cuda, "is_flash_attention_available", lambda: gpu.flash),
         (torch, "inference_mode", lambda *_: torch.no_grad()),  # tensors of a subclass have no place in it
         (torch, "tensor", made),

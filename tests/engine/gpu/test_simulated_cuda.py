@@ -91,6 +91,39 @@ def test_memory_ends() -> None:
         torch.empty(2000, dtype=torch.uint8, device=GPU)
 
 
+def test_two_cards_meet_in_copies_alone() -> None:
+    with simulated_cuda("lazy", cards=2) as gpu:
+        here, there = (torch.ones(3, device=f"cuda:{card}") * (card + 1) for card in range(2))
+        with pytest.raises(RuntimeError, match="same device"):
+            here + there
+        moved = here.to("cuda:1", non_blocking=True)
+        assert (moved + there).cpu().tolist() == [3.0] * 3
+        here.copy_(there)
+        assert here.cpu().tolist() == [2.0] * 3
+        assert [str(x.device) for x in (here, there, moved)] == ["cuda:0", "cuda:1", "cuda:1"]
+        assert gpu.crossed == {(0, 1): 1, (1, 0): 1}
+
+
+def test_each_card_has_its_own_memory_streams_and_bus() -> None:
+    with simulated_cuda("lazy", cards=2, limit=1000) as gpu:
+        held = torch.empty(900, dtype=torch.uint8, device="cuda:1")
+        with pytest.raises(torch.OutOfMemoryError, match="GPU 1 "):
+            torch.empty(200, dtype=torch.uint8, device="cuda:1")
+        torch.empty(200, dtype=torch.uint8, device="cuda:0")
+        assert torch.cuda.mem_get_info(1)[0] == 100
+        assert held.device.index == 1
+        with torch.cuda.device(1):
+            aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):
+            assert torch.cuda.current_stream() is aside
+            assert torch.cuda.current_stream(0) is not aside
+        rows = gpu.pin(torch.ones(10, dtype=torch.uint8))
+        both = [rows.to(f"cuda:{card}", non_blocking=True) for card in range(2)]
+        assert gpu.sent == {0: 10, 1: 10}
+        assert [x.cpu().sum().item() for x in both] == [10, 10]
+        assert gpu.clock == 10  # side by side
+
+
 def test_everything_is_as_before_afterwards() -> None:
     before = torch.cuda.is_available, torch.tensor, torch.nn.Module.to, torch.Generator
     with simulated_cuda():

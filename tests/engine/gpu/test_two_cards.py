@@ -1,0 +1,190 @@
+"""One model on two simulated cards: what one device says, each layer on its card, each card's KV over its own bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig, SamplingParams
+from engine.decode.rounds import full_pass
+from engine.document import Document, Page
+from engine.events import AnswerDone, KvBytes
+from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.offload import Placement, Tier
+from engine.kv.shape import Split
+from engine.model import decoder
+from engine.plan import planner
+from engine.plan.memory_budget import Share
+from engine.plan.planner import Layout
+from engine.session import Session
+from tests.engine.conftest import TEXT, build_model, build_tokenizer
+from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
+
+LAYERS, CONTEXT = 6, 400
+ROW = 2 * 2 * 16 * 4  # bytes of a token in one layer: keys and values of two heads
+CARDS = [torch.device("cuda", card) for card in range(2)]
+SPILLED = [Share(3, 3), Share(3, 3)]
+BOOK = Document("The Lamp", "Nobody", (Page(1, "1", TEXT), Page(2, "2", TEXT)), "text", "0" * 64)
+OPTIONS: dict[str, Any] = {
+    "context": 1024,
+    "dtype": "float32",
+    "retrieval_budget": 64,
+    "refresh_every": 2,
+    "num_draft_tokens": 3,
+    "num_pending_tokens": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folders: list[Path] = []
+    for seed, (layers, width) in enumerate(((LAYERS, 64), (1, 32))):
+        folder = tmp_path_factory.mktemp("model")
+        build_tokenizer(folder)
+        build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
+        folders.append(folder)
+    return str(folders[0]), str(folders[1])
+
+
+Answer = Callable[..., tuple[int, ...]]
+
+
+@pytest.fixture
+def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """Token ids of an answer to one question, with the layers shared out so and their KV lying there."""
+
+    def answer(device: str, shares: Sequence[Share] = (), tier: Tier = Tier.DEVICE, **options: Any) -> tuple[int, ...]:
+        if shares:
+            monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of(shares, CARDS))
+        placement = Placement((tier,) * LAYERS)
+        monkeypatch.setattr(
+            planner, "plan_for_book", lambda _, tokens, *__: planner.Plan(tokens + 200, placement, KvBytes(), 0)
+        )
+        session = Session.load(EngineConfig(model=pair[0], draft=pair[1], device=device, **{**OPTIONS, **options}))
+        list(session.read(BOOK))
+        done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=8)))[-1]
+        assert isinstance(done, AnswerDone)
+        session.close()
+        return done.token_ids
+
+    return answer
+
+
+def test_a_session_on_two_cards_says_what_it_says_on_one(answered: Answer) -> None:
+    expected = answered("cpu")
+    with simulated_cuda("delayed", 2, cards=2):
+        assert answered("cuda:0,cuda:1", SPILLED, Tier.HOST) == expected
+
+
+@dataclass
+class Passes:
+    """A model with some tokens in its cache, and passes of three more tokens over them."""
+
+    model: decoder.Decoder
+    cache: FullCache
+    gpu: Gpu
+
+    @classmethod
+    def on(cls, gpu: Gpu, name: str, layout: Layout, tier: Tier, **options: Any) -> Passes:
+        places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
+        model = decoder.load(name, window=1024, device=layout.device, dtype="float32", **places, **options)
+        made = cls(model, FullCache(model.kv_shape, 1024, Placement((tier,) * LAYERS)), gpu)
+        full_pass(model, made.cache, 0, [10 + index % 90 for index in range(CONTEXT)])
+        made.cache.advance(CONTEXT)
+        return made
+
+    def said(self) -> list[int]:
+        """The likeliest token behind each of the three."""
+        logits = full_pass(self.model, self.cache, CONTEXT, [7, 8, 9])
+        self.cache.crop(CONTEXT)
+        return [int(token) for token in logits.argmax(-1).tolist()]
+
+    def took(self) -> int:
+        """How long a pass takes, by the clock on which only buses take time; what it moves is counted anew."""
+        self.said()
+        self.gpu.sent.clear()
+        self.gpu.crossed.clear()
+        before = self.gpu.clock
+        self.said()
+        return self.gpu.clock - before
+
+
+@pytest.fixture(scope="module")
+def alone(pair: tuple[str, str]) -> tuple[list[int], int, int]:
+    """What one card says, how long its bus takes, and the bytes that come over it."""
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        passes = Passes.on(gpu, pair[0], Layout(CARDS[0]), Tier.HOST)
+        return passes.said(), passes.took(), gpu.sent[0]
+
+
+def test_two_buses_halve_what_a_pass_waits_for(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
+    said, took, sent = alone
+    with simulated_cuda("random", cards=2) as gpu, torch.no_grad():
+        passes = Passes.on(gpu, pair[0], planner.layout_of(SPILLED, CARDS), Tier.HOST)
+        assert passes.said() == said
+        assert passes.took() == pytest.approx(took / 2, rel=0.1)
+        assert gpu.sent[0] == pytest.approx(gpu.sent[1], rel=0.01)
+        assert gpu.sent[0] + gpu.sent[1] == pytest.approx(sent, rel=0.01)
+
+
+def test_hidden_states_cross_once_per_border(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
+    with simulated_cuda("random", cards=2) as gpu, torch.no_grad():
+        layout = planner.layout_of([Share(4), Share(2)], CARDS)
+        passes = Passes.on(gpu, pair[0], layout, Tier.DEVICE)
+        assert passes.said() == alone[0]
+        passes.took()
+        assert gpu.crossed == {(0, 1): 4, (1, 0): 1}  # there with the three parts of RoPE
+        assert passes.cache.kv_bytes().cards == (4 * CONTEXT * ROW, 2 * CONTEXT * ROW)
+        assert passes.cache.allocated().cards == (4 * 1024 * ROW, 2 * 1024 * ROW)
+
+
+def test_what_fits_no_card_waits_in_host_memory(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
+    """Weights of a layer come to the card of that layer when it computes, and go."""
+    with simulated_cuda("lazy", cards=2) as gpu, torch.no_grad():
+        passes = Passes.on(gpu, pair[0], planner.layout_of([Share(3), Share(3, 0, 2)], CARDS), Tier.DEVICE)
+        assert passes.said() == alone[0]
+        held = list(gpu.allocated)
+        passes.took()
+        assert gpu.allocated == held
+        layer = sum(weights.nbytes for name, weights in passes.model.named_weights() if ".layers.3." in name)
+        assert gpu.sent[1] == 2 * layer
+        assert gpu.sent[0] < layer
+        assert passes.model.layers_in_host == 2
+
+
+def test_the_card_that_is_full_spills_its_own_layers(pair: tuple[str, str], alone: tuple[list[int], int, int]) -> None:
+    with simulated_cuda("lazy", cards=2) as gpu, torch.no_grad():
+        passes = Passes.on(gpu, pair[0], planner.layout_of([Share(3), Share(3)], CARDS), Tier.DEVICE)
+        tiers = passes.cache.placement.tiers
+        gpu.limit = gpu.allocated[1] + 1000 * ROW
+        attempts: list[torch.Tensor] = []
+
+        def work() -> None:
+            attempts.append(torch.empty(1200 * ROW, dtype=torch.uint8, device=CARDS[1]))
+
+        retry_with_spill(passes.cache, work)
+        gpu.limit = None
+        where = passes.cache.placement.tiers
+        assert where[:3] == tiers[:3]
+        assert where[3:].count(Tier.HOST) >= 1
+        assert passes.said() == alone[0]
+
+
+def test_a_processor_of_two_halves(pair: tuple[str, str], tmp_path: Path) -> None:
+    """Each half moves its own layers; a device in no hurry to be a GPU."""
+    name, half = pair[0], torch.device("cpu")
+    said = []
+    for split in (None, Split((half, half), (0, 1, 0, 1, 0, 1))):
+        model = decoder.load(name, window=1024, device=half, dtype="float32", split=split)
+        cache = FullCache(model.kv_shape, 1024, Placement((Tier.DISK,) * LAYERS), tmp_path)
+        with torch.inference_mode():
+            full_pass(model, cache, 0, [10 + index % 90 for index in range(CONTEXT)])
+            cache.advance(CONTEXT)
+            said.append(full_pass(model, cache, CONTEXT, [7, 8, 9]).tolist())
+        cache.clear()
+    assert said[0] == said[1]
