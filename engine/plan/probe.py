@@ -213,8 +213,10 @@ class _Probe:
     def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
         """Seconds of a pass over ``tokens`` tokens through the layer, behind a context, and of what comes before it."""
         layer, cache = self._layer, self._cache
+        began = self._clock()
         hidden = torch.full((1, tokens, layer.config.hidden_size), _FILLING, dtype=layer.dtype, device=self._device)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
+        self._end += self._clock() - began  # preparing is no measurement
 
         def work() -> None:
             before()
@@ -224,11 +226,13 @@ class _Probe:
 
     def _best(self, work: Callable[[], Any]) -> float:
         """The best of a few, fewer where they are slow; the first one pays for memory that is touched first, and on a
-        GPU for kernels that are loaded and chosen: it never counts there."""
+        GPU for kernels that are loaded and chosen: it never counts there, nor does it take time from the others."""
         best, spent = float("inf"), 0.0
         if self._device.type == "cuda":
+            began = self._clock()
             work()
             torch.cuda.synchronize(self._device)
+            self._end += self._clock() - began
         for _ in range(1 + _REPEATS):
             began = self._clock()
             work()
