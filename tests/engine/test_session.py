@@ -15,6 +15,7 @@ import torch
 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.conversation import Turn
+from engine.decode import loops
 from engine.document import Document, Page
 from engine.errors import (
     ContextTooSmall,
@@ -427,10 +428,11 @@ def test_long_answer_outgrows_the_tail(
     assert fast.token_ids == ask(session, "Where?", mode="plain", max_tokens=150).token_ids
 
 
-def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document) -> None:
+def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LEAST_REPEATED", 1 << 20)  # random weights repeat themselves before that
     probe = open_session(tiny)
     read(probe, book)
-    window = probe.full.length + 90  # too few for a loop that would end it before
+    window = probe.full.length + 270
     session = open_session(tiny, context=window, num_draft_tokens=2, num_pending_tokens=3)
     read(session, book)
     done = ask(session, "Where?", max_tokens=5000)
