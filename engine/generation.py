@@ -52,6 +52,11 @@ _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
 # Verifications before a plain step, and behind it, that it is compared with.
 _BESIDE = 4
+# Where their comparisons scatter so much that the speedup may be this many times another one, there is none: the
+# machine did something else meanwhile. The spread of a median is that of its quartiles (a normal distribution's) over
+# the root of the plain steps, since the pairs of one step are wrong together.
+_MOST_SPREAD = 1.5
+_QUARTILES_TO_SPREAD = 0.93
 
 
 class GenerationLoop:
@@ -335,11 +340,22 @@ class PlainSteps:
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
 
     def speedup(self) -> float | None:
-        """Tokens of the answer over the plain steps that fit into its time; None while too few steps tell."""
+        """Tokens of the answer over the plain steps that fit into its time; None while too few steps tell, or while
+        they do not agree."""
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
-        row = max(0.0, statistics.median(self._row_costs)) if self._row_costs else 0.0
-        return self._tokens / (self._passes + row * self._pass_rows)
+        costs = self._row_costs
+        row = statistics.median(costs) if costs else 0.0
+        if len(costs) > 1:
+            lower, _, upper = statistics.quantiles(costs, method="inclusive")
+            spread = _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
+            if self._steps(row + spread) > _MOST_SPREAD * self._steps(row - spread):
+                return None
+        return self._tokens / self._steps(row)
+
+    def _steps(self, row: float) -> float:
+        """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` of them."""
+        return self._passes + max(0.0, row) * self._pass_rows
 
     def age_s(self, now_s: float) -> float | None:
         """How long ago the newest step was, 0 if it was timed behind the last token; None where there is none."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_book
+from app.core import speed
 from app.core.abilities import ADVICE, Abilities, abilities
 from app.core.format import size
 from app.core.settings import Settings
@@ -49,10 +50,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         report = report_of(document, book, done, status.model)
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
     else:
-        say("\n".join(lines_of(done)))
+        card = abilities(status.model.path) if status.model else Abilities()
+        say("\n".join(lines_of(done, card)))
         if done.stop_reason is StopReason.LOOP:
             say(f"Note: {_LOOPED}")
-        card = abilities(status.model.path) if status.model else Abilities()
         if card.only_quotes and card.refuses(done.answer):
             say(f"Note: {ADVICE}")
     return 0
@@ -196,11 +197,16 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
     }
 
 
-def lines_of(done: AnswerDone) -> list[str]:
-    """The figures after an answer, for a person."""
+def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
+    """The figures after an answer, for a person.
+
+    Args:
+        card: of the model that answered.
+    """
     live = done.figures
+    why_not = speed.uncounted(done.answer, refused=card is not None and card.refuses(done.answer))
     lines = [f"{live.answer_tokens:,} tokens ({done.stop_reason.value}), {live.mode} decoding"]
-    lines += [line for line in (_speed_line(live), _acceptance_line(live)) if line]
+    lines += [line for line in (_speed_line(live, why_not), _acceptance_line(live)) if line]
     lines.append(
         f"KV cache: {_kv_line(live.kv_bytes)}; {live.context_tokens:,} of {live.context_limit:,} tokens used; "
         f"this question prefilled {live.prefilled_tokens:,}"
@@ -229,7 +235,7 @@ def model_line(model: ModelInfo) -> str:
     return f"{model.name}{draft}, {model.dtype} on {model.device}{note}"
 
 
-def _speed_line(live: Figures) -> str:
+def _speed_line(live: Figures, why_not: str) -> str:
     parts = []
     if live.ttft_s is not None:
         parts.append(f"first token after {live.ttft_s:.2f} s")
@@ -237,9 +243,11 @@ def _speed_line(live: Figures) -> str:
         parts.append(f"{live.ms_per_token_p50:.1f} ms per token (p95 {live.ms_per_token_p95:.1f})")
     if live.tokens_per_s is not None:
         parts.append(f"{live.tokens_per_s:.1f} tokens/s")
-    if live.speedup_vs_plain is not None:
-        steps = f"{live.plain_steps} timed, the last {live.plain_age_s or 0.0:.1f} s before the end"
-        parts.append(f"{live.speedup_vs_plain:.2f} times a plain step ({steps})")
+    if why_not:
+        parts.append(speed.WHY[why_not])
+    elif (times := speed.speedup(live)) is not None:
+        steps = f"{live.plain_steps} plain steps timed, the last {live.plain_age_s or 0.0:.1f} s before the end"
+        parts.append(f"{speed.than_plain(times)} ({steps})")
     return ", ".join(parts)
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.citations import Notes
-from app.core import format
+from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
@@ -339,6 +339,8 @@ class _Writer:
         if self._abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
             notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
+        earlier = [answer for _, answer in self.history()]
+        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
         return notes
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:

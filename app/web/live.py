@@ -254,7 +254,8 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
     """Of the answer that is being written, else of the last one in the chat that is shown: an empty one has none."""
     turns = chat.exchanges if chat else ()
     figures = current.figures if current.asking else turns[-1].figures if turns else None
-    return format.figures_view(figures) if figures else None
+    notes = turns[-1].notes if turns else None
+    return format.figures_view(figures, str((notes or {}).get("uncounted", ""))) if figures else None
 
 
 def record_of(chat: Chat | None) -> str:

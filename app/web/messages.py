@@ -292,7 +292,8 @@ def _line(exchange: Exchange) -> str:
     if exchange.trouble is not None:
         return ""
     stopped = None if exchange.interrupted else exchange.stopped
-    parts = [format.answer_line(exchange.figures, stopped, len(exchange.stages))]
+    why_not = str((exchange.notes or {}).get("uncounted", ""))
+    parts = [format.answer_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
     if exchange.interrupted:
         parts.append("cut off when Trifold ended")
     if exchange.pages_read:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from app.cli import ask
+from app.core.abilities import Abilities
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page
@@ -88,11 +89,14 @@ def test_lines_for_people() -> None:
     for words in (
         "first token after 0.50 s",
         "10.0 ms per token (p95 31.0)",
-        "2.50 times a plain step (4 timed, the last 1.2 s before the end)",
+        "2.5 times faster than plain (4 plain steps timed, the last 1.2 s before the end)",
     ):
         assert words in text
     assert "middle 50%, verify 90%, 8.0 tokens per verification" in text
     assert "1.5 MB host" in text
+    refused = "\n".join(ask.lines_of(DONE, Abilities(only_quotes=True, refusals=(DONE.answer,))))
+    assert "no answer from the book, so no speed to compare" in refused
+    assert "faster" not in refused
 
 
 def test_figures_that_do_not_exist_are_left_out() -> None:

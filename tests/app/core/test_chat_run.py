@@ -81,6 +81,9 @@ def test_a_refusal_is_marked_and_stands_on_no_page(ready: Make, tmp_path: Path) 
     engine.answer = "It was Maren Holt who kept the north light, and the book says so on many of its pages."
     list(ask(state, "And after her?"))
     assert "refused" not in (state.chat.exchanges[1].notes or {})
+    list(ask(state, "And who after her?"))
+    apart = [(turn.notes or {})["uncounted"] for turn in state.chat.exchanges]
+    assert apart == ["refused", "", "repeats"], "the third says what the second said"
 
 
 def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:

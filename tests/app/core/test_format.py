@@ -104,6 +104,9 @@ def test_every_figure_of_an_answer() -> None:
     assert (view["p50"], view["p95"]) == ("13.1 ms", "22.7 ms")
     assert view["rate"] == "70"
     assert view["plain"] == "41.0 ms (5 timed, the last 2.5 s ago)"
+    assert format.figures_view(figures(40))["speedup"] != ""
+    apart = format.figures_view(figures(40), "repeats")
+    assert (apart["speedup"], apart["uncounted"]) == ("", "repeats an earlier answer, so no speed to compare")
     assert view["middle"] == {"share": 0.62, "text": "62 %"}
     assert view["verify"] == {"share": 0.96, "text": "96 %"}
     assert view["length"] == "7.8"
@@ -180,14 +183,22 @@ def test_only_what_stands_out_glows() -> None:
 
 
 def test_the_line_under_an_answer() -> None:
-    done = replace(figures(142), ms_per_token_mean=14.2, speedup_vs_plain=2.9)
-    assert format.answer_line(done, StopReason.END) == "142 tokens · 14.2 ms each · 2.9× plain"
+    done = replace(figures(142), tokens_per_s=70.0, speedup_vs_plain=2.9)
+    words = "Maren Holt kept the light. " * 20  # a hundred
+    line = format.answer_line(done, StopReason.END, answer=words)
+    assert line == "100 words, 49 a second · 2.9 times faster than plain"
     assert format.answer_line(replace(done, mode="plain"), StopReason.CANCELLED) == (
-        "142 tokens · 14.2 ms each · stopped"
+        "142 tokens, 70 a second · stopped"
     )
     assert format.answer_line(replace(done, mode="plain"), StopReason.END, 180) == (
-        "180 tokens · the last 142 at 14.2 ms each"
+        "180 tokens, at last 70 a second"
     ), "an answer that was continued: the figures are of its end"
+    assert format.answer_line(replace(done, speedup_vs_plain=0.7), StopReason.END, answer=words).endswith(
+        "1.4 times slower than plain"
+    )
+    assert format.answer_line(done, StopReason.END, answer=words, why_not="circles") == (
+        "100 words, 49 a second · repeats itself, so no speed to compare"
+    )
     assert format.answer_line(None, StopReason.CANCELLED) == "stopped"
     assert format.answer_line(None, None) == ""
 
