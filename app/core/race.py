@@ -1,4 +1,4 @@
-"""The race: a question answered twice, plainly and hierarchically, and whether the words are the same.
+"""The race: a question answered twice, plainly and by speculation, and whether the words are the same.
 
     race = Race(app_state, verified)
     race.start(question)               returns at once
@@ -6,8 +6,10 @@
 
 The two runs follow one another on the same book, which is not read again, greedy, each from the book and the question
 alone; what is shown later is a replay of both on one clock. A short answer shows little: then further questions about
-the same book follow, until there is enough to look at. While a race runs it holds the right to ask, so that nothing
-else is decoded in between; whoever stops the answer stops the race.
+the same book follow, until there is enough to look at. An answer that is a refusal, or that repeats itself, is compared
+word for word like any other and left out of the speed (``app.core.speed``); passages of the book follow it. While a
+race runs it holds the right to ask, so that nothing else is decoded in between; whoever stops the answer stops the
+race.
 
 A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
 data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
@@ -27,9 +29,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.core import format
+from app.core import format, speed
+from app.core.abilities import Abilities, abilities
 from app.core.chat_run import HANDOVER
-from app.core.chats import Trouble
+from app.core.chats import Chat, Trouble
 from app.core.state import AppState, Stage
 from engine import Request
 from engine.config import Mode, SamplingParams
@@ -70,6 +73,7 @@ class Race:
     app_state: the open book and the engine.
     verified: remembers what the race has shown.
     further: questions about the open book that a race may go on with.
+    passages: the same that have it continued, where questions lead nowhere.
     most_tokens: of each answer.
     """
 
@@ -78,11 +82,13 @@ class Race:
         app_state: AppState,
         verified: Verified,
         further: Callable[[], Sequence[str]] = tuple,
+        passages: Callable[[], Sequence[str]] = tuple,
         most_tokens: int = MOST_TOKENS,
     ) -> None:
         self._app_state = app_state
         self._verified = verified
         self._further = further
+        self._passages = passages
         self._most = most_tokens
         self._number = 0
         self.state = RaceState()
@@ -98,15 +104,17 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: the last one of the chat if empty.
+            question: if empty, the last one of the chat that has an answer about the book, else a passage of it.
 
         Raises:
             InputError: there is no question, or no book that has been read.
             Busy: something is being asked already.
         """
         chat = self._app_state.chat
+        passages: Sequence[str] = ()
         if not question.strip() and chat is not None and chat.exchanges:
-            question = chat.exchanges[-1].question
+            passages = self._passages()
+            question = _last_of(chat) or next(iter(passages), chat.exchanges[-1].question)
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
             raise InputError("There is no question to race with.", "Type one first.")
@@ -118,17 +126,19 @@ class Race:
         claim = self._app_state.claim()
         self.state = RaceState(running=True, question=question)
         questions = [question, *(other for other in self._further() if other != question)][:MOST_QUESTIONS]
+        instead = question in passages
         work = threading.Thread(
-            target=self._run, args=(questions, current.book.sha256, claim), name="trifold-race", daemon=True
+            target=self._run, args=(questions, current.book.sha256, claim, instead), name="trifold-race", daemon=True
         )
         work.start()
 
-    def _run(self, questions: Sequence[str], book: str, claim: threading.Event) -> None:
+    def _run(self, questions: Sequence[str], book: str, claim: threading.Event, instead: bool) -> None:
         question = questions[0]
         try:
             answered = self._answer_all(questions, claim)
             self._number += 1
-            self.result = RaceResult(self._number, book, time.time(), answered)
+            self.result = RaceResult(self._number, book, time.time(), answered, instead)
+            self._tell_chat(self.result)
             self._verified.note(self._app_state.engine.status().model, "race", self.result.same, self.result.tokens)
             self.state = RaceState(question=question)
         except TrifoldError as error:
@@ -141,13 +151,35 @@ class Race:
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
         """Question by question, so that a machine that grows slow slows both runs; the first difference ends it."""
+        model = self._app_state.engine.status().model
+        card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
-        for at, question in enumerate(questions):
+        ahead = list(questions)
+        while ahead and len(answered) < MOST_QUESTIONS:
+            at, question = len(answered), ahead.pop(0)
             plain, fast = (self._one_run(RaceState(True, at, run, 0, question), claim) for run in range(len(MODES)))
-            answered.append(RaceQuestion(question, plain, fast))
-            if answered[-1].same < answered[-1].tokens or sum(one.tokens for one in answered) >= ENOUGH_TOKENS:
+            earlier = [one.fast.text for one in answered]
+            uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
+            answered.append(RaceQuestion(question, plain, fast, uncounted))
+            if uncounted:
+                asked = {one.question for one in answered}
+                ahead = [other for other in dict.fromkeys((*self._passages(), *ahead)) if other not in asked]
+            if answered[-1].same < answered[-1].tokens:
+                break
+            if sum(one.tokens for one in answered if not one.uncounted) >= ENOUGH_TOKENS:
                 break
         return tuple(answered)
+
+    def _tell_chat(self, result: RaceResult) -> None:
+        """An answer of the open chat that was raced word for word has the race's figures from now on: a whole run in
+        plain steps says more than a few of them, and one text has one speed."""
+        chat = self._app_state.chat
+        for at, turn in enumerate(chat.exchanges if chat else ()):
+            raced = next((one for one in result.counted if one.fast.text == turn.answer), None)
+            times = RaceResult(0, "", 0.0, (raced,)).times if raced else None
+            if chat and raced and raced.fast.figures and times and turn.figures and turn.figures.mode != "plain":
+                figures = replace(raced.fast.figures, plain_ms=mean_ms((raced.plain,)), speedup_vs_plain=times)
+                self._app_state.chats.update(chat.id, at, replace(turn, figures=figures))
 
     def _one_run(self, state: RaceState, claim: threading.Event) -> RaceRun:
         self.state, question = state, state.question
@@ -187,6 +219,13 @@ class Race:
         return self._app_state.engine.ask(question, sampling=sampling, mode=mode, wait=HANDOVER, cancel=claim)
 
 
+def _last_of(chat: Chat) -> str:
+    """The last question of a chat whose answer is one about the book."""
+    nothing = (speed.REFUSED, speed.CIRCLES)
+    told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
+    return next(told, "")
+
+
 # What was answered ---------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +245,10 @@ class RaceRun:
         return spent_ms(self.figures)
 
     @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.steps)
+
+    @property
     def done(self) -> bool:
         return self.stop_reason is not None
 
@@ -222,11 +265,12 @@ class RaceRun:
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """One question, answered by both."""
+    """One question, answered by both. ``uncounted``: why its speed says nothing, as ``speed.uncounted``."""
 
     question: str
     plain: RaceRun
     fast: RaceRun
+    uncounted: str = ""
 
     @property
     def same(self) -> int:
@@ -250,24 +294,24 @@ class RaceResult:
         book: its hash.
         when: seconds since the epoch.
         questions: answered by both, in order; one whose answers differ is the last.
+        instead: a passage of the book took the place of a question, since no answer of the chat was about the book.
     """
 
     number: int
     book: str
     when: float
     questions: tuple[RaceQuestion, ...]
+    instead: bool = False
 
     @property
-    def question(self) -> str:
-        return self.questions[0].question
+    def counted(self) -> tuple[RaceQuestion, ...]:
+        """Those whose speed says something."""
+        return tuple(one for one in self.questions if not one.uncounted)
 
     @property
-    def plain(self) -> tuple[RaceRun, ...]:
-        return tuple(one.plain for one in self.questions)
-
-    @property
-    def fast(self) -> tuple[RaceRun, ...]:
-        return tuple(one.fast for one in self.questions)
+    def shown(self) -> tuple[RaceQuestion, ...]:
+        """Those that the replay shows: where one differs, or where none counts, all of them."""
+        return self.counted if self.identical and self.counted else self.questions
 
     @property
     def same(self) -> int:
@@ -284,12 +328,27 @@ class RaceResult:
 
     @property
     def times(self) -> float | None:
-        """How many times as fast per token the second run was; None without a measurement."""
-        plain, fast = mean_ms(self.plain), mean_ms(self.fast)
-        return plain / fast if plain and fast else None
+        """How many times as fast per token the second run was.
+
+        None without a measurement, where the texts differ, and where the engine's own figure of the second run, from
+        plain steps during it, tells another story: then something else was at work in one of the runs.
+        """
+        counted = self.counted
+        plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
+        if not self.identical or not plain or not fast:
+            return None
+        times = plain / fast
+        return times if speed.agree(times, _told_by_the_engine([one.fast for one in counted])) else None
 
     def _total(self, of: Callable[[RaceQuestion], int]) -> int:
         return sum(of(one) for one in self.questions)
+
+
+def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
+    """The engine's own speedup over several answers: of all their tokens, in plain steps."""
+    told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
+    known = [(tokens, times) for tokens, times in told if times]
+    return sum(tokens for tokens, _ in known) / sum(tokens / times for tokens, times in known) if known else None
 
 
 def spent_ms(figures: Figures | None) -> float:

@@ -62,14 +62,23 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
         One question from each third of what has been read, fewer where there is no prose: a phrase begins a
         sentence, and is the one with the rarest words among those of its third.
     """
+    return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
+
+
+def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
+    """The same phrases for a model that does as it is told: text of the book, whatever the book is about."""
+    asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
+    return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
+
+
+def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     pages = [" ".join(page.text.split()) for page in document.pages[:pages_read]]
     known = Counter(word.lower() for page in pages for word in _ANY_WORD.findall(page))
     whole = " ".join(pages)
     thirds = [pages[len(pages) * n // _PHRASES : len(pages) * (n + 1) // _PHRASES] for n in range(_PHRASES)]
     if len(pages) < _PHRASES:
         thirds = [pages]
-    found = [phrase for third in thirds for phrase in _rarest_first(third, known, whole)[: _PHRASES // len(thirds)]]
-    return tuple(f"Where does it say “{phrase}”?" for phrase in found)
+    return [phrase for third in thirds for phrase in _rarest_first(third, known, whole)[: _PHRASES // len(thirds)]]
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str) -> list[str]:

@@ -23,7 +23,7 @@ from app.core.books import Book
 from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
 from app.core.state import AppState
-from app.core.suggestions import Sample, phrase_questions, suggestions
+from app.core.suggestions import Sample, continuations, phrase_questions, suggestions
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Handler, body, number, said, text
@@ -124,6 +124,15 @@ class Library:
             made = (phrase_questions(document, read) if quotes else ()) or suggestions(document, read)
             self._suggested = seen, list(own or made)
         return self._suggested[1]
+
+    def passages(self) -> tuple[str, ...]:
+        """What has any model write words of the open book: what only quotes is asked for them, others continue them."""
+        current = self._state.current
+        model = self._state.engine.status().model
+        if current.document is None:
+            return ()
+        quotes = model is not None and abilities(str(model.path)).only_quotes
+        return (phrase_questions if quotes else continuations)(current.document, pages_read(current))
 
     # Books ---------------------------------------------------------------------------------------------------
 

@@ -259,12 +259,14 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
 
 
 def record_of(chat: Chat | None) -> str:
-    """Names what Gradio has to show of a chat; it changes when a question or another version comes, and at an
-    answer's end."""
+    """Names what Gradio has to show of a chat; it changes when a question or another version comes, at an answer's end,
+    and when a race has measured an answer anew."""
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
         return chat.id if chat else "none"
-    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{'open' if turns[-1].stopped is None else 'ended'}"
+    measured = hash(tuple(turn.figures.speedup_vs_plain if turn.figures else 0.0 for turn in turns if turn.stopped))
+    ended = "open" if turns[-1].stopped is None else "ended"
+    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{ended}.{measured:x}"
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:

@@ -12,18 +12,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.core import format
+from app.core import format, speed
 from app.core.format import View
-from app.core.race import Race, RaceResult, RaceRun, Verified, mean_ms
+from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.routes import body, text
 from engine.errors import InputError, TrifoldError
 
 _BODY = 64 << 10
-_EQUAL = 0.05  # a difference in speed that two runs on a busy machine can have by chance
 
-NAMES = {"plain": "Plain", "hierarchical": "Hierarchical"}
+NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
@@ -79,9 +78,9 @@ class RacePanel:
             "done": 0,
         }
         if race.running:
-            run = "Second run, hierarchical" if race.run_at else "First run, plain"
+            run = "Second run, fast" if race.run_at else "First run, plain"
             if race.question_at:
-                run = f"Question {race.question_at + 1}, {'hierarchical' if race.run_at else 'plain'}"
+                run = f"Question {race.question_at + 1}, {'fast' if race.run_at else 'plain'}"
             view["line"] = f"{run}: {format.counted(race.tokens, 'token')}"
             view["lane"] = race.run_at
         elif race.trouble is not None:
@@ -99,7 +98,7 @@ class RacePanel:
         day = time.strftime("%d %B %Y", time.localtime(record.when)).lstrip("0")
         return {
             "line": "verified on this machine",
-            "detail": f"Hierarchical decoding gave the same {format.counted(record.tokens, 'token')} as plain "
+            "detail": f"Fast decoding gave the same {format.counted(record.tokens, 'token')} as plain "
             f"decoding in {how} on {day}, with these models on this machine.",
         }
 
@@ -109,27 +108,21 @@ def verdict(result: RaceResult) -> str:
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:
         return f"the texts part: identical {words}, then different"
-    return f"identical {words}, {speed(result.times)}"
-
-
-def speed(times: float | None) -> str:
-    """1.42 -> "1.4 times faster", with the honest words for the other cases."""
-    if times is None:
-        return "speed not measured"
-    if abs(times - 1.0) < _EQUAL:
-        return "equally fast"
-    return f"{times:.1f} times faster" if times > 1 else f"{1 / times:.1f} times slower"
+    if not result.counted:
+        return f"identical {words}, no speed to compare"
+    return f"identical {words}, {speed.in_words(result.times)}"
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
     """What the replay needs. ``lookup``: the second run also took guesses from the book itself."""
-    runs = [_run_view(result.plain, result), _run_view(result.fast, result)]
+    shown = result.shown
+    runs = [_run_view([one.plain for one in shown], shown), _run_view([one.fast for one in shown], shown)]
     if lookup:
         runs[1]["note"] = _WITH_LOOKUP
-    more = len(result.questions) - 1
+    more = len(shown) - 1
     return {
         "number": result.number,
-        "question": f"{result.question} … and {more} more" if more else result.question,
+        "question": f"{shown[0].question} … and {more} more" if more else shown[0].question,
         "lanes": runs,
         "same": result.same,
         "identical": result.identical,
@@ -140,24 +133,46 @@ def recording(result: RaceResult, lookup: bool = False) -> View:
 
 
 def detail(result: RaceResult) -> str:
-    """The sentence under the verdict."""
+    """The sentences under the verdict."""
     if not result.identical:
         return (
             "Greedy decoding takes the likeliest token. Where two are almost equally likely, the rounding of a pass "
             "over one token and of a pass over several can decide differently; from there on the texts go their own "
-            f"ways. Up to there they are the same. Per token the second run was {speed(result.times)}."
+            "ways, and their times cannot be compared. Up to there they are the same."
         )
-    told = "Every token is the same: guessing ahead changed the time and nothing else."
-    if result.times is not None and result.times < 1 - _EQUAL:
-        told += " Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain."
-    return told
+    told = ["Every token is the same: guessing ahead changed the time and nothing else."]
+    if result.times is not None and speed.in_words(result.times).endswith("slower"):
+        told.append("Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain.")
+    if result.times is None and result.counted:
+        told.append("The machine had other work during one of the runs, so the times say nothing. Race again later.")
+    if result.instead:
+        told.append("No answer of this chat was about the book: a passage of it was taken instead.")
+    return " ".join([*told, *_left_out(result)])
 
 
-def _run_view(runs: Sequence[RaceRun], result: RaceResult) -> View:
+_APART = {
+    speed.REFUSED: ("{} was no answer from the book", "{} were no answers from the book"),
+    speed.CIRCLES: ("{} repeated itself", "{} repeated themselves"),
+    speed.REPEATS: ("{} repeated an earlier one", "{} repeated an earlier one"),
+}
+
+
+def _left_out(result: RaceResult) -> list[str]:
+    """Which answers do not count for the speed, and what took their place."""
+    kinds = [one.uncounted for one in result.questions if one.uncounted]
+    counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
+    said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]
+    if not said:
+        return []
+    rest = "passages of the book were raced instead" if result.counted else "equal in both runs, no measure of speed"
+    return [f"{' and '.join(said)}: {rest}."]
+
+
+def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
     """One run. ``heats``: per question its steps, each (milliseconds on the clock of the whole run, text)."""
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
-    for run, one in zip(runs, result.questions, strict=True):
+    for run, one in zip(runs, asked, strict=True):
         steps = [[round(before + at, 2), text] for at, text in run.steps]
         questions.append({"question": one.question, "begins": round(before, 2), "steps": steps})
         before += run.ms

@@ -117,7 +117,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     return (
         library,
         PageViewer(state),
-        RacePanel(state, Race(state, verified, library.suggestions), verified),
+        RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
         Preferences(state, make_switch(state, settings), settings.port),
     )

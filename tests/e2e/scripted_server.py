@@ -28,6 +28,11 @@ QUOTING = (
     "that “she counted every lamp in Orre twice before the dawn came”. After the winter of the gale nobody else would "
     "climb the stairs at night.\n\nThe lamps were counted every evening, and the number was written into the book."
 )
+FURTHER = (
+    "The boats: “"
+    + " ".join(f"the boat of {day} came in before the tide" for day in ("Monday", "Tuesday", "Friday", "Sunday"))
+    + "”, and of the tide that nobody in Orre had seen one like it since the bell was cast and hung above the harbour."
+)
 LONG = "The lamp was lit and the boat came in. " * 200
 FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "ResourceError")
 
@@ -55,7 +60,7 @@ class ByQuestion(ScriptedEngine):
         if "loop" in question:
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"
         if "quote" in question or "Where does it say" in question:
-            self.answer = QUOTING
+            self.answer = QUOTING if "quote" in question or "north light" in question else FURTHER
         if "apart" in question and mode == "plain":
             self.answer += " Or so they say."
         self.failure = FAILURE if "fail" in question and not history else None

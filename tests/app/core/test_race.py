@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 
+from app.core import chat_run
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified
 from app.core.state import AppState
 from app.web import race
+from app.web.live import record_of
+from engine.config import SamplingParams
 from engine.errors import Busy, InputError
 from engine.events import Failed, StopReason
-from tests.app.scripted import ScriptedEngine, figures, model_info, wait_for
+from tests.app.scripted import ScriptedEngine, engine_status, figures, model_info, wait_for
 
 Make = Callable[..., AppState]
 ANSWER = " ".join(f"word{number}" for number in range(24))
 
 
 def run(mode: str, ids: tuple[int, ...], mean: float = 10.0) -> RaceRun:
-    measured = replace(figures(len(ids), mode), ms_per_token_mean=mean)
+    measured = replace(figures(len(ids), mode), ms_per_token_mean=mean, speedup_vs_plain=None)
     return RaceRun(mode, ((mean, "a"),), ids, measured, StopReason.END)
 
 
@@ -48,21 +51,7 @@ def test_tokens_are_compared_one_by_one(
 ) -> None:
     found = result(plain, fast)
     assert (found.same, found.identical) == (same, identical)
-    assert found.times == (pytest.approx(2.0) if found.tokens else None)
-
-
-@pytest.mark.parametrize(
-    ("times", "said"),
-    [
-        (2.94, "2.9 times faster"),
-        (1.03, "equally fast"),
-        (0.97, "equally fast"),
-        (0.5, "2.0 times slower"),
-        (None, "speed not measured"),
-    ],
-)
-def test_slower_is_called_slower(times: float | None, said: str) -> None:
-    assert race.speed(times) == said
+    assert found.times == (pytest.approx(2.0) if identical else None)
 
 
 def test_the_verdict_and_what_is_said_when_the_texts_part() -> None:
@@ -95,7 +84,7 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     found = race.result
     assert found is not None
     assert (found.same, found.identical) == (24, True)
-    plain = found.plain[0]
+    plain = found.questions[0].plain
     assert "".join(text for _, text in plain.steps) == ANSWER
     assert [at for at, _ in plain.steps] == sorted(at for at, _ in plain.steps)
     assert plain.ms == pytest.approx(24 * 41.0)
@@ -105,6 +94,17 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     record = Verified(tmp_path / "verified.json").of(model_info())
     assert record is not None
     assert (record.how, record.tokens) == ("race", 24)
+
+
+class Own(ScriptedEngine):
+    """Every question has an answer of its own; one with "nothing" is refused, one with "circle" has no end."""
+
+    def ask(self, question: str, *asked: Any, **how: Any) -> Any:
+        self.own = getattr(self, "own", self.answer)
+        self.answer = " ".join(f"{len(question)}{question[:3]}{word}" for word in self.own.split())
+        self.answer = "The book does not say that." if "nothing" in question else self.answer
+        self.answer = " ".join(["round and round"] * 20) if "circle" in question else self.answer
+        return super().ask(question, *asked, **how)
 
 
 QUESTIONS = ("Who kept the light?", "Who was drowned?", "Where was the goose?", "When?", "Why?", "How?")
@@ -117,7 +117,7 @@ def test_a_short_answer_is_followed_by_further_questions(
     words: int,
     asked: int,
 ) -> None:
-    engine = ScriptedEngine(answer=" ".join(["word"] * words), word_seconds=0.0)
+    engine = Own(answer=" ".join(f"word{number}" for number in range(words)), word_seconds=0.0)
     race = Race(ready(engine), Verified(tmp_path / "verified.json"), lambda: QUESTIONS)
     race.start(QUESTIONS[0])
     wait_for(lambda: not race.state.running)
@@ -126,6 +126,87 @@ def test_a_short_answer_is_followed_by_further_questions(
     found = race.result
     assert found is not None
     assert (found.same, found.tokens) == (asked * words, asked * words)
+
+
+PASSAGES = ("Where does it say “the first lamp”?", "Where is it said that “the tide had turned”?", "Does it say “so”?")
+
+
+@pytest.fixture
+def quoting(ready: Make, tmp_path: Path) -> AppState:
+    """A model that refuses with a sentence that its card knows, or answers in thirty words."""
+    card = {"only_quotes": True, "refusals": ["The book does not say that."]}
+    (tmp_path / "abilities.json").write_text(json.dumps(card), encoding="utf-8")
+    engine = Own(answer=" ".join(f"word{number}" for number in range(30)), word_seconds=0.0)
+    engine.now = engine_status(model=model_info(path=str(tmp_path)))
+    return ready(engine)
+
+
+def raced(state: AppState, tmp_path: Path, question: str) -> RaceResult:
+    one = Race(state, Verified(tmp_path / "verified.json"), passages=lambda: PASSAGES)
+    one.start(question)
+    wait_for(lambda: not one.state.running)
+    assert one.result is not None, one.state.trouble
+    return one.result
+
+
+def test_refusals_and_circles_are_counted_apart_and_passages_follow(quoting: AppState, tmp_path: Path) -> None:
+    found = raced(quoting, tmp_path, "What of nothing?")
+    assert [(one.question, one.uncounted) for one in found.questions] == [
+        ("What of nothing?", "refused"),
+        *((passage, "") for passage in PASSAGES),
+    ]
+    assert found.times == pytest.approx(41.0 / 14.0, rel=0.1), "of the passages alone"
+    assert (found.same, found.tokens) == (96, 96), "the refusal is compared word for word all the same"
+    told = race.recording(found)
+    assert "1 answer was no answer from the book: passages of the book were raced instead." in told["detail"]
+    assert [part["question"] for part in told["lanes"][0]["heats"]] == list(PASSAGES)
+    going_round = raced(quoting, tmp_path, "Why in a circle?")
+    assert going_round.questions[0].uncounted == "circles"
+    assert "1 answer repeated itself" in race.detail(going_round)
+
+
+def test_where_no_answer_counts_no_speed_is_told() -> None:
+    one = replace(asked((1, 2), (1, 2)), uncounted="refused")
+    found = RaceResult(1, "0" * 64, 0.0, (one, replace(one, uncounted="circles")))
+    assert found.times is None
+    assert race.verdict(found) == "identical 4/4 tokens, no speed to compare"
+    assert "1 answer was no answer from the book and 1 answer repeated itself: equal in both" in race.detail(found)
+    assert len(race.recording(found)["lanes"][0]["heats"]) == 2
+
+
+def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppState, tmp_path: Path) -> None:
+    list(chat_run.ask(quoting, "What of nothing?", SamplingParams(), "hierarchical"))
+    found = raced(quoting, tmp_path, "")
+    assert (found.questions[0].question, found.instead) == (PASSAGES[0], True)
+    assert "No answer of this chat was about the book" in race.detail(found)
+
+
+def test_an_answer_that_was_raced_has_one_speed_everywhere(quoting: AppState, tmp_path: Path) -> None:
+    list(chat_run.ask(quoting, "Who kept the light?", SamplingParams(), "hierarchical"))
+    chat = quoting.chat
+    assert chat is not None
+    slower = replace(figures(30), speedup_vs_plain=1.3)
+    quoting.chats.update(chat.id, 0, replace(chat.exchanges[0], figures=slower))
+    record = record_of(quoting.chat)
+    found = raced(quoting, tmp_path, "")
+    assert found.questions[0].question == "Who kept the light?"
+    turn = quoting.chats.get(chat.id).exchanges[0]
+    assert turn.figures is not None
+    assert turn.figures.speedup_vs_plain == pytest.approx(RaceResult(1, "", 0.0, found.questions[:1]).times)
+    assert record_of(quoting.chat) != record, "the page shows it again"
+
+
+def test_two_runs_that_the_machine_treated_differently_have_no_speed() -> None:
+    """The clocks say 2.0, plain steps during the second run say 3.5."""
+    one = asked((1, 2), (1, 2))
+    assert one.fast.figures is not None
+    other = replace(one.fast, figures=replace(one.fast.figures, speedup_vs_plain=3.5))
+    found = RaceResult(1, "0" * 64, 0.0, (replace(one, fast=other),))
+    assert found.times is None
+    assert race.verdict(found) == "identical 2/2 tokens, speed not measured"
+    assert "had other work" in race.detail(found)
+    nearly = replace(one.fast, figures=replace(one.fast.figures, speedup_vs_plain=2.6))
+    assert RaceResult(1, "0" * 64, 0.0, (replace(one, fast=nearly),)).times == pytest.approx(2.0)
 
 
 def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> None:
