@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.read import open_book
 from app.core import speed
 from app.core.abilities import ADVICE, Abilities, abilities
+from app.core.forecast import Remaining
 from app.core.format import size
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say
@@ -89,9 +90,11 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
         EngineError: reading failed.
     """
     with ProgressLine(f"Reading {document.title}") as line:
+        remaining = Remaining()
         for event in events_of(engine.read(document, fit=fit)):
             if isinstance(event, ReadingProgress):
-                line.update(progress_line(event))
+                remaining = remaining.after(event)
+                line.update(progress_line(event, remaining))
             elif isinstance(event, BookRead):
                 line.done(book_line(event))
                 return event
@@ -221,12 +224,10 @@ def book_line(book: BookRead) -> str:
     return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"
 
 
-def progress_line(event: ReadingProgress) -> str:
+def progress_line(event: ReadingProgress, remaining: Remaining) -> str:
     share = event.tokens_done / event.tokens_total if event.tokens_total else 1.0
-    return (
-        f"{event.tokens_done:,} of {event.tokens_total:,} tokens, {share:.0%}, "
-        f"{event.tokens_per_s:,.0f} tokens/s, {event.seconds_left:.0f} s left"
-    )
+    said = f"{event.tokens_done:,} of {event.tokens_total:,} tokens, {share:.0%}, {event.tokens_per_s:,.0f} tokens/s"
+    return ", ".join(part for part in (said, remaining.words) if part)
 
 
 def model_line(model: ModelInfo) -> str:

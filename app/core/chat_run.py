@@ -313,6 +313,8 @@ class _Writer:
             answer, stages = self.begun + event.answer, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
+            if not self._abilities.refuses(answer):
+                self._state.experience.answered(self._state.engine.status().model, event.figures)
         elif isinstance(event, Failed):
             self.fail(Trouble(event.cause, event.remedy))
             self.done = True

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from app.core import speed
+from app.core.forecast import Remaining
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
 
 _SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
@@ -77,18 +78,6 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE} min"
 
 
-def time_left(seconds: float) -> str:
-    """A stretch of time that is guessed: coarser the longer it is."""
-    if seconds < _SECONDS_SHOWN_EXACTLY:
-        return "a few seconds left"
-    if seconds < _MINUTE:
-        return f"about {5 * round(seconds / 5)} s left"
-    minutes = round(seconds / _MINUTE)
-    if minutes < _MINUTE:
-        return f"about {minutes} min left"
-    return f"about {seconds / _HOUR:.1f} h left"
-
-
 def day(when: float, now: float) -> str:
     """A moment (seconds since the epoch) as its day, in this machine's time: "today", "yesterday", "12 Mar 2026"."""
     then, today = time.localtime(when), time.localtime(now)
@@ -111,7 +100,6 @@ PacePoint = tuple[float, float, float]
 
 SCORE_LEVELS = 100
 PACE_LENGTH = 120
-FIRST_GUESS = 0.005  # part of the book after which the time that is left can be guessed
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -134,15 +122,15 @@ WHY_STOPPED = {
 }
 
 
-def reading_view(progress: ReadingProgress, unit: str) -> View:
-    """The line and the bar while the book is being read."""
-    speed = rate(progress.tokens_per_s)
+def reading_view(progress: ReadingProgress, unit: str, pages: int, remaining: Remaining) -> View:
+    """The line and the bar while the book is being read: how much of it, not which page, since the model goes through
+    many pages at once, layer by layer."""
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
         "fraction": fraction,
         "pages": progress.pages_done,
-        "where": f"Reading {unit} {_next_page(progress)} of {count(progress.pages_total)}",
-        "pace": f"{speed} tokens/s · {time_left(progress.seconds_left)}" if fraction >= FIRST_GUESS else "",
+        "where": f"Reading {counted(pages, unit)}: {percent(fraction)}",
+        "pace": remaining.words,
     }
 
 
@@ -173,8 +161,8 @@ def read_line(read: BookRead, unit: str) -> str:
         opened = f"Opened {counted(read.pages_read, unit)} in {duration(read.seconds)}"
         return f"{opened}, as they were read before. They stay in memory for every question."
     if not read.stopped:
-        pace = f"{duration(read.seconds)}, {rate(read.tokens_per_s)} tokens/s"
-        return f"Read {counted(read.pages_read, unit)} in {pace}. It stays in memory for every question."
+        took = f"Read {counted(read.pages_read, unit)} in {duration(read.seconds)}."
+        return f"{took} {'It stays' if read.pages_read == 1 else 'They stay'} in memory for every question."
     return (
         f"Stopped at {unit} {count(read.pages_read)} of {count(read.pages_total)}. "
         "Questions are answered from what was read."
@@ -321,10 +309,6 @@ def made_line(made: Mapping[str, Any]) -> str:
         if made.get(name) is not None
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _next_page(progress: ReadingProgress) -> str:
-    return count(min(progress.pages_done + 1, progress.pages_total))
 
 
 def _share(part: float, whole: float) -> float:

@@ -33,6 +33,7 @@ from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chat_run import HANDOVER
 from app.core.chats import Chat, Trouble
+from app.core.forecast import identity
 from app.core.state import AppState, Stage
 from engine import Request
 from engine.config import Mode, SamplingParams
@@ -391,16 +392,16 @@ class Verified:
     def of(self, model: Any) -> Verification | None:
         """The record of a loaded pair (``engine.ModelInfo``), if there is one. Cheap."""
         with self._lock:
-            return None if model is None else self._all().get(_name(model))
+            return None if model is None else self._all().get(identity(model))
 
     def note(self, model: Any, how: str, same: int, tokens: int) -> None:
         """A check has ended: ``same`` of ``tokens`` tokens were equal."""
         with self._lock:
             records = dict(self._all())
             if same < tokens:
-                records.pop(_name(model), None)
+                records.pop(identity(model), None)
             elif tokens >= FEWEST_TOKENS:
-                records[_name(model)] = Verification(how, tokens, self._clock())
+                records[identity(model)] = Verification(how, tokens, self._clock())
             self._save(records)
             self._records, self._read_at = records, self._written_at()
 
@@ -430,9 +431,3 @@ class Verified:
             os.replace(written, self._file)
         except OSError:
             logger.exception("what was verified could not be written down")
-
-
-def _name(model: Any) -> str:
-    """Everything of a loaded pair that the check depends on; its name tells the bits of its weights."""
-    parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
-    return " | ".join(map(str, [*parts, model.device, model.kv_note]))

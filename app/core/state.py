@@ -25,6 +25,7 @@ from app.core import books, db
 from app.core.books import Book, Books
 from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.db import Database
+from app.core.forecast import Experience, Remaining
 from engine import EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
@@ -69,6 +70,7 @@ class OpenBook:
 
     ``fit`` is what the engine measured; ``whole`` is the book before pages were chosen.
 
+    ``remaining``: what is left of the reading, as it is told.
     ``paused``: the reading stands still at the end of a page, while a question about what was read is answered.
     ``asked_by``: the tab whose question is being answered; "" if it is no tab's. ``waiting``: what the answer waits
     for, in words. ``cited``: the answer being written as it stood when its citations were last looked up.
@@ -80,6 +82,7 @@ class OpenBook:
     document: Document | None = None
     fit: Any = None
     progress: ReadingProgress | None = None
+    remaining: Remaining = field(default_factory=Remaining)
     read: BookRead | None = None
     paused: bool = False
     trouble: Trouble | None = None
@@ -167,6 +170,7 @@ class AppState:
         chats: where questions and answers are kept.
         read_document: turns a file into a document.
         readings: what the engine keeps of books on disk, by their hashes, as ``engine.kv.snapshots.SnapshotStore``.
+        experience: how long this machine took for earlier readings and answers.
     """
 
     def __init__(
@@ -176,12 +180,14 @@ class AppState:
         chats: Chats,
         read_document: Reader,
         readings: Any = None,
+        experience: Experience | None = None,
     ) -> None:
         self.engine = engine
         self.books = books
         self.chats = chats
         self.read_document = read_document
         self._readings = readings
+        self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
         self._current = OpenBook()
         self._lock = threading.RLock()
@@ -463,8 +469,10 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
             return
         time.sleep(_PATIENCE)
     state.engine.wait_ready(_HANDOVER)
-    fit = state.engine.measure(document)
-    state.set(job, fit=fit)
+    model = state.engine.status().model
+    fit = state.experience.corrected(model, state.engine.measure(document))
+    total = state.experience.reading(model, fit.tokens, fit.reading_s)
+    state.set(job, fit=fit, remaining=Remaining(total))
     if fit.fits:
         _read(state, job, document)
     else:
@@ -476,7 +484,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
     state.set(job, stage=Stage.READING)
     partly = _read_on(state, job, document)
     while partly is not None:
-        state.set(job, read=partly, paused=True)
+        state.set(job, read=partly, paused=True, remaining=state.current.remaining.again())
         while not state.go_on_reading(job):
             time.sleep(_PATIENCE)
         if job.cancelled:
@@ -489,10 +497,12 @@ def _read_on(state: AppState, job: Job, document: Document, resume: bool = False
     """Follow one reading to its end; how far it came, if it was only paused."""
     for event in state.engine.read(document, resume=resume, wait=_HANDOVER, cancel=job.stop):
         if isinstance(event, ReadingProgress):
-            state.set(job, progress=event)
+            state.set(job, progress=event, remaining=state.current.remaining.after(event))
         elif isinstance(event, BookRead):
             if event.stopped and job.paused and not job.cancelled:
                 return event
+            if not resume:
+                state.experience.read(state.engine.status().model, event)
             _finish(state, job, event)
         elif isinstance(event, Failed):
             trouble = Trouble(event.cause, event.remedy)

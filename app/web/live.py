@@ -185,7 +185,8 @@ def _reading(current: OpenBook) -> View | None:
             "where": "Starting to read",
             "pace": current.fit.estimate if current.fit else "",
         }
-    return format.reading_view(current.progress, _unit(current))
+    pages = len(current.document.pages) if current.document else current.progress.pages_total
+    return format.reading_view(current.progress, _unit(current), pages, current.remaining)
 
 
 def _hint(current: OpenBook) -> str:
@@ -266,7 +267,7 @@ def record_of(chat: Chat | None) -> str:
         return chat.id if chat else "none"
     measured = hash(tuple(turn.figures.speedup_vs_plain if turn.figures else 0.0 for turn in turns if turn.stopped))
     ended = "open" if turns[-1].stopped is None else "ended"
-    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{ended}.{measured:x}"
+    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{measured:x}.{ended}"
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PROGRAM_NAME = "trifold"
 VERIFIED_FILE = "verified.json"
+EXPERIENCE_FILE = "experience.json"
 SHUTDOWN_SECONDS = 2
 _BACKLOG = 128
 _PAGE = Path(__file__).resolve().parent / "page"
@@ -78,6 +79,7 @@ def make_state(settings: Settings) -> AppState:
     from app.core.books import Books, TextCache
     from app.core.chats import Chats
     from app.core.db import Database
+    from app.core.forecast import Experience
     from app.core.state import AppState
     from app.models.engine_proxy import EngineProxy
     from app.readers import read_document
@@ -86,7 +88,8 @@ def make_state(settings: Settings) -> AppState:
     database = Database(settings.library)
     books, chats = Books(settings.books, database), Chats(database)
     readings = SnapshotStore(settings.snapshots, 0)
-    return AppState(EngineProxy(), books, chats, TextCache(read_document), readings)
+    experience = Experience(settings.data / EXPERIENCE_FILE)
+    return AppState(EngineProxy(), books, chats, TextCache(read_document), readings, experience)
 
 
 def guarded_app(state: AppState, settings: Settings) -> App:

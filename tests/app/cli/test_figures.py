@@ -7,6 +7,7 @@ import json
 
 from app.cli import ask
 from app.core.abilities import Abilities
+from app.core.forecast import Remaining
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page
@@ -112,5 +113,7 @@ def test_figures_that_do_not_exist_are_left_out() -> None:
 
 
 def test_progress_of_reading() -> None:
-    line = ask.progress_line(ReadingProgress(12_288, 28_412, 90, 212, 1210.4, 13.3))
-    assert line == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s, 13 s left"
+    now = ReadingProgress(12_288, 28_412, 90, 212, 1210.4, 13.3)
+    remaining = Remaining().after(ReadingProgress(0, 28_412, 0, 212, 0.0, 0.0)).after(now)
+    assert ask.progress_line(now, remaining) == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s, about 15 s left"
+    assert ask.progress_line(now, Remaining()) == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s"

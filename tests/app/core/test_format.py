@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import format
+from app.core.forecast import Remaining, Span
 from engine.events import Acceptance, BookRead, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit, TokenSource
 from tests.app.scripted import figures
 
@@ -32,20 +33,6 @@ def test_durations(seconds: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (3.0, "a few seconds left"),
-        (33.0, "about 35 s left"),
-        (80.0, "about 1 min left"),
-        (1500.0, "about 25 min left"),
-        (5400.0, "about 1.5 h left"),
-    ],
-)
-def test_time_left_is_coarse(seconds: float, shown: str) -> None:
-    assert format.time_left(seconds) == shown
-
-
-@pytest.mark.parametrize(
     ("fraction", "shown"), [(0.0, "0 %"), (0.001, "under 1 %"), (0.62, "62 %"), (0.999, "99 %"), (1.0, "100 %")]
 )
 def test_percent_never_rounds_to_all_or_nothing(fraction: float, shown: str) -> None:
@@ -61,24 +48,12 @@ def test_counts_and_rates() -> None:
     assert format.milliseconds(1234.0) == "1.2 s"
 
 
-def test_reading_says_where_how_fast_and_how_long() -> None:
-    view = format.reading_view(ReadingProgress(11_000, 22_000, 106, 212, 812.3, 13.5), "page")
-    assert view == {
-        "fraction": 0.5,
-        "pages": 106,
-        "where": "Reading page 107 of 212",
-        "pace": "812 tokens/s · about 15 s left",
-    }
-
-
-def test_reading_guesses_no_time_from_the_first_tokens() -> None:
-    view = format.reading_view(ReadingProgress(22, 78_593, 0, 76, 22.0, 3060.0), "section")
-    assert view["pace"] == ""
-    assert view["where"] == "Reading section 1 of 76"
-
-
-def test_the_last_page_is_the_last() -> None:
-    assert format.reading_view(ReadingProgress(9, 9, 3, 3, 1.0, 0.0), "page")["where"] == "Reading page 3 of 3"
+def test_reading_says_how_much_and_how_long() -> None:
+    halfway = ReadingProgress(11_000, 22_000, 3, 212, 812.3, 13.5)
+    view = format.reading_view(halfway, "page", 212, Remaining(left=Span(13.5, 13.5)))
+    assert view == {"fraction": 0.5, "pages": 3, "where": "Reading 212 pages: 50 %", "pace": "about 15 s left"}
+    assert format.reading_view(halfway, "page", 1, Remaining())["where"] == "Reading 1 page: 50 %"
+    assert format.reading_view(halfway, "page", 212, Remaining())["pace"] == ""
 
 
 def test_the_books_line() -> None:
@@ -92,7 +67,7 @@ def test_the_books_line() -> None:
 def test_how_the_reading_went() -> None:
     whole = BookRead(200, 200, 212, 212, 4.2, 6800.0, KvBytes(), False)
     part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
-    assert format.read_line(whole, "page").startswith("Read 212 pages in 4.2 s, 6,800 tokens/s.")
+    assert format.read_line(whole, "page").startswith("Read 212 pages in 4.2 s. They stay in memory")
     kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
     assert format.read_line(kept, "page").startswith("Opened 212 pages in 4.2 s, as they were read before.")
     assert format.read_line(part, "page") == ("Stopped at page 84 of 212. Questions are answered from what was read.")

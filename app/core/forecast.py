@@ -1,0 +1,274 @@
+"""How long a reading will take and how fast answers come: one estimate, corrected by what is seen, never two.
+
+``Experience`` knows what this machine took for earlier readings and answers of a model; before the first one there are
+only the engine's short probes, and a range is said. ``Remaining`` follows one reading: it begins with that estimate,
+believes the clock more and more, and what it says never rises.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.events import BookRead, Figures, ReadingProgress
+from engine.plan.memory_budget import BookFit
+
+logger = logging.getLogger(__name__)
+
+WORDS_PER_TOKEN = 0.75
+"""Of English, as most vocabularies cut it."""
+
+PROBED = 2.0
+"""What short probes say may be this many times too much or too little: others use the machine, too."""
+
+SEEN = 1.25
+"""The same of what was seen with a book of about this length."""
+
+_SETTLED = 0.15  # part of a reading after which its end is said as one number
+_TRUST = 0.05  # part of it that is worth as much as what was known before
+_SLOWER = 1.25  # the clock says so much more than was said: it is called slower, and the time does not rise
+_LIKE = 4.0  # a book is like another one if it is up to so many times as long
+_GROWTH = 1.15  # reading time grows with this power of the tokens: more than they do, less than their square
+_FEWEST_TOKENS = 512  # of a reading, and
+_FEWEST_WRITTEN = 16  # of an answer, from which anything is learned
+_KEPT = 8  # newest observations of a kind
+_HARDLY = 2.0  # seconds that nobody misses
+_A_MOMENT = 8.0  # seconds that are not counted any more
+_MINUTE, _HOUR = 60, 3600
+
+Point = tuple[float, float]
+"""Tokens of context, and what was seen there: seconds, or tokens a second."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Between two numbers of one unit; both are the same where it is known."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def about(cls, value: float, times: float) -> Span:
+        return cls(value / times, value * times)
+
+
+def stretch(span: Span) -> str:
+    """Seconds in words: "20 to 40 s", "about 3 min", "1 to 2 min"."""
+    low, high = _rough(span.low), _rough(span.high)
+    if low == high:
+        return f"about {high[0]} {high[1]}"
+    if low[1] == high[1]:
+        return f"{low[0]} to {high[0]} {high[1]}"
+    return f"{low[0]} {low[1]} to {high[0]} {high[1]}"
+
+
+def _rough(seconds: float) -> tuple[str, str]:
+    """A number and its unit, coarser the longer it is."""
+    if seconds < _MINUTE - 5:
+        return str(max(5, 5 * round(seconds / 5))), "s"
+    if seconds < _HOUR:
+        return str(max(1, round(seconds / _MINUTE))), "min"
+    hours = seconds / _HOUR
+    return (f"{hours:.1f}".removesuffix(".0") if hours < 10 else f"{hours:.0f}"), "h"
+
+
+def pace(span: Span) -> str:
+    """Words a second: "about 15 words a second", "5 to 20 words a second"."""
+    low, high = _few(span.low), _few(span.high)
+    return f"about {high} words a second" if low == high else f"{low} to {high} words a second"
+
+
+def _few(number: float) -> str:
+    if number < 1:
+        return f"{max(0.1, number):.1f}"
+    if number < 20:
+        return str(round(number))
+    return str(5 * round(number / 5) if number < 100 else 10 * round(number / 10))
+
+
+def expected(reading: Span, writing: Span | None) -> str:
+    """ "about 1 min to read, then about 15 words a second"."""
+    then = f", then {pace(writing)}" if writing else ""
+    return f"{stretch(reading)} to read{then}"
+
+
+# One reading ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What is left of one reading. ``total``: seconds that all of it was expected to take, if anything was.
+
+    ``left`` is what was said last; ``slower``: the clock says that it is more by now.
+    """
+
+    total: Span | None = None
+    left: Span | None = None
+    slower: bool = False
+    _began: float | None = None  # part of the book at which this run began
+
+    def after(self, progress: ReadingProgress) -> Remaining:
+        """With one more look at the clock."""
+        part = progress.tokens_done / progress.tokens_total if progress.tokens_total else 1.0
+        began = part if self._began is None else self._began
+        seen = part - began
+        known, clock = self.total, progress.seconds_left
+        if seen <= 0.0:
+            # The first tokens pay for memory that is touched first: their clock says nothing yet.
+            left = Span(known.low * (1 - part), known.high * (1 - part)) if known else None
+            return replace(self, left=_at_most(left, self.left), _began=began)
+        trust = seen / (seen + _TRUST) if known else 1.0
+        low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
+        high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
+        if seen < _SETTLED:  # nearer together from look to look
+            wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
+            left = _at_most(Span(low / wide, high * wide), self.left)
+        else:
+            middle = (low + high) / 2
+            left = Span(middle, middle) if self.left is None else Span(*[min(middle, self.left.high)] * 2)
+        slower = left is not None and clock > _SLOWER * left.high + _HARDLY
+        return replace(self, left=left, slower=slower, _began=began)
+
+    def again(self) -> Remaining:
+        """The reading was paused and goes on: the engine's clock begins anew, what was said stands."""
+        return replace(self, _began=None)
+
+    @property
+    def words(self) -> str:
+        """ "1 to 2 min left", "about 20 s left"; empty while nothing is known."""
+        if self.left is None:
+            return ""
+        if self.slower:
+            return f"slower than expected, at least {' '.join(_rough(self.left.high))} left"
+        if self.left.high < _A_MOMENT:
+            return "a few seconds left"
+        return f"{stretch(self.left)} left"
+
+
+def _at_most(span: Span | None, said: Span | None) -> Span | None:
+    if span is None or said is None:
+        return span or said
+    high = min(span.high, said.high)
+    return Span(min(span.low, high), high)
+
+
+# What was seen on this machine ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Seen:
+    readings: tuple[Point, ...] = ()
+    answers: tuple[Point, ...] = ()
+
+
+class Experience:
+    """Args:
+    file: where it is kept; made on first use. None keeps it in memory.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._seen: dict[str, _Seen] = _load(file)
+
+    def read(self, model: Any, read: BookRead) -> None:
+        """A book was read, from its first token to its last."""
+        if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
+            self._note(model, "readings", (float(read.tokens), read.seconds))
+
+    def answered(self, model: Any, figures: Figures) -> None:
+        """An answer was written."""
+        if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
+            self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
+
+    def reading(self, model: Any, tokens: int, probed: float | None) -> Span | None:
+        """Seconds to read so many tokens.
+
+        Args:
+            probed: what the engine's probes say.
+        """
+        point = _nearest(self._of(model).readings, tokens)
+        if point is not None:
+            near = max(point[0], tokens) <= _LIKE * min(point[0], tokens)
+            return Span.about(point[1] * (tokens / point[0]) ** _GROWTH, SEEN if near else PROBED)
+        return Span.about(probed, PROBED) if probed else None
+
+    def writing(self, model: Any, tokens: int, step_ms: float | None) -> Span | None:
+        """Words a second behind so many tokens.
+
+        Args:
+            step_ms: of a plain step, as the engine's probes say; how much faster guessing makes it is not known.
+        """
+        point = _nearest(self._of(model).answers, tokens)
+        if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
+            return Span.about(WORDS_PER_TOKEN * point[1], SEEN)
+        return Span.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
+
+    def corrected(self, model: Any, fit: BookFit) -> BookFit:
+        """The fit of a book with the one estimate in its words, wherever they are shown."""
+        tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
+        reading = self.reading(model, tokens, fit.reading_s)
+        if reading is None:
+            return fit
+        words = expected(reading, self.writing(model, tokens, fit.step_ms))
+        sentence = fit.sentence.replace(fit.estimate, words) if fit.estimate else fit.sentence
+        return replace(fit, estimate=words, sentence=sentence)
+
+    def _of(self, model: Any) -> _Seen:
+        with self._lock:
+            return _Seen() if model is None else self._seen.get(identity(model), _Seen())
+
+    def _note(self, model: Any, kind: str, point: Point) -> None:
+        if model is None:
+            return
+        with self._lock:
+            name = identity(model)
+            seen = self._seen.get(name, _Seen())
+            self._seen[name] = replace(seen, **{kind: (*getattr(seen, kind), point)[-_KEPT:]})
+            self._save()
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        written = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
+        kept = {name: {"readings": seen.readings, "answers": seen.answers} for name, seen in self._seen.items()}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            os.replace(written, self._file)
+        except OSError:
+            logger.exception("what was seen of this machine could not be written down")
+
+
+def identity(model: Any) -> str:
+    """Everything of a loaded pair that its speed and its text depend on; its name tells the bits of its weights."""
+    parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
+    return " | ".join(map(str, [*parts, model.device, model.kv_note]))
+
+
+def _nearest(points: tuple[Point, ...], tokens: int) -> Point | None:
+    """The observation at the most similar length, the newest of equals."""
+    return min(reversed(points), key=lambda point: abs(point[0] - tokens), default=None)
+
+
+def _load(file: Path | None) -> dict[str, _Seen]:
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8")) if file else {}
+        return {name: _Seen(_points(seen["readings"]), _points(seen["answers"])) for name, seen in kept.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return {}  # nothing that can be read: then nothing is known
+
+
+def _points(kept: Any) -> tuple[Point, ...]:
+    points = tuple((float(tokens), float(value)) for tokens, value in kept[-_KEPT:])
+    if not all(0.0 < number < 1e12 for point in points for number in point):
+        raise ValueError("a number out of range")
+    return points
