@@ -35,6 +35,9 @@ _PAGE_HAS = 40  # words of running text that a page needs to give a phrase; titl
 # goes on for a while behind the words that are asked for.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 1}}})(?=,?\s{_WORD}[^.!?]{{30,}})")
+# The rest of a sentence that can be quoted without a slip: a few plain words, and a full stop. What has figures,
+# brackets or an open end is asked for only where there is nothing else.
+_PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
 _ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
 _FORMS = (".pdf", ".epub", ".txt")
@@ -60,7 +63,8 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
 
     Returns:
         One question from each third of what has been read, fewer where there is no prose: a phrase begins a
-        sentence, and is the one with the rarest words among those of its third.
+        sentence, of plain words if there is such a one, and is the one with the rarest words among those of its third.
+        Where every sentence stands there several times, one of them all the same.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
@@ -78,35 +82,42 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     thirds = [pages[len(pages) * n // _PHRASES : len(pages) * (n + 1) // _PHRASES] for n in range(_PHRASES)]
     if len(pages) < _PHRASES:
         thirds = [pages]
-    return [phrase for third in thirds for phrase in _rarest_first(third, known, whole)[: _PHRASES // len(thirds)]]
+    ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
+    # Of every third the best plain one, then further plain ones from anywhere, then what there is.
+    places = [(plain, at) for plain in (0, 1) for at in range(_PHRASES)]
+    tiers = [[found[plain][at] for found in ranked if len(found[plain]) > at] for plain, at in places]
+    found = [phrase for tier in tiers for phrase in tier][:_PHRASES]
+    return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
-def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str) -> list[str]:
-    """The best few phrases of these pages: found once in the whole text, the ones with rare words first."""
-    phrases = sorted(set(_phrases(pages)), key=lambda phrase: (_commonness(phrase, known), phrase))
+def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], list[str]]:
+    """The best few phrases of these pages, of plain sentences and of others: found up to ``most`` times in the whole
+    text, the ones with rare words first."""
     lowered = whole.lower()
-    best: list[str] = []
-    for phrase in phrases:
-        if lowered.count(phrase.lower()) == 1:
-            best.append(phrase)
-        if len(best) == _PHRASES:
-            break
+    best: tuple[list[str], list[str]] = ([], [])
+    plain = dict(_phrases(pages))
+    for phrase in sorted(plain, key=lambda phrase: (_commonness(phrase, known), phrase)):
+        kind = best[0] if plain[phrase] else best[1]
+        if len(kind) < _PHRASES and lowered.count(phrase.lower()) <= most:
+            kind.append(phrase)
     return best
 
 
-def _phrases(pages: Sequence[str]) -> Iterator[str]:
+def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Phrases, and whether the rest of their sentence is plain."""
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
             for match in _SENTENCE.finditer(page):
                 phrase = match[1]
                 words = phrase.split()
-                if "," not in phrase and len(words[-1]) >= _LAST_WORD and not any(map(_is_shouted, words)):
-                    yield phrase
+                if "," not in phrase and len(words[-1]) >= _LAST_WORD and not _is_heading(words):
+                    yield phrase, _PLAIN_END.match(page, match.end()) is not None
 
 
-def _is_shouted(word: str) -> bool:
-    """Abbreviations and headings in capitals; a small model copies them badly."""
-    return len(word) > 1 and word.isupper()
+def _is_heading(words: Sequence[str]) -> bool:
+    """Headings, and what has abbreviations in capitals, which a small model copies badly."""
+    shouted = any(len(word) > 1 and word.isupper() for word in words)
+    return shouted or sum(word[0].isupper() for word in words) > len(words) // 2
 
 
 def _commonness(phrase: str, known: Counter[str]) -> float:

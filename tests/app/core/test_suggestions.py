@@ -78,6 +78,22 @@ def test_phrases_stand_once_in_the_book_and_begin_a_sentence() -> None:
     ]
 
 
+def test_sentences_that_can_be_quoted_without_a_slip_come_first() -> None:
+    """Not a form's question, not one with figures, and no heading; where there is nothing else, they all the same."""
+    form = "Has your purple lantern been checked by the harbour master and his (two) clerks this year?"
+    plain = "Somebody polished the crooked lantern every night before the boats came into the harbour again."
+    heading = "Accepting Crooked Lanterns from Unknown Collaborators without an answer from the harbour office."
+    found = asked_of(pages_of(form, heading + " " + plain, form.replace("purple", "golden")), 3)
+    assert found[0] == "Somebody polished the crooked lantern every"
+    assert found[1:] == ["Has your purple lantern been checked", "Has your golden lantern been checked"]
+
+
+def test_where_every_sentence_stands_there_twice_one_is_asked_for_all_the_same() -> None:
+    page = "Hello again said the text without meaning to nobody in the room beside the harbour. " * 8
+    document = replace(book(), pages=(Page(1, "1", page), Page(2, "2", page)), outline=())
+    assert asked_of(document, 2) == ["Hello again said the text without"]
+
+
 def test_phrases_only_of_the_pages_that_were_read() -> None:
     document = pages_of(
         *(f"Marlow carried lantern {name} upstairs slowly and then went out to look at it." for name in "abc")
