@@ -41,6 +41,7 @@ _KEPT = 8  # newest observations of a kind
 _HARDLY = 2.0  # seconds that nobody misses
 _A_MOMENT = 8.0  # seconds that are not counted any more
 _MINUTE, _HOUR = 60, 3600
+_MANY_MINUTES = 20  # beyond, they are told in fives
 
 Point = tuple[float, float]
 """Tokens of context, and what was seen there: seconds, or tokens a second."""
@@ -73,7 +74,8 @@ def _rough(seconds: float) -> tuple[str, str]:
     if seconds < _MINUTE - 5:
         return str(max(5, 5 * round(seconds / 5))), "s"
     if seconds < _HOUR:
-        return str(max(1, round(seconds / _MINUTE))), "min"
+        minutes = round(seconds / _MINUTE)
+        return str(5 * round(minutes / 5) if minutes > _MANY_MINUTES else max(1, minutes)), "min"
     hours = seconds / _HOUR
     return (f"{hours:.1f}".removesuffix(".0") if hours < 10 else f"{hours:.0f}"), "h"
 

@@ -46,6 +46,7 @@ NO_DRAFT = "none"
 """What a person types to decode without a draft model."""
 
 FILE = "model.json"
+ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
 LOG_NAME = "trifold.log"
 
 
@@ -61,11 +62,22 @@ class Remote:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What answers: a pair by the names that a person gave, or a server."""
+    """What answers: a pair by the names that a person gave, or a server.
+
+    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are what it was rounded to, so that it fits; "" leaves that to the
+    start's own options.
+    """
 
     model: str
     draft: str | None
     remote: Remote | None = None
+    weights: str = ""
+    kv: str = ""
+
+    @property
+    def rounding(self) -> dict[str, str]:
+        """Options of the engine."""
+        return {name: value for name, value in (("weights", self.weights), ("kv", self.kv)) if value}
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,7 @@ class Settings:
         context: window in tokens; None takes the model's own.
         port: where the page listens on this machine.
         options: further settings of the engine, by their names in ``EngineConfig``.
+        rounding: those of the model that was chosen in the page (``ModelChoice.rounding``); ``options`` win.
         remote: a server that answers in the model's place, if one was chosen.
         password: of people on other machines; without one nobody there is answered.
     """
@@ -89,18 +102,19 @@ class Settings:
     context: int | None = None
     port: int = DEFAULT_PORT
     options: Mapping[str, Any] = field(default_factory=dict)
+    rounding: Mapping[str, str] = field(default_factory=dict)
     remote: Remote | None = None
     password: str = field(default="", repr=False)
 
     @property
     def kv(self) -> str:
         """How a model's cache is kept, for sizes that are told before the engine has checked its settings."""
-        return str(self.options.get("kv", "model"))
+        return str({**self.rounding, **self.options}.get("kv", "model"))
 
     @property
     def quantization(self) -> str:
         """What a model's weights are rounded to, for the same."""
-        return str(self.options.get("weights", "stored"))
+        return str({**self.rounding, **self.options}.get("weights", "stored"))
 
     @property
     def uploads(self) -> Path:
@@ -146,7 +160,7 @@ class Settings:
         # Not in the system's folder for temporary files: that may be kept in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json")}
-        return from_mapping(EngineConfig, {**named, **self.options})
+        return from_mapping(EngineConfig, {**named, **self.rounding, **self.options})
 
 
 def make_settings(
@@ -163,14 +177,15 @@ def make_settings(
     a draft model when one is named. Where nothing is named, what was chosen in the page the last time is used.
     """
     data, remote = data_folder(environ), None
+    rounding: dict[str, str] = {}
     if model is None and draft is None and (kept := load(data)) is not None:
-        model, draft, remote = kept.model, kept.draft or NO_DRAFT, kept.remote
+        model, draft, remote, rounding = kept.model, kept.draft or NO_DRAFT, kept.remote, kept.rounding
     chosen = model or str(DEMO_MODEL)
     if draft is None and is_same_folder(chosen, DEMO_MODEL):
         draft = str(DEMO_DRAFT)
     if draft is not None and draft.lower() == NO_DRAFT:
         draft = None
-    return Settings(data, chosen, draft, context, port, dict(options or {}), remote)
+    return Settings(data, chosen, draft, context, port, dict(options or {}), rounding, remote)
 
 
 def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -218,7 +233,7 @@ def load(data: Path) -> ModelChoice | None:
     try:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None
-        choice = ModelChoice(kept["model"], kept["draft"], remote)
+        choice = ModelChoice(kept["model"], kept["draft"], remote, kept.get("weights", ""), kept.get("kv", ""))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return choice if _makes_sense(choice) else None
@@ -241,6 +256,9 @@ def _makes_sense(choice: ModelChoice) -> bool:
 
     pair = text(choice.model) and (choice.draft is None or text(choice.draft))
     remote = choice.remote
-    return pair and (
-        remote is None or (text(remote.address) and isinstance(remote.model, str) and isinstance(remote.key, str))
+    known = choice.weights in ROUNDED_WEIGHTS and choice.kv in ROUNDED_KV
+    return (
+        pair
+        and known
+        and (remote is None or (text(remote.address) and isinstance(remote.model, str) and isinstance(remote.key, str)))
     )

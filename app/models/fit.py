@@ -173,8 +173,6 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     spilled = kv.longest_context(target.window, left, int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
     sentence = _sentence(verdict, tokens, spilled, weights, free)
-    if verdict == "none" and (way := _way_out(target, draft, free)):
-        sentence += f" With --weights {way} it would fit."
     return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)
 
 
@@ -195,10 +193,37 @@ def _gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> in
     return None
 
 
-def _way_out(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> str:
-    """What the weights of a model that does not fit would have to be quantized to; empty if that does not help."""
-    ways = BITS if free.quantization == "stored" else ()
-    return next((way for way in ways if fit_pair(target, draft, replace(free, quantization=way)).verdict != "none"), "")
+@dataclass(frozen=True)
+class Rounding:
+    """Formats that make a model fit that would not: of weights ("" or a key of ``BITS``) and of the cache ("" or
+    "8bit")."""
+
+    weights: str
+    kv: str
+
+    @property
+    def words(self) -> str:
+        bits = [f"{BITS[self.weights]}-bit weights"] if self.weights else []
+        return " and ".join(bits + (["an 8-bit cache"] if self.kv else []))
+
+    @property
+    def options(self) -> str:
+        """The same for the terminal."""
+        return f"--weights {self.weights}" + (f" --kv {self.kv}" if self.kv else "")
+
+    def of(self, free: FreeMemory) -> FreeMemory:
+        return replace(free, quantization=self.weights or free.quantization, kv=self.kv or free.kv)
+
+
+_ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", ""), Rounding("4bit", "8bit"))
+
+
+def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
+    """The mildest rounding with which a pair fits that does not fit as it comes; None where none helps, or none is
+    needed."""
+    if fit_pair(target, draft, free).verdict != "none":
+        return None
+    return next((one for one in _ROUNDINGS if fit_pair(target, draft, one.of(free)).verdict != "none"), None)
 
 
 def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:

@@ -24,7 +24,7 @@ from app.core.settings import NO_DRAFT, ModelChoice, Remote, Settings
 from app.models import fit
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy
-from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, shape_of
+from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
@@ -87,7 +87,12 @@ class ModelSwitch:
 
     @property
     def _first(self) -> ModelChoice:
-        return ModelChoice(self._settings.model, self._settings.draft, self._settings.remote)
+        start = self._settings
+        return ModelChoice(start.model, start.draft, start.remote, **start.rounding)
+
+    def _rounded(self, choice: ModelChoice) -> Settings:
+        """This start's settings with a choice's rounding."""
+        return replace(self._settings, rounding=choice.rounding)
 
     @property
     def local_models(self) -> LocalModels:
@@ -98,28 +103,40 @@ class ModelSwitch:
         return self._settings.data
 
     @property
+    def start(self) -> Settings:
+        """What this start asks for of any model that nobody has rounded."""
+        return replace(self._settings, rounding={})
+
+    @property
     def kv(self) -> str:
-        return self._settings.kv
+        """How the present model keeps its cache."""
+        return self._rounded(self.present or self._first).kv
 
     @property
     def quantization(self) -> str:
-        return self._settings.quantization
+        """What the present model's weights are rounded to."""
+        return self._rounded(self.present or self._first).quantization
 
     def begin(self) -> None:
         """Load what this start's settings name."""
         self._start(self._first, first=True)
 
-    def use(self, model: str, draft: str | None) -> None:
+    def use(self, model: str, draft: str | None, weights: str = "", kv: str = "") -> None:
         """Let another pair answer: hub ids or folders.
+
+        Args:
+            weights: what they are rounded to, so that it fits; kv: the same of the cache (as ``ModelChoice``).
 
         Raises:
             Busy: another change is under way.
-            OptionError: no model is named.
+            OptionError: no model is named, or there is no such rounding.
         """
+        if weights not in settings.ROUNDED_WEIGHTS or kv not in settings.ROUNDED_KV:
+            raise OptionError("There is no such rounding.", "Weights: 8bit or 4bit. Cache: 8bit.")
         if not model.strip():
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
         named = (draft or "").strip()
-        self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named))
+        self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named, None, weights, kv))
 
     def use_remote(self, remote: Remote, confirmed: bool) -> None:
         """Let a server answer; the local pair stays chosen for when it is left.
@@ -207,6 +224,8 @@ class ModelSwitch:
             return self._reached(remote), ""
         download = self._download or Download()
         space = fit.measure(self.data, self.proxy.status(), kv=self.kv, quantization=self.quantization)
+        rounded = self._rounded(wanted)
+        space = replace(space, kv=rounded.kv, quantization=rounded.quantization)
         installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)
         config = self._config(wanted, installed.model, installed.draft)
         return lambda: self._make_engine(config), installed.note
@@ -231,7 +250,7 @@ class ModelSwitch:
         """The engine's settings; a window that was asked for belongs to the model that it was asked with."""
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None
-        return replace(self._settings, model=model, draft=draft, context=context).engine_config()
+        return replace(self._rounded(wanted), model=model, draft=draft, context=context).engine_config()
 
     def _go_back(self, former: ModelChoice) -> None:
         """The former model, which is on this machine; if even that fails, the page says so."""
@@ -339,9 +358,15 @@ def _shape(local_models: LocalModels, name: str) -> ModelShape | None:
 
 
 def _check_memory(target: Path, draft: ModelShape | None, name: str, free: FreeMemory) -> None:
-    found = fit_pair(shape_of(read_config(target), name), draft, free)
-    if found.verdict == "none":
-        raise ResourceError(f"{name}: {found.sentence}", "Choose a smaller model, or close other programs.")
+    shape = shape_of(read_config(target), name)
+    found = fit_pair(shape, draft, free)
+    if found.verdict != "none":
+        return
+    way = rounding(shape, draft, free)
+    remedy = "Choose a smaller model, or close other programs."
+    if way is not None:
+        remedy = f"With {way.words} it would fit: the settings have a button for it, the terminal {way.options}."
+    raise ResourceError(f"{name}: {found.sentence}", remedy)
 
 
 def _download(local_models: LocalModels, download: Download, name: str, show: Show) -> str:

@@ -7,10 +7,13 @@ needs, whether it fits here), then the routes.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,39 +21,75 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from app.core import diagnostics
+from app.core.forecast import expected
 from app.core.format import View, size
 from app.core.settings import HOST, REPAIR, ModelChoice, Remote, Settings, is_hub_id
 from app.core.state import AppState
 from app.models import fit
 from app.models.catalogue import PAIRS, Model, Pair
 from app.models.engine_proxy import EngineProxy
-from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, gpu_in_words, read_config, shape_of
+from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, gpu_in_words, read_config, rounding, shape_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
+from app.models.pace import PAGES, TOKENS_PER_PAGE, pace
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
 from app.web.routes import SMALL_BODY, body, said, text
-from engine.errors import ModelError, OptionError, ResourceError
+from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
+
+if TYPE_CHECKING:
+    from engine.plan.hardware import MachineRates
+
+logger = logging.getLogger(__name__)
 
 
-def model_options(local_models: LocalModels, free: FreeMemory, present: ModelChoice | None) -> list[View]:
-    """One entry per pair of the catalogue, and one for what was chosen beside it."""
-    entries = [_option(pair, local_models, free, present) for pair in PAIRS]
+def model_options(
+    local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
+) -> list[View]:
+    """One entry per pair of the catalogue, and one for what was chosen beside it.
+
+    Args:
+        free: with the rounding that this start asks for, not that of the present choice.
+    """
+    entries = [_option(pair, local_models, free, present, rates) for pair in PAIRS]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
         model = Model(present.model, None, "")
         draft = Model(present.draft, None, "") if present.draft else None
-        entries.insert(0, _option(Pair("own", _short(present.model), model, draft, ""), local_models, free, present))
+        entries.insert(
+            0, _option(Pair("own", _short(present.model), model, draft, ""), local_models, free, present, rates)
+        )
     return entries
 
 
-def sized(target: ModelShape, draft: ModelShape | None, licence: str, gated: bool, free: FreeMemory) -> View:
-    """The numbers of a pair on this machine."""
+def sized(
+    target: ModelShape,
+    draft: ModelShape | None,
+    licence: str,
+    gated: bool,
+    free: FreeMemory,
+    rates: MachineRates | None = None,
+) -> View:
+    """The numbers of a pair on this machine; where only rounding makes it fit, those of the rounded pair.
+
+    Args:
+        rates: what the machine does, if that was measured.
+    """
     found: ModelFit = fit_pair(target, draft, free)
+    rounded: View | None = None
+    sentence = found.sentence
+    if (way := rounding(target, draft, free)) is not None:
+        free = way.of(free)
+        found = fit_pair(target, draft, free)
+        rounded = {"weights": way.weights, "kv": way.kv, "words": way.words}
+        sentence += f" With {way.words} it does; answers then differ a little from those of the model as it was made."
+    here = pace(target, found, free, rates) if rates else None
     return {
         "verdict": found.verdict,
-        "sentence": found.sentence,
+        "sentence": sentence,
+        "pace": here.words if here else "",
+        "rounded": rounded,
         "window": f"{target.window:,} tokens",
         "size": size(target.weights_bytes + (draft.weights_bytes if draft else 0)),
         "kv": f"{size(found.kv_per_1k)} per 1,000 tokens",
@@ -79,7 +118,13 @@ def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
     return view
 
 
-def _option(pair: Pair, local_models: LocalModels, free: FreeMemory, present: ModelChoice | None) -> View:
+def _option(
+    pair: Pair,
+    local_models: LocalModels,
+    free: FreeMemory,
+    present: ModelChoice | None,
+    rates: MachineRates | None,
+) -> View:
     chosen = present is not None and present.remote is None and (present.model, present.draft) == pair.names
     view: View = {
         "id": pair.id,
@@ -96,7 +141,7 @@ def _option(pair: Pair, local_models: LocalModels, free: FreeMemory, present: Mo
     target = _shape(pair.target, local_models)
     if target is not None:
         draft = _shape(pair.draft, local_models) if pair.draft else None
-        view["numbers"] = sized(target, draft, pair.target.licence, pair.target.gated, free)
+        view["numbers"] = sized(target, draft, pair.target.licence, pair.target.gated, free, rates)
     return view
 
 
@@ -158,14 +203,14 @@ def _short(name: str) -> str:
     return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def about_view(about: dict[str, Any], name: str, free: FreeMemory) -> View:
+def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
     """A model of the hub that is not in the catalogue, from its own settings.
 
     Raises:
         ModelError: it is of a kind that is not supported.
     """
     shape = shape_of(about["config"], name, about["weights"])
-    return sized(shape, None, about["licence"], about["gated"], free)
+    return sized(shape, None, about["licence"], about["gated"], free, rates)
 
 
 _LONGEST_NAME = 1000  # characters
@@ -197,6 +242,8 @@ class Preferences:
         self._state = state
         self._switch = switch
         self._port = port
+        self._measuring = threading.Lock()
+        self._measured: MachineRates | None = None
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -229,7 +276,8 @@ class Preferences:
 
     async def use(self, request: Request) -> None:
         asked = await body(request)
-        self._switch.use(_model_name(asked, "model"), _model_name(asked, "draft") or None)
+        rounded = {name: text(asked, name) for name in ("weights", "kv")}
+        self._switch.use(_model_name(asked, "model"), _model_name(asked, "draft") or None, **rounded)
 
     async def stop(self, request: Request) -> None:
         self._switch.cancel()
@@ -259,32 +307,60 @@ class Preferences:
     def _shown(self) -> View:
         present = self._switch.present
         remote = present.remote if present else None
+        models = model_options(self._switch.local_models, self._free_memory(), present, self._rates())
+        self._correct(models)
         return {
-            "models": model_options(self._switch.local_models, self._free_memory(), present),
+            "models": models,
             "api": {"address": f"http://{HOST}:{self._port}/v1", "key": openai_api.load(self._switch.data)},
             "remote": {"address": remote.address, "model": remote.model} if remote else None,
             "folder": str(self._switch.data),
             "repair": REPAIR,
         }
 
+    def _correct(self, models: Sequence[View]) -> None:
+        """Of the present model it is known what it does here."""
+        model = self._state.engine.status().model
+        for entry in models:
+            if entry["present"] and entry["numbers"] and model is not None:
+                tokens = min(PAGES * TOKENS_PER_PAGE, model.context_limit)
+                reading = self._state.experience.reading(model, tokens, None)
+                writing = self._state.experience.writing(model, tokens, None)
+                if reading:
+                    entry["numbers"]["pace"] = f"A {PAGES}-page book: {expected(reading, writing)}."
+
+    def _rates(self) -> MachineRates | None:
+        """Of this machine, measured once in a process of its own, and not while it has an answer to write."""
+        with self._measuring:
+            if self._measured is None and self._state.engine.status().state in ("idle", "loading", "failed"):
+                from engine.plan.hardware import machine_rates
+
+                try:
+                    with diagnostics.ChildProcess() as child:
+                        self._measured = child.call(machine_rates, self._switch.data)
+                except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
+                    logger.warning("the rates of this machine could not be measured: %s", error)
+            return self._measured
+
     def _look(self, name: str) -> View:
         where = self._free_memory()
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
             try:
-                return about_view(Download().about(name), name, where)
+                return about_view(Download().about(name), name, where, self._rates())
             except Cancelled as error:
                 raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
         self._switch.local_models.find(name)
         folder = self._switch.local_models.folder(name) or Path(name).expanduser()
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return sized(shape_of(read_config(folder), name, weights), None, "", False, where)
+        return sized(shape_of(read_config(folder), name, weights), None, "", False, where, self._rates())
 
     def _free_memory(self) -> FreeMemory:
         read = self._state.current.read
         held = read.kv_bytes.device or read.kv_bytes.host if read else 0
-        return fit.measure(
+        free = fit.measure(
             self._switch.data, self._state.engine.status(), held, self._switch.kv, self._switch.quantization
         )
+        start = self._switch.start
+        return replace(free, kv=start.kv, quantization=start.quantization)
 
     def _report(self) -> str:
         switching: Any = self._switch.state

@@ -91,6 +91,36 @@ class ModelFacts:
     probed_busy: bool = False
 
 
+@dataclass(frozen=True)
+class MachineRates:
+    """What this machine does for any model: ``flops``, floating point operations a second in large matrix products.
+
+    Bytes a second: ``memory`` as ``CostModel`` has it, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
+    """
+
+    flops: float
+    memory: float
+    bus: float
+    disk: float
+
+
+def machine_rates(folder: Path | None) -> MachineRates:
+    """Measure them, in about a second.
+
+    Args:
+        folder: on the disk that is meant; None is the system's own place.
+    """
+    import torch
+
+    from engine.plan import planner, probe
+
+    device = planner.pick_device("auto")
+    # Products that a processor has no instructions for are done in the other dtype.
+    flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
+    bus = probe.bus_rate(device) if device.type == "cuda" else 0.0
+    return MachineRates(flops, probe.copy_rate(device), bus, probe.disk_rate(folder))
+
+
 def probe_torch() -> TorchFacts:
     """Look at every device, run one kernel on each and time matrix products."""
     import psutil

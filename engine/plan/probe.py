@@ -140,7 +140,7 @@ def measure(
     probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
-        disk = _disk_rate(folder, clock)
+        disk = disk_rate(folder, clock)
         # The retrieval cache, which middle passes attend to, holds nothing that has to be unpacked.
         step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
@@ -270,7 +270,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     return decoder
 
 
-def _disk_rate(folder: Path | None, clock: Clock) -> float:
+def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
     """Bytes per second from a file that the system does not hold in memory, as far as it can be told to let go of it.
 
     0 where the disk is so full, or the folder so closed, that no file should be made for this.

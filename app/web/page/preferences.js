@@ -74,16 +74,21 @@ function offer(model) {
   head.append(names, action(model));
   entry.append(head);
   if (model.note) entry.append(made("p", model.note));
-  if (model.numbers) entry.append(made("p", model.numbers.sentence, "verdict"), facts(model));
+  if (model.numbers) entry.append(made("p", model.numbers.sentence, "verdict"));
+  if (model.numbers?.pace) entry.append(made("p", model.numbers.pace, "pace"));
+  if (model.numbers) entry.append(facts(model));
   return entry;
 }
 
 function action(model) {
   if (model.present) return made("span", "In use", "in-use");
-  const button = made("button", model.here ? "Use" : "Download and use", "tf-small");
+  const rounded = model.numbers?.rounded;
+  const words = model.here ? "Use" : "Download and use";
+  const button = made("button", rounded ? `${words} rounded` : words, "tf-small");
+  if (rounded) button.title = `With ${rounded.words}`;
   button.type = "button";
   button.disabled = Boolean(setup.stage) || model.numbers?.verdict === "none";
-  button.addEventListener("click", () => use(model.target, model.draft));
+  button.addEventListener("click", () => use(model.target, model.draft, rounded));
   return button;
 }
 
@@ -95,9 +100,9 @@ function facts(model) {
   return list;
 }
 
-async function use(model, draft) {
+async function use(model, draft, rounded) {
   byId("own-said").textContent = "";
-  const said = await call("/models/use", { model, draft });
+  const said = await call("/models/use", { model, draft, weights: rounded?.weights ?? "", kv: rounded?.kv ?? "" });
   if (said.cause) showSetup({ ...setup, cause: said.cause, remedy: said.remedy });
 }
 
@@ -116,7 +121,7 @@ function bindOwn() {
   byId("own-look").addEventListener("click", async () => {
     byId("own-said").textContent = "Looking…";
     const said = await call("/models/look", { model: byId("own-model").value });
-    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
+    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, said.pace, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
     byId("own-said").textContent = line;
   });
 }

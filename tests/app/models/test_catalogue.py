@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import stat
 from pathlib import Path
@@ -18,9 +19,12 @@ from app.models import catalogue, fit, switch
 from app.models import fit as shapes
 from app.models.fit import FreeMemory, ModelShape
 from app.models.local import LocalModels
+from app.models.pace import pace
+from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.kv.shape import KvShape
 from engine.plan import planner
+from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK
 
 KIB = 1024
@@ -183,10 +187,12 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
     )
     blocks, rest = 8_030_261_248 - 1_050_673_152, 1_050_673_152
     assert stored.verdict == "none"
-    assert stored.sentence.endswith("With --weights 8bit it would fit.")
-    tight = fit.fit_pair(target, draft, FreeMemory(11 * 10**9, 0, on_gpu=True))
-    assert tight.sentence.endswith("With --weights 4bit it would fit.")
-    assert "--weights" not in fit.fit_pair(target, draft, FreeMemory(6 * 10**9, 0, on_gpu=True)).sentence
+    ways = [fit.rounding(target, draft, FreeMemory(gb * 10**9, 0, on_gpu=True)) for gb in (24, 16, 11, 6)]
+    assert ways == [None, fit.Rounding("8bit", ""), fit.Rounding("4bit", ""), None]
+    assert ways[1] is not None
+    assert (ways[1].words, ways[1].options) == ("8-bit weights", "--weights 8bit")
+    both = fit.Rounding("4bit", "8bit")
+    assert (both.words, both.options) == ("4-bit weights and an 8-bit cache", "--weights 4bit --kv 8bit")
     assert eight.weights == blocks + 2 * rest + 2 * 1_235_814_400
     assert four.weights == pytest.approx(0.625 * blocks + 2 * rest + 2 * 1_235_814_400)
     assert (eight.verdict, four.verdict) == ("part", "part")
@@ -303,3 +309,74 @@ def test_the_numbers_of_a_model_that_sees_are_those_of_its_text_part() -> None:
         shapes.shape_of({"text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]}}, "it")
     with pytest.raises(UnsupportedModel, match=r"quantized \(fp8\)"):
         shapes.shape_of({**whole, "quantization_config": {"quant_method": "fp8"}}, "it")
+
+
+# What a model would do with a book here ----------------------------------------------------------------------------
+
+LAPTOP = MachineRates(flops=200e9, memory=20e9, bus=0.0, disk=1e9)
+CARD = MachineRates(flops=80e12, memory=800e9, bus=20e9, disk=2e9)
+
+
+def test_reading_computes_and_writing_moves() -> None:
+    """Two hidden layers' worth by hand: 12 weights per width squared, so that the width is 1,000."""
+    shape = ModelShape(10, 2, 64, 120_000_000, 240_000_000, 131_072)
+    free = FreeMemory(24 * 10**9, 0, on_gpu=False)
+    found = fit.fit_pair(shape, None, free)
+    told = pace(shape, found, free, LAPTOP)
+    assert told is not None
+    tokens = 120_000
+    seconds = (2 * 120e6 * tokens + 2 * 10 * 1000 * tokens**2) / (0.6 * 200e9)
+    assert told.reading.low < seconds < told.reading.high
+    assert told.reading.low * told.reading.high == pytest.approx(seconds**2)
+    step = (found.weights + tokens * found.kv_per_1k / 1000) / 20e9
+    assert told.writing.low < 0.75 / step < told.writing.high
+    assert told.words.startswith("A 300-page book: 30 min to 1 h to read, then 6 to 20 words a second")
+
+
+def test_a_gpu_reads_faster_and_what_is_spilled_slows_it() -> None:
+    shape = catalogue.known("meta-llama/Llama-3.1-8B-Instruct").shape
+    assert shape
+    told = []
+    for memory in (80, 24):
+        free = FreeMemory(memory * 10**9, 10**12, on_gpu=True, host=64 * 10**9)
+        told.append(pace(shape, fit.fit_pair(shape, None, free), free, CARD))
+    assert told[0] is not None
+    assert told[1] is not None
+    assert told[0].reading.high < 300
+    assert told[0].writing.low > 2 * told[1].writing.low
+    short = dataclasses.replace(shape, window=40_000)
+    free = FreeMemory(80 * 10**9, 0, on_gpu=True)
+    part = pace(short, fit.fit_pair(short, None, free), free, CARD)
+    assert part is not None
+    assert part.words.startswith("Up to 100 pages of a book: ")
+    nothing = FreeMemory(10**9, 0, on_gpu=True)
+    assert pace(shape, fit.fit_pair(shape, None, nothing), nothing, CARD) is None
+
+
+def test_the_list_offers_rounding_where_it_makes_a_model_fit(local_models: LocalModels) -> None:
+    free = FreeMemory(16 * 10**9, 0, on_gpu=True)
+    entries = {entry["id"]: entry["numbers"] for entry in model_options(local_models, free, None, CARD)}
+    large = entries["llama-3.1-8b"]
+    assert large["rounded"] == {"weights": "8bit", "kv": "", "words": "8-bit weights"}
+    assert large["verdict"] == "part"
+    assert "Does not fit" in large["sentence"]
+    assert "With 8-bit weights it does" in large["sentence"]
+    assert "to read, then" in large["pace"]
+    assert entries["qwen3-4b"]["rounded"] is None
+    assert all(numbers["pace"] for numbers in entries.values() if numbers["verdict"] != "none")
+
+
+def test_a_rounded_choice_is_kept_and_is_the_models_own(tmp_path: Path) -> None:
+    choice.save(tmp_path, ModelChoice("a/b", None, None, "8bit", "8bit"))
+    kept = choice.load(tmp_path)
+    assert kept is not None
+    assert kept.rounding == {"weights": "8bit", "kv": "8bit"}
+    start = choice.make_settings(environ={"TRIFOLD_DATA": str(tmp_path)})
+    assert (start.quantization, start.kv) == ("8bit", "8bit")
+    assert start.engine_config().weights == "8bit"
+    asked = choice.make_settings(options={"weights": "4bit"}, environ={"TRIFOLD_DATA": str(tmp_path)})
+    assert asked.engine_config().weights == "4bit", "what is asked for on the command line wins"
+    other = choice.make_settings(model="c/d", environ={"TRIFOLD_DATA": str(tmp_path)})
+    assert other.engine_config().weights == "stored", "another model is not rounded by the choice of this one"
+    (tmp_path / choice.FILE).write_text('{"model": "a/b", "draft": null, "weights": "2bit"}', encoding="utf-8")
+    assert choice.load(tmp_path) is None
