@@ -113,6 +113,9 @@ _SETTINGS = {
     "seed": "seed {}",
 }
 
+MODES = {"hierarchical": "fast", "plain": "plain"}
+"""The decoding loops by the names that a person knows."""
+
 WHY_STOPPED = {
     StopReason.END: "",
     StopReason.LENGTH: "cut at the chosen length",
@@ -196,7 +199,8 @@ def _plain_step(figures: Figures) -> str:
     """What the speedup rests on, and how old that is."""
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
-    steps = f"{count(figures.plain_steps)} timed, the last {duration(figures.plain_age_s)} ago"
+    ago = f"{duration(figures.plain_age_s)} ago" if figures.plain_age_s >= 1 else "just now"
+    steps = f"{count(figures.plain_steps)} timed, the last {ago}"
     return f"{milliseconds(figures.plain_ms)} ({steps})"
 
 
@@ -299,9 +303,9 @@ def answer_line(
 
 
 def made_line(made: Mapping[str, Any]) -> str:
-    """What wrote an answer: "Qwen3-4B with Qwen3-0.6B · hierarchical · temperature 0 · top-p 1 · at most 64 tokens"."""
+    """What wrote an answer: "Qwen3-4B with Qwen3-0.6B · fast · temperature 0 · top-p 1 · at most 64 tokens"."""
     models = [str(made[name]) for name in ("model", "draft") if made.get(name)]
-    parts = [" with ".join(models), str(made.get("mode", ""))]
+    parts = [" with ".join(models), MODES.get(str(made.get("mode", "")), "")]
     own = made.get("own", ())
     parts += [
         words.format(made[name]) + (" (the model's own)" if name in own else "")

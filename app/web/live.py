@@ -387,10 +387,12 @@ async def changes(
     due: dict[str, float] = {}
     spoke = 0.0
     while not await gone():
-        now, pace = time.monotonic(), throttle()
+        now, pace, seen = time.monotonic(), throttle(), view()
+        if sent.get("asking") and not seen.get("asking"):
+            due.clear()  # the last figures of an answer come with its last word
         changed = {
             key: value
-            for key, value in view().items()
+            for key, value in seen.items()
             if (key not in sent or sent[key] != value) and due.get(key, now) <= now
         }
         if changed:

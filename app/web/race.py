@@ -23,7 +23,7 @@ from engine.errors import InputError, TrifoldError
 _BODY = 64 << 10
 
 NAMES = {"plain": "Plain", "hierarchical": "Fast"}
-_NOTES = {"plain": "one token at a time", "hierarchical": "guess ahead, check, stay exact"}
+_NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
 _REPLAY_OF_SEVERAL = REPLAY.replace("the first token", "each first token")

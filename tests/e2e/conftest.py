@@ -17,7 +17,18 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.app.running import Running
-from tests.e2e.steps import PATIENCE, WIDE, Open, Scheme, Server, at_rest, chat_is_shown, scripted_command, serving
+from tests.e2e.steps import (
+    DEMO_VIEW,
+    PATIENCE,
+    WIDE,
+    Open,
+    Scheme,
+    Server,
+    at_rest,
+    chat_is_shown,
+    scripted_command,
+    serving,
+)
 from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -99,12 +110,19 @@ class Watch:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """``open_page(server, size, scheme)`` -> a page of the server in a browser that has been let in."""
+    """``open_page(server, size, scheme)`` -> a page of the server in a browser that has been let in.
+
+    It shows the demo view, in which everything is to be seen; ``demo=False`` is what a newcomer sees.
+    """
     watches: list[Watch] = []
     contexts = []
 
     def open_it(
-        server: Server, size: tuple[int, int] = WIDE, scheme: Scheme = "dark", beside: Page | None = None
+        server: Server,
+        size: tuple[int, int] = WIDE,
+        scheme: Scheme = "dark",
+        beside: Page | None = None,
+        demo: bool = True,
     ) -> Page:
         width, height = size
         if beside is None:
@@ -112,6 +130,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
                 viewport={"width": width, "height": height}, color_scheme=scheme, has_touch=width < 500
             )
             contexts.append(context)
+            if demo:
+                context.add_init_script(DEMO_VIEW)
         else:
             context = beside.context
         page = context.new_page()

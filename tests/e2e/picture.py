@@ -17,7 +17,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.e2e.steps import WIDE, Server, answered, ask, clean_page, until
+from tests.e2e.steps import DEMO_VIEW, WIDE, Server, answered, ask, clean_page, until
 from tests.processes import ROOT, free_port, is_up
 
 PICTURES = ROOT / "assets" / "screenshots"
@@ -37,6 +37,7 @@ def main(chromium: str) -> None:
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="dark")
+                page.add_init_script(DEMO_VIEW)
                 until(page, lambda: is_up(port), 120)
                 page.goto(Server(port, Path(data)).login_address())
                 take(page)

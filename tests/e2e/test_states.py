@@ -192,7 +192,7 @@ def test_an_answer_goes_on_while_its_page_is_loaded_again(scripted: Server, open
     page.goto(scripted.address)
     answered(page)
     assert last_answer(page).split()[:20] == [f"w{number}" for number in range(1, 21)]
-    assert page.locator("#chat .under").last.inner_text().startswith("20 tokens")
+    assert page.locator("#chat .under").last.inner_text().startswith("20 words")
 
 
 def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(scripted: Server, open_page: Open) -> None:

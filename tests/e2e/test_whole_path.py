@@ -78,7 +78,7 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     answered(page)
     assert page.inner_text('[data-figure="first"]') != "–"
     assert page.locator("#kv-key li").count() >= 1
-    assert "token" in page.locator("#chat .under").last.inner_text()
+    assert "a second" in page.locator("#chat .under").last.inner_text()
 
     ask(page, "And what did she write down?")
     answered(page)
@@ -150,7 +150,7 @@ def test_plain_decoding_says_so(app: Server, open_page: Open, short_book: Path) 
     page = open_page(app)
     with_book(page, short_book)
     unfold_settings(page)
-    page.get_by_text("Plain: one token at a time").click()
+    page.get_by_text("Plain: piece by piece").click()
     page.click("#how > button")
     answer_length(page)
     ask(page, "Who is the purser?")

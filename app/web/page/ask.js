@@ -124,7 +124,7 @@ async function beginChat() {
   if (told.cause) tell(told);
 }
 
-// How answers are made ------------------------------------------------------------------------------------------------
+// Answer settings -----------------------------------------------------------------------------------------------------
 
 let own = {}; // what the model's own settings say, or nothing that is known of a server's
 let whose = "";

@@ -22,6 +22,7 @@ export function showFigures(figures) {
     const value = figures[place.dataset.figure];
     put(place, (typeof value === "object" && value !== null ? value.text : value) || "–");
   }
+  put(byId("uncounted"), figures.uncounted ?? "");
   for (const bar of document.querySelectorAll("[data-bar]")) {
     const level = figures[bar.dataset.bar];
     bar.querySelector("b").style.width = `${level.share * 100}%`;

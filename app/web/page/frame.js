@@ -1,5 +1,6 @@
 // The frame: what is sent to the server and what is told of it, the model's line, light and dark, and the two panels that
-// are drawers on a narrow screen.
+// are drawers on a narrow screen. On a wide one the figures are a column that is folded until somebody wants them shown:
+// the demo view, which this browser remembers.
 
 const byId = (id) => document.getElementById(id);
 
@@ -38,7 +39,37 @@ export function showModel(model) {
   byId("model-words").textContent = model.detail;
 }
 
+const WIDE = matchMedia("(min-width: 1081px)");
+const DEMO = "trifold-demo";
+
+function showDemo(on) {
+  byId("trifold").dataset.demo = on ? "yes" : "no";
+  if (WIDE.matches) byId("open-figures").setAttribute("aria-expanded", String(on));
+}
+
+function bindDemo() {
+  let on = false;
+  try {
+    on = localStorage.getItem(DEMO) === "yes";
+  } catch {
+    // this browser keeps nothing
+  }
+  showDemo(on);
+  byId("open-figures").addEventListener("click", (event) => {
+    if (!WIDE.matches) return;
+    event.stopImmediatePropagation(); // there it is no drawer
+    showDemo(byId("trifold").dataset.demo !== "yes");
+    try {
+      localStorage.setItem(DEMO, byId("trifold").dataset.demo);
+    } catch {
+      // nor this
+    }
+  });
+  WIDE.addEventListener("change", () => showDemo(WIDE.matches && byId("trifold").dataset.demo === "yes"));
+}
+
 export function bindFrame() {
+  bindDemo();
   byId("theme").addEventListener("click", () => window.trifoldTheme.toggle());
   const drawers = { shelf: byId("open-shelf"), figures: byId("open-figures") };
   const root = byId("trifold");

@@ -50,7 +50,7 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     assert chat is not None
     said = [line for line in as_markdown(chat, "The Light").splitlines() if line.startswith("*Story")]
     assert said == [
-        "*Storyteller 27M with Storyteller 3M · hierarchical · temperature 0.6 · top-p 0.95 · at most 64 tokens*",
+        "*Storyteller 27M with Storyteller 3M · fast · temperature 0.6 · top-p 0.95 · at most 64 tokens*",
         "*Storyteller 27M · plain · temperature 0 · top-p 1 · at most 512 tokens · seed 7*",
     ]
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))

@@ -387,6 +387,21 @@ def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatc
     assert [news.get("figures") for news in sent] == [0, None, None, 3, None, 4]
 
 
+def test_the_last_figures_come_with_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.1, 0.2])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    views = iter([{"asking": step < 2, "figures": step} for step in range(3)])
+    left = iter([False, False, False, True])
+
+    async def gone() -> bool:
+        return next(left)
+
+    async def collect() -> list[dict[str, Any]]:
+        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+
+    assert [news.get("figures") for news in run(collect())] == [0, 2]
+
+
 def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom() -> None:
     elsewhere = engine_status(model=model_info(device="cuda"))
     assert throttle_of(elsewhere, card=False) == throttle_of(elsewhere, card=True) == chat_run.OWN
