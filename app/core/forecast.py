@@ -69,10 +69,10 @@ def stretch(span: Span) -> str:
     return f"{low[0]} {low[1]} to {high[0]} {high[1]}"
 
 
-def _rough(seconds: float) -> tuple[str, str]:
-    """A number and its unit, coarser the longer it is."""
+def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
+    """A number and its unit, coarser the longer it is. ``step``: of seconds."""
     if seconds < _MINUTE - 5:
-        return str(max(5, 5 * round(seconds / 5))), "s"
+        return str(max(step, step * round(seconds / step))), "s"
     if seconds < _HOUR:
         minutes = round(seconds / _MINUTE)
         return str(5 * round(minutes / 5) if minutes > _MANY_MINUTES else max(1, minutes)), "min"
@@ -81,7 +81,12 @@ def _rough(seconds: float) -> tuple[str, str]:
 
 
 def pace(span: Span) -> str:
-    """Words a second: "about 15 words a second", "5 to 20 words a second"."""
+    """Words a second: "about 15 words a second", "5 to 20 words a second", "a word in 3 to 7 s"."""
+    if span.high < 1:
+        slow, fast = (_rough(1 / max(number, 1e-6), step=1) for number in (span.low, span.high))
+        if fast[1] == slow[1] and fast != slow:
+            return f"a word in {fast[0]} to {slow[0]} {slow[1]}"
+        return f"a word in {' '.join(slow)}"
     low, high = _few(span.low), _few(span.high)
     return f"about {high} words a second" if low == high else f"{low} to {high} words a second"
 

@@ -29,6 +29,8 @@ _ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|pa
 _GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
 _PHRASES = 3
 _PHRASE_WORDS = 6
+_KINDS = 3  # of phrases, by how well their sentences can be copied
+_RUN_WORDS = (3, 4)  # words by which a copy finds its place
 _LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
 _PAGE_HAS = 40  # words of running text that a page needs to give a phrase; title pages and tables have fewer
 # A sentence of prose: begins behind the end of another one, plain words with at most a comma between them, and it
@@ -83,35 +85,52 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # Of every third the best plain one, then further plain ones from anywhere, then what there is.
-    places = [(plain, at) for plain in (0, 1) for at in range(_PHRASES)]
-    tiers = [[found[plain][at] for found in ranked if len(found[plain]) > at] for plain, at in places]
+    # Of every third the best one, then further ones of the best kind from anywhere, then what there is.
+    places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
+    tiers = [[found[kind][at] for found in ranked if len(found[kind]) > at] for kind, at in places]
     found = [phrase for tier in tiers for phrase in tier][:_PHRASES]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
-def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], list[str]]:
-    """The best few phrases of these pages, of plain sentences and of others: found up to ``most`` times in the whole
-    text, the ones with rare words first."""
+def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
+    """The best few phrases of these pages, found up to ``most`` times in the whole text: those whose sentences are
+    plain and lead no copy astray, those that are plain, and the others; of each the ones with rare words first."""
     lowered = whole.lower()
-    best: tuple[list[str], list[str]] = ([], [])
-    plain = dict(_phrases(pages))
-    for phrase in sorted(plain, key=lambda phrase: (_commonness(phrase, known), phrase)):
-        kind = best[0] if plain[phrase] else best[1]
+    runs = Counter(_runs(lowered))
+    best: tuple[list[str], ...] = tuple([] for _ in range(_KINDS))
+    rests = dict(_phrases(pages))
+
+    def astray(phrase: str) -> int:
+        """A small model that copies goes by the last few words: where these stand in several places it may go on in
+        the wrong one, and come round again; a word that stands twice in the sentence makes it skip from one to the
+        other."""
+        sentence = f"{phrase}{rests[phrase]}".lower()
+        words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
+        return sum(runs[run] > 1 for run in _runs(sentence)) + sum(number > 1 for number in words.values())
+
+    for phrase in sorted(rests, key=lambda phrase: (astray(phrase), _commonness(phrase, known), phrase)):
+        kind = best[_KINDS - 1 if not rests[phrase] else min(1, astray(phrase))]
         if len(kind) < _PHRASES and lowered.count(phrase.lower()) <= most:
             kind.append(phrase)
     return best
 
 
-def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Phrases, and whether the rest of their sentence is plain."""
+def _runs(text: str) -> Iterator[tuple[str, ...]]:
+    words = _ANY_WORD.findall(text)
+    for length in _RUN_WORDS:
+        yield from zip(*(words[at:] for at in range(length)), strict=False)
+
+
+def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Phrases, and the rest of their sentences where it is plain."""
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
             for match in _SENTENCE.finditer(page):
                 phrase = match[1]
                 words = phrase.split()
                 if "," not in phrase and len(words[-1]) >= _LAST_WORD and not _is_heading(words):
-                    yield phrase, _PLAIN_END.match(page, match.end()) is not None
+                    end = _PLAIN_END.match(page, match.end())
+                    yield phrase, end[0] if end else ""
 
 
 def _is_heading(words: Sequence[str]) -> bool:

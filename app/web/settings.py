@@ -329,14 +329,21 @@ class Preferences:
                     entry["numbers"]["pace"] = f"A {PAGES}-page book: {expected(reading, writing)}."
 
     def _rates(self) -> MachineRates | None:
-        """Of this machine, measured once in a process of its own, and not while it has an answer to write."""
+        """Of this machine, measured in a process of its own, not while it has an answer to write; where other programs
+        were at work it is measured again when it is asked for again, and the better counts."""
         with self._measuring:
-            if self._measured is None and self._state.engine.status().state in ("idle", "loading", "failed"):
+            known = self._measured
+            if (known is None or not known.quiet) and self._state.engine.status().state in (
+                "idle",
+                "loading",
+                "failed",
+            ):
                 from engine.plan.hardware import machine_rates
 
                 try:
                     with diagnostics.ChildProcess() as child:
-                        self._measured = child.call(machine_rates, self._switch.data)
+                        found = child.call(machine_rates, self._switch.data)
+                    self._measured = found.best_of(known) if known else found
                 except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
                     logger.warning("the rates of this machine could not be measured: %s", error)
             return self._measured

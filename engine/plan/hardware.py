@@ -96,12 +96,21 @@ class MachineRates:
     """What this machine does for any model: ``flops``, floating point operations a second in large matrix products.
 
     Bytes a second: ``memory`` as ``CostModel`` has it, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
+    ``quiet``: other programs left this machine alone meanwhile.
     """
 
     flops: float
     memory: float
     bus: float
     disk: float
+    quiet: bool = True
+
+    def best_of(self, other: MachineRates) -> MachineRates:
+        """The better of each: whatever else runs makes all of them worse."""
+        flops, memory = max(self.flops, other.flops), max(self.memory, other.memory)
+        return MachineRates(
+            flops, memory, max(self.bus, other.bus), max(self.disk, other.disk), self.quiet or other.quiet
+        )
 
 
 def machine_rates(folder: Path | None) -> MachineRates:
@@ -112,13 +121,14 @@ def machine_rates(folder: Path | None) -> MachineRates:
     """
     import torch
 
-    from engine.plan import planner, probe
+    from engine.plan import cost_model, planner, probe
 
-    device = planner.pick_device("auto")
+    device, others = planner.pick_device("auto"), probe.OtherPrograms()
     # Products that a processor has no instructions for are done in the other dtype.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if device.type == "cuda" else 0.0
-    return MachineRates(flops, probe.copy_rate(device), bus, probe.disk_rate(folder))
+    memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
+    return MachineRates(flops, memory, bus, disk, cost_model.is_quiet(others.share()))
 
 
 def probe_torch() -> TorchFacts:

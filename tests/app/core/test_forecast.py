@@ -33,6 +33,7 @@ def test_a_stretch_of_time_in_words(span: Span, said: str) -> None:
 
 def test_words_a_second() -> None:
     assert pace(Span(14.6, 15.2)) == "about 15 words a second"
+    assert pace(Span(0.1, 0.3)) == "a word in 3 to 10 s"
     assert pace(Span(0.42, 1.3)) == "0.4 to 1 words a second"
     assert expected(Span(55.0, 62.0), Span(15.0, 15.0)) == "about 1 min to read, then about 15 words a second"
     assert expected(Span(20.0, 41.0), None) == "20 to 40 s to read"

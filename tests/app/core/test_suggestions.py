@@ -88,6 +88,14 @@ def test_sentences_that_can_be_quoted_without_a_slip_come_first() -> None:
     assert found[1:] == ["Has your purple lantern been checked", "Has your golden lantern been checked"]
 
 
+def test_a_phrase_whose_sentence_runs_into_words_of_others_comes_later() -> None:
+    """“until after the next” stands three times: who copies word by word may go on anywhere."""
+    form = "This yellow form should be kept until after the next inspection of the harbour lamps by the clerk."
+    other = "Nobody counted the crooked lanterns until after the next inspection of the old tower was over again."
+    clear = "Somebody polished every single reflector with vinegar before boats came into our harbour again."
+    assert asked_of(pages_of(f"{form} {other} {clear}"), 1)[0] == "Somebody polished every single reflector with"
+
+
 def test_where_every_sentence_stands_there_twice_one_is_asked_for_all_the_same() -> None:
     page = "Hello again said the text without meaning to nobody in the room beside the harbour. " * 8
     document = replace(book(), pages=(Page(1, "1", page), Page(2, "2", page)), outline=())
