@@ -29,6 +29,9 @@ _ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|pa
 _GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
 _PHRASES = 3
 _PHRASE_WORDS = 6
+_RISKY = 8  # runs that stand elsewhere, from which a sentence is likelier lost than copied
+_ENOUGH = 2  # phrases that are likely to be copied, beside which no others are offered
+_TWICE = 12  # a word that stands twice in its sentence counts like so many runs that stand elsewhere
 _KINDS = 3  # of phrases, by how well their sentences can be copied
 _RUN_WORDS = (3, 4)  # words by which a copy finds its place
 _LAST_WORD = 4  # letters of a phrase's last word: one that ends in "the" or "of" reads as if cut off
@@ -88,7 +91,10 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     # Of every third the best one, then further ones of the best kind from anywhere, then what there is.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     tiers = [[found[kind][at] for found in ranked if len(found[kind]) > at] for kind, at in places]
-    found = [phrase for tier in tiers for phrase in tier][:_PHRASES]
+    found = [phrase for tier in tiers[:-_PHRASES] for phrase in tier]
+    if len(found) < _ENOUGH:
+        found += [phrase for tier in tiers[-_PHRASES:] for phrase in tier]
+    found = found[:_PHRASES]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
@@ -106,10 +112,11 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
         other."""
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
-        return sum(runs[run] > 1 for run in _runs(sentence)) + sum(number > 1 for number in words.values())
+        elsewhere = sum(max(0, runs[run] - 1) for run in _runs(sentence))
+        return elsewhere + _TWICE * sum(number > 1 for number in words.values())
 
     for phrase in sorted(rests, key=lambda phrase: (astray(phrase), _commonness(phrase, known), phrase)):
-        kind = best[_KINDS - 1 if not rests[phrase] else min(1, astray(phrase))]
+        kind = best[_KINDS - 1 if not rests[phrase] or astray(phrase) > _RISKY else min(1, astray(phrase))]
         if len(kind) < _PHRASES and lowered.count(phrase.lower()) <= most:
             kind.append(phrase)
     return best
