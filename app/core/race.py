@@ -112,10 +112,11 @@ class Race:
             Busy: something is being asked already.
         """
         chat = self._app_state.chat
-        passages: Sequence[str] = ()
+        instead = ""
         if not question.strip() and chat is not None and chat.exchanges:
-            passages = self._passages()
-            question = _last_of(chat) or next(iter(passages), chat.exchanges[-1].question)
+            told = _last_of(chat)
+            instead = "" if told else next(iter(self._passages()), "")
+            question = told or instead or chat.exchanges[-1].question
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
             raise InputError("There is no question to race with.", "Type one first.")
@@ -127,10 +128,8 @@ class Race:
         claim = self._app_state.claim()
         self.state = RaceState(running=True, question=question)
         questions = [question, *(other for other in self._further() if other != question)][:MOST_QUESTIONS]
-        instead = question in passages
-        work = threading.Thread(
-            target=self._run, args=(questions, current.book.sha256, claim, instead), name="trifold-race", daemon=True
-        )
+        run = questions, current.book.sha256, claim, bool(instead)
+        work = threading.Thread(target=self._run, args=run, name="trifold-race", daemon=True)
         work.start()
 
     def _run(self, questions: Sequence[str], book: str, claim: threading.Event, instead: bool) -> None:

@@ -1,0 +1,119 @@
+"""The first five minutes of somebody who has never seen the page: a document of one's own, the questions that the page
+itself suggests, the race. Nothing in it may contradict itself."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from playwright.sync_api import Page
+
+from app.core.speed import AGREE
+from tests.e2e.conftest import ROOT
+from tests.e2e.steps import (
+    READ_SECONDS,
+    SCREENSHOTS,
+    Open,
+    Server,
+    answered,
+    ask,
+    give,
+    last_answer,
+    serving,
+    until,
+)
+from tests.processes import app_command, free_port
+
+DOCUMENT = ROOT.parent / "shared" / "docs" / "gov-report-15-pages.pdf"
+SIZE = (1440, 900)
+FASTER = re.compile(r"([\d.]+) times (faster|slower)")
+STRETCH = re.compile(r"(?:([\d.]+) (?:(s|min|h) )?to )?([\d.]+) (s|min|h) left")
+READ_PATIENCE = 600.0  # seconds, on a machine that does much else
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """The product as it was fetched a minute ago: a data folder with nothing in it."""
+    if not DOCUMENT.is_file():
+        pytest.skip(f"{DOCUMENT.name} is not in the shared folder beside the checkout")
+    port = free_port()
+    with serving(app_command(port), tmp_path_factory.mktemp("new"), port) as server:
+        yield server
+
+
+def speeds(page: Page) -> list[float]:
+    """Every speedup that can be seen, as times plain decoding."""
+    found = [page.locator("#chat .under").last, page.locator("#race-verdict"), page.locator("#race-why")]
+    said = [place.inner_text() for place in found if place.count() and place.is_visible()]
+    times = [float(number) ** (1 if way == "faster" else -1) for line in said for number, way in FASTER.findall(line)]
+    panel = page.locator('[data-figure="speedup"]')
+    if panel.is_visible() and panel.inner_text().endswith("×"):
+        times.append(float(panel.inner_text()[:-1]))
+    return times
+
+
+def picture(page: Page, name: str) -> None:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=str(SCREENSHOTS / f"newcomer-{name}.png"))
+
+
+def follow_the_reading(page: Page) -> list[str]:
+    """What the page says until the document has been read."""
+    said: list[str] = []
+
+    def over() -> bool:
+        words = page.inner_text("#map-words")
+        if words and (not said or said[-1] != words):
+            said.append(words)
+        return page.get_attribute("#trifold", "data-stage") == "ready"
+
+    until(page, over, READ_PATIENCE)
+    return said
+
+
+def latest(words: str) -> float | None:
+    """The longest time that a sentence says is left, in seconds."""
+    found = STRETCH.search(words)
+    return float(found[3]) * SECONDS[found[4]] if found else None
+
+
+def test_the_first_five_minutes(fresh: Server, open_page: Open) -> None:
+    page = open_page(fresh, SIZE, "light", demo=False)
+    give(page, DOCUMENT)
+    said = follow_the_reading(page)
+    picture(page, "read")
+    told = [seconds for words in said if (seconds := latest(words)) is not None]
+    assert all(after <= before for before, after in pairwise(told)), f"the time that is left rose: {said}"
+    assert not any(re.search(r"page 1 of", words) for words in said)
+    assert not page.locator("#figures").is_visible(), "figures are folded for who reads"
+    assert page.locator("#suggestions button").count() in (2, 3), "only what is likely to be found is suggested"
+    for question in page.locator("#suggestions button").all_inner_texts():
+        ask(page, question)
+        answered(page)
+        picture(page, f"answer-{page.locator('#chat .user').count()}")
+        answer = page.locator("#chat .bot").last
+        assert answer.locator(".cite.quoted").count() >= 1, last_answer(page)
+        assert answer.locator(".advice").count() == 0
+    page.click("#open-figures")
+    page.wait_for_selector("#race-start", state="visible")
+    picture(page, "demo-view")
+    agree(page)
+    page.click("#race-start")
+    page.wait_for_selector('#race-end[data-state="over"]', timeout=READ_SECONDS)
+    picture(page, "race")
+    assert "instead" not in page.inner_text("#race-detail"), "every answer was about the document"
+    assert "identical" in page.inner_text("#race-verdict").lower()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#race", state="hidden")
+    until(page, lambda: "identical" in page.inner_text("#race-why"))
+    page.wait_for_timeout(1500)  # the chat is drawn again with what the race has measured
+    agree(page)
+    picture(page, "after-the-race")
+
+
+def agree(page: Page) -> None:
+    """No two speeds of one text differ by more than what a person would call the same."""
+    times = speeds(page)
+    assert not times or max(times) <= AGREE * min(times), times
