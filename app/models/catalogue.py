@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
+from app.models import starter
 from app.models.fit import ModelShape
 
 _LLAMA_31 = "Llama 3.1 Community License"
@@ -100,8 +101,26 @@ DEMO = Pair(
     _RUN,
 )
 
+STARTER_PAIR = Pair(
+    STARTER,
+    STARTERS[STARTER],
+    Model(STARTER, starter.SHAPE, starter.LICENCE),
+    None,
+    "SmolLM2 135M with Trifold's adapter, from the package index instead of the hub. For documents, not for books. "
+    + starter.verdict(),
+)
+STARTER_LONG_PAIR = Pair(
+    STARTER_LONG,
+    STARTERS[STARTER_LONG],
+    Model(STARTER_LONG, starter.LONG_SHAPE, starter.LICENCE),
+    None,
+    "The same weights with twice the window (YaRN). What it answers behind texts of that length was not measured.",
+)
+
 PAIRS: tuple[Pair, ...] = (
     DEMO,
+    STARTER_PAIR,
+    STARTER_LONG_PAIR,
     Pair(
         "qwen3-1.7b",
         "Qwen 3 1.7B",

@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from app.core import diagnostics
 from app.core.format import View, size
-from app.core.settings import HOST, REPAIR, ModelChoice, Remote, Settings, is_hub_id
+from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_hub_id
 from app.core.state import AppState
-from app.models import fit
+from app.models import fit, starter
 from app.models.catalogue import PAIRS, Model, Pair
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, gpu_in_words, read_config, shape_of
@@ -121,8 +121,7 @@ def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
 
 
 def _is_here(local_models: LocalModels, pair: Pair) -> bool:
-    names = [name for name in pair.names if name]
-    return all(not is_hub_id(name) or local_models.folder(name) is not None for name in names)
+    return all(local_models.folder(name) is not None for name in pair.names if name)
 
 
 def _line(switching: SwitchState) -> str:
@@ -133,6 +132,8 @@ def _line(switching: SwitchState) -> str:
     if switching.stage == "loading":
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
+        if progress.building:
+            return f"Making {_short(progress.name)}, half a minute…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"
@@ -155,7 +156,7 @@ def _host(address: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return STARTERS.get(name) or name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory) -> View:
@@ -269,6 +270,8 @@ class Preferences:
 
     def _look(self, name: str) -> View:
         where = self._free_memory()
+        if name in STARTERS:
+            return sized(starter.shape_of(name), None, starter.LICENCE, False, where)
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
             try:
                 return about_view(Download().about(name), name, where)
