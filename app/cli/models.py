@@ -32,7 +32,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
     if options.command == "app" and settings.model in STARTERS:
         if options.model is not None:
             ask_for_starter(local_models, settings, options.yes)
-        elif not is_at_hand(local_models, settings):
+        elif not local_models.is_at_hand(settings.model):
             say("The starter is not on this machine any more. The built-in demo answers; the settings have the others.")
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
@@ -48,18 +48,13 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
     return _install(options, settings, local_models)
 
 
-def is_at_hand(local_models: LocalModels, settings: Settings) -> bool:
-    """Whether the starter that is wanted needs no network."""
-    return local_models.folder(settings.model) is not None or starter.is_fetched(settings.data / MODELS_FOLDER)
-
-
 def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) -> None:
     """Nothing of the network is fetched before the person has said so.
 
     Raises:
         ModelNotFound: it is not here, and nobody has agreed to fetch it.
     """
-    if is_at_hand(local_models, settings):
+    if local_models.is_at_hand(settings.model):
         return
     question = f"The starter is not on this machine. It comes once, {starter.download_words()}."
     remedy = f"Agree with --yes, or choose another model, such as --model demo: {COMMAND} --help"

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
 from app.models import starter
-from app.models.fit import ModelShape
+from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair
 
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
@@ -340,6 +340,30 @@ PAIRS: tuple[Pair, ...] = (
         _REAL,
     ),
 )
+
+
+def best_pair(free: FreeMemory) -> Pair | None:
+    """The pair of the hub that suits this machine, from what is known before anything is fetched.
+
+    It chats, needs no account, and holds a book of 300 pages in the memory that computes, or as much as there is of
+    such a one. Of these a GPU gets the largest, which answers best; without one the time to read a book decides, so it
+    is the smallest.
+    """
+    ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
+    chatting = [pair for pair in ready if not pair.target.gated and not pair.note.endswith(_OLD)]
+    fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
+    if not fits:
+        return None
+    whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
+        max(fits, key=lambda one: one[1].tokens)
+    ]
+    size = 1 if free.on_gpu else -1
+    return max(whole, key=lambda one: size * one[1].weights)[0]
+
+
+def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
+    assert pair.target.shape is not None
+    return fit_pair(pair.target.shape, pair.draft.shape if pair.draft else None, free)
 
 
 def find(target: str, draft: str | None) -> Pair | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.settings import STARTERS, is_hub_id
+from app.core.settings import STARTER, STARTERS, is_hub_id
 from app.models import starter
 from app.models.hub import MARKER
 from engine.errors import ModelError, ModelNotFound
@@ -72,6 +72,13 @@ class LocalModels:
             return Path(name).expanduser()
         own = self.own(name)
         return own if (own / MARKER).is_file() else self._cached(name)
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether it can be loaded without a network; the starter, its long form too, may still have to be made."""
+        if name in STARTERS:
+            made = starter.is_made(self._folder, STARTER) or starter.is_made(self._folder, name)
+            return made or starter.is_fetched(self._folder)
+        return self.folder(name) is not None
 
     def _starter(self, name: str) -> Path | None:
         return self.own(name) if starter.is_made(self._folder, name) else None

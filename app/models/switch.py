@@ -74,6 +74,7 @@ class ModelSwitch:
         self._state = SwitchState()
         self._download: Download | None = None
         self._present: ModelChoice | None = None
+        self._chosen = False
 
     @property
     def state(self) -> SwitchState:
@@ -83,6 +84,11 @@ class ModelSwitch:
     def present(self) -> ModelChoice | None:
         """What answers now; None until the first model has been loaded."""
         return self._present or (None if self.proxy.empty else self._first)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the person has said which model is to answer, now or at an earlier start."""
+        return self._settings.chosen or self._chosen
 
     @property
     def _first(self) -> ModelChoice:
@@ -259,6 +265,7 @@ class ModelSwitch:
             self._download = None
 
     def _keep(self, chosen: ModelChoice) -> None:
+        self._chosen = True
         try:
             settings.save(self.data, chosen)
         except OSError as error:  # the model answers all the same; only the next start forgets it

@@ -121,7 +121,7 @@ def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
 
 
 def _is_here(local_models: LocalModels, pair: Pair) -> bool:
-    return all(local_models.folder(name) is not None for name in pair.names if name)
+    return all(local_models.is_at_hand(name) for name in pair.names if name)
 
 
 def _line(switching: SwitchState) -> str:
@@ -133,7 +133,7 @@ def _line(switching: SwitchState) -> str:
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
         if progress.building:
-            return f"Making {_short(progress.name)}, half a minute…"
+            return f"Making {_short(progress.name)} of it…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"

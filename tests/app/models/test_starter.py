@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import json
@@ -10,10 +11,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.cli import ask
+from app.cli.arguments import parse
 from app.cli.models import on_this_machine
 from app.core.settings import DEMO_MODEL, STARTER, STARTER_LONG, make_settings
 from app.models import hub, package_index, starter
@@ -21,8 +25,10 @@ from app.models.fit import FreeMemory
 from app.models.hub import MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
-from engine.errors import ModelError, ModelNotFound, ResourceError
+from engine.errors import ContextTooSmall, ModelError, ModelNotFound, ResourceError
+from engine.events import Failed
 from tests.app.models.fake_starter import CONTENT, PROGRAM, WHEEL, Index, build, start
+from tests.app.scripted import book
 
 PLENTY = FreeMemory(memory=10**12, disk=10**12, on_gpu=False)
 
@@ -299,12 +305,30 @@ def test_a_starter_that_was_chosen_and_is_gone_is_not_fetched_by_a_start(settled
     assert settled.asked == []
 
 
+@pytest.mark.parametrize(("model", "named"), [(f"models/{STARTER}", True), ("models/other", False)])
+def test_a_document_that_is_too_long_for_the_starter_is_offered_to_others(
+    monkeypatch: pytest.MonkeyPatch, model: str, named: bool
+) -> None:
+    failed = Failed("It is too long.", "Choose a range of pages.", "ContextTooSmall")
+    request = SimpleNamespace(finished=False, next_event=lambda _: failed, cancel=lambda: None)
+    engine: Any = SimpleNamespace(read=lambda *_, **__: request)
+    monkeypatch.setattr(ask, "open_book", lambda *_: book())
+    monkeypatch.setattr(ask, "loaded_engine", lambda _: contextlib.nullcontext(engine))
+    with pytest.raises(ContextTooSmall) as refused:
+        ask.run(parse(["ask", "a.txt", "Who?"]), make_settings(model=model))
+    assert ("--model demo" in refused.value.remedy) == named
+    assert ("--model starter-16k" in refused.value.remedy) == named
+
+
 # What is said of it ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("right", "preselected", "words"),
-    [(0.067, False, "Early: in our test it answers 7 of 100"), (0.62, True, "In our test it answers 62 of 100")],
+    [
+        (0.067, False, "Early: of 100 answers in our test 7 were right"),
+        (0.62, True, "Of 100 answers in our test 62 were right"),
+    ],
 )
 def test_the_evaluation_decides_what_is_proposed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: float, preselected: bool, words: str

@@ -1,0 +1,103 @@
+"""What the choice before the first book says, and who is offered a book that is too long."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, ModelChoice, Remote
+from app.core.state import OpenBook, Stage
+from app.models import starter
+from app.models.catalogue import best_pair
+from app.models.fit import FreeMemory
+from app.models.local import LocalModels
+from app.web.first_choice import choices, others, pace_line
+from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.hardware import ModelFacts
+from engine.plan.memory_budget import BookFit
+
+GB = 10**9
+LAPTOP = FreeMemory(32 * GB, 10**12, on_gpu=False)
+CARD = FreeMemory(80 * GB, 10**12, on_gpu=True)
+
+
+def by_id(models: Path, free: FreeMemory) -> dict[str, Any]:
+    return {option["id"]: option for option in choices(LocalModels(models), free)}
+
+
+def test_three_sentences_and_the_demo_is_proposed_until_the_starter_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = by_id(tmp_path, LAPTOP)
+    assert list(found) == ["demo", "starter", "qwen3-4b"]
+    assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
+    assert found["starter"]["action"] == "Fetch 93 MB and use it"
+    assert found["qwen3-4b"]["title"] == "The best that fits this machine: Qwen 3 4B Instruct, 9.5 GB"
+    assert [option["look"] for option in found.values()] == [False, False, True]
+    for right, proposed in ((0.07, "demo"), (0.6, "starter")):
+        monkeypatch.setattr(starter, "right_answers", lambda right=right: right)
+        assert [id for id, option in by_id(tmp_path, LAPTOP).items() if option["proposed"]] == [proposed]
+
+
+def test_what_does_not_fit_is_neither_offered_nor_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "right_answers", lambda: 1.0)
+    found = by_id(tmp_path, FreeMemory(GB // 4, 0, on_gpu=False))
+    assert list(found) == ["demo", "starter"]
+    assert found["starter"]["action"] == ""
+    assert found["starter"]["line"].startswith("Does not fit")
+    assert found["demo"]["proposed"]
+
+
+def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_the_quickest() -> None:
+    assert best_pair(CARD).id == "qwen2.5-14b-1m"
+    assert best_pair(LAPTOP).id == "qwen3-4b"
+    assert best_pair(FreeMemory(24 * GB, 0, on_gpu=False)).id == "qwen2.5-7b-1m", "its cache is the smaller one"
+    assert best_pair(FreeMemory(24 * GB, 0, on_gpu=True)).id == "qwen2.5-7b-1m"
+    assert best_pair(FreeMemory(GB, 0, on_gpu=False)) is None
+
+
+SPEEDS = CostModel(1e10, 0, 1e9, 10, 0, PassCost(0.01, 0), PassCost(0.02, 0), 8, ((512, 0.512),), 0)
+FACTS = ModelFacts("m", "llama", 131_072, "float32", "cpu", GB, 1000, 131_072, 131_072, "", speeds=SPEEDS)
+
+
+def test_times_follow_from_the_probes_of_the_very_shape() -> None:
+    """10 layers of 1 ms a token: 120,000 tokens take 20 minutes, and a step of 100 ms writes 7.5 words a second."""
+    line = pace_line(FACTS)
+    assert line == (
+        "A book of 300 pages is read in about 20 min, then about 8 words a second, more while an answer quotes."
+    )
+    slow = dataclasses.replace(FACTS, speeds=dataclasses.replace(SPEEDS, step=PassCost(0.5, 0)), probed_busy=True)
+    assert "about a word in 7 s" in pace_line(slow)
+    assert "it can do better" in pace_line(slow)
+    assert "A book of 17 pages" in pace_line(dataclasses.replace(FACTS, context_in_all=8192))
+    assert pace_line(dataclasses.replace(FACTS, speeds=None)) == ""
+
+
+DEMO_CHOICE = ModelChoice(str(DEMO_MODEL), str(DEMO_DRAFT))
+
+
+@pytest.mark.parametrize(
+    ("present", "tokens", "here", "offered"),
+    [
+        (ModelChoice(STARTER, None), 12_000, True, [STARTER_LONG, str(DEMO_MODEL)]),
+        (ModelChoice(STARTER, None), 40_000, True, [str(DEMO_MODEL)]),
+        (ModelChoice(STARTER, None), 120_000, True, []),
+        (ModelChoice("owner/name", None), 12_000, False, [str(DEMO_MODEL)]),
+        (ModelChoice("owner/name", None), 12_000, True, [str(DEMO_MODEL)]),
+        (DEMO_CHOICE, 150_000, True, []),
+        (ModelChoice(STARTER, None, Remote("http://127.0.0.1:9/v1")), 12_000, True, []),
+    ],
+)
+def test_a_book_that_is_too_long_is_offered_to_models_that_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: ModelChoice, tokens: int, here: bool, offered: list[str]
+) -> None:
+    monkeypatch.setattr(starter, "is_made", lambda *_: here)
+    switch: Any = SimpleNamespace(present=present, local_models=LocalModels(tmp_path))
+    fit = BookFit(tokens, 8192, False, 10, 0, "It is too long.")
+    current = dataclasses.replace(OpenBook(), stage=Stage.CHOOSING, fit=fit)
+    assert [one["target"] for one in others(current, switch)] == offered
+    assert others(dataclasses.replace(current, stage=Stage.READY), switch) == []
