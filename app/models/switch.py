@@ -295,7 +295,7 @@ def install(
     """Make sure that a pair is on this machine.
 
     Args:
-        room: what the machine has; None leaves the question to the engine.
+        free: what the machine has; None leaves the question to the engine.
 
     Raises:
         TrifoldError: a model is not to be had, damaged, not supported or too large for this machine.

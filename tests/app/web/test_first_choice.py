@@ -16,7 +16,7 @@ from app.models.catalogue import best_pair
 from app.models.fit import FreeMemory
 from app.models.local import LocalModels
 from app.web.first_choice import choices, others, pace_line
-from engine.plan.cost_model import CostModel, PassCost
+from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.hardware import ModelFacts
 from engine.plan.memory_budget import BookFit
 
@@ -60,7 +60,7 @@ def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_the_quickest() -
     assert best_pair(FreeMemory(GB, 0, on_gpu=False)) is None
 
 
-SPEEDS = CostModel(1e10, 0, 1e9, 10, 0, PassCost(0.01, 0), PassCost(0.02, 0), 8, ((512, 0.512),), 0)
+SPEEDS = CostModel(1e10, 0, 1e9, 10, 0, LayerCost(0.01, 0), LayerCost(0.02, 0), 8, ((512, 0.512),), 0)
 FACTS = ModelFacts("m", "llama", 131_072, "float32", "cpu", GB, 1000, 131_072, 131_072, "", speeds=SPEEDS)
 
 
@@ -70,7 +70,7 @@ def test_times_follow_from_the_probes_of_the_very_shape() -> None:
     assert line == (
         "A book of 300 pages is read in about 20 min, then about 8 words a second, more while an answer quotes."
     )
-    slow = dataclasses.replace(FACTS, speeds=dataclasses.replace(SPEEDS, step=PassCost(0.5, 0)), probed_busy=True)
+    slow = dataclasses.replace(FACTS, speeds=dataclasses.replace(SPEEDS, step=LayerCost(0.5, 0)), probed_busy=True)
     assert "about a word in 7 s" in pace_line(slow)
     assert "it can do better" in pace_line(slow)
     assert "A book of 17 pages" in pace_line(dataclasses.replace(FACTS, context_in_all=8192))
