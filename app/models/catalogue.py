@@ -108,6 +108,7 @@ STARTER_PAIR = Pair(
     None,
     "SmolLM2 135M with Trifold's adapter, from the package index instead of the hub. For documents, not for books. "
     + starter.verdict(),
+    _RUN,
 )
 STARTER_LONG_PAIR = Pair(
     STARTER_LONG,
@@ -115,6 +116,7 @@ STARTER_LONG_PAIR = Pair(
     Model(STARTER_LONG, starter.LONG_SHAPE, starter.LICENCE),
     None,
     "The same weights with twice the window (YaRN). What it answers behind texts of that length was not measured.",
+    _RUN,
 )
 
 PAIRS: tuple[Pair, ...] = (
