@@ -78,7 +78,16 @@ def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Pat
     assert {name.split("/")[0].removesuffix(".dist-info").split("-")[0] for name in names} == {"trifold"}
     page = [*checkout.glob("app/web/page/*"), *checkout.glob("assets/style/*"), *checkout.glob("assets/icons/*")]
     code = [file for side in ("app", "engine") for file in (checkout / side).rglob("*.py")]
-    for file in [checkout / "launch.py", *code, *page]:
+    kept = (
+        "abilities.json",
+        "adapter.safetensors",
+        "build.py",
+        "evaluation.json",
+        "recipe/__init__.py",
+        "recipe/adapter.py",
+    )
+    starter = [checkout / "assets" / "starter" / name for name in kept]  # what makes it where there is no checkout
+    for file in [checkout / "launch.py", *code, *page, *starter]:
         assert f"trifold/{file.relative_to(checkout).as_posix()}" in names
     assert not [name for name in names if "tests/" in name or name.endswith("requirements.txt")]
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_book
@@ -18,11 +19,11 @@ from app.core import speed
 from app.core.abilities import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import size
-from app.core.settings import Settings
+from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings
 from app.launcher.console import ProgressLine, say
 from engine.config import Mode, SamplingParams
 from engine.document import Document
-from engine.errors import EngineError, InputError
+from engine.errors import ContextTooSmall, EngineError, InputError
 from engine.events import AnswerDone, BookRead, Event, Failed, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
 
 if TYPE_CHECKING:
@@ -42,7 +43,15 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         raise InputError("The question is empty.", "Type a question.")
     document = open_book(options.file, options.password, options.pages)
     with loaded_engine(settings) as engine:
-        book = read_book(engine, document, options.fit)
+        try:
+            book = read_book(engine, document, options.fit)
+        except ContextTooSmall as error:
+            if Path(settings.model).name not in STARTERS:
+                raise
+            larger = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
+            raise ContextTooSmall(
+                error.cause, f"{error.remedy} {larger}; --model {STARTER_LONG} holds twice as much."
+            ) from error
         _say_what_was_read(document, book)
         done = answer(engine, question, sampling, options.mode, show=not options.json)
         status = engine.status()
@@ -99,7 +108,8 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
                 line.done(book_line(event))
                 return event
             elif isinstance(event, Failed):
-                raise EngineError(event.cause, event.remedy)
+                kind = ContextTooSmall if event.kind == ContextTooSmall.__name__ else EngineError
+                raise kind(event.cause, event.remedy)
     raise EngineError("Reading ended without a result.", "Please try again.")
 
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.core.format import day, size
-from app.core.settings import INSTALLED, REPAIR, SAMPLE_BOOKS, Settings
+from app.core.settings import INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import choose_build
+from app.models import starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 
@@ -48,7 +49,8 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that was found out; None where asking failed, and then ``troubles`` says why."""
+    """Everything that was found out; None where asking failed, and then ``troubles`` says why. ``starter``: the small
+    model is on this machine."""
 
     machine: Machine
     packages: dict[str, str | None]
@@ -58,6 +60,7 @@ class Findings:
     draft: ModelFacts | None
     troubles: tuple[str, ...]
     selftest: SelftestResult | None = None
+    starter: bool = False
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -108,6 +111,7 @@ def examine(settings: Settings) -> Findings:
             draft=ask(inspect_model, config.draft, config) if config.draft else None,
             troubles=tuple(troubles),
             selftest=last_result(settings.data),
+            starter=starter.is_made(settings.data / MODELS_FOLDER, STARTER),
         )
 
 
@@ -127,6 +131,7 @@ def lines_of(found: Findings) -> list[str]:
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
     lines.append("Self-test  " + _selftest_line(found.selftest))
+    lines.append("Starter    " + _starter_line(found.starter))
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
         lines.append(f"Fits       {_fit_line(found.target)}")
@@ -224,6 +229,12 @@ def _expected_lines(model: ModelFacts) -> list[str]:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < _SECONDS_UP_TO else f"{seconds / 60:,.0f} min"
+
+
+def _starter_line(here: bool) -> str:
+    if here:
+        return f"the small model is here: --model {STARTER}"
+    return f"not here; --model {STARTER} fetches it when you agree, {starter.download_words()}"
 
 
 def _attention_line(packages: dict[str, str | None]) -> str:

@@ -1,18 +1,23 @@
-"""Models of the hub for the terminal's commands: found on this machine, or fetched with a line of progress."""
+"""Models for the terminal's commands that are not bundled: found on this machine, or fetched with a line of progress.
+
+A model of the hub is fetched because its name was typed. The starter is a short word, so it is asked for first.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 
 from app.core.format import size
-from app.core.settings import Settings, is_hub_id
+from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, STARTERS, Settings, is_hub_id
 from app.launcher.console import ProgressLine, say
-from app.models import fit
+from app.models import fit, starter
 from app.models.hub import Download, Progress
 from app.models.local import LocalModels
-from app.models.switch import MODELS_FOLDER, install
+from app.models.switch import install
 from engine import Status
+from engine.errors import ModelNotFound
 
 _FETCHING = ("ask", "read", "bench")  # the app shows its own progress, and the doctor changes nothing
 
@@ -23,24 +28,53 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
     Raises:
         TrifoldError: a model is not here and cannot be fetched.
     """
+    local_models = LocalModels(settings.data / MODELS_FOLDER)
+    if options.command == "app" and settings.model in STARTERS:
+        if options.model is not None:
+            ask_for_starter(local_models, settings, options.yes)
+        elif not local_models.is_at_hand(settings.model):
+            say("The starter is not on this machine any more. The built-in demo answers; the settings have the others.")
+            return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
-    if not any(is_hub_id(name) for name in (settings.model, settings.draft) if name):
+    if not any(is_hub_id(name) or name in STARTERS for name in (settings.model, settings.draft) if name):
         return settings
-    local_models = LocalModels(settings.data / MODELS_FOLDER)
     if options.command == "doctor":
         model = local_models.find(settings.model) or settings.model
         draft = settings.draft and (local_models.find(settings.draft) or settings.draft)
         return dataclasses.replace(settings, model=model, draft=draft)
+    if settings.model in STARTERS:
+        ask_for_starter(local_models, settings, vars(options).get("yes", False))
     return _install(options, settings, local_models)
+
+
+def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) -> None:
+    """Nothing of the network is fetched before the person has said so.
+
+    Raises:
+        ModelNotFound: it is not here, and nobody has agreed to fetch it.
+    """
+    if local_models.is_at_hand(settings.model):
+        return
+    question = f"The starter is not on this machine. It comes once, {starter.download_words()}."
+    remedy = f"Agree with --yes, or choose another model, such as --model demo: {COMMAND} --help"
+    if yes:
+        say(f"{question} Fetching it.")
+        return
+    if not sys.stdin.isatty():
+        raise ModelNotFound(question, remedy)
+    sys.stderr.write(f"{question} {starter.verdict()}\nFetch it now? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ModelNotFound("The starter was not fetched.", remedy)
 
 
 def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
     free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv)
-    with ProgressLine(f"Looking for {settings.model}") as line:
+    with ProgressLine(f"Looking for {STARTERS.get(settings.model, settings.model)}") as line:
 
         def show(progress: Progress) -> None:
-            doing = "checking" if progress.checking else "fetching"
+            doing = "making" if progress.building else "checking" if progress.checking else "fetching"
             line.update(f"{doing} {progress.name}, {size(progress.done)} of {size(progress.total)}")
 
         found = install(local_models, Download(), settings.model, settings.draft, show, free)

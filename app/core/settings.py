@@ -26,6 +26,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
+DEMO = "demo"
+"""What a person types for the bundled pair, where another model was chosen in the page."""
+STARTER, STARTER_LONG = "starter", "starter-16k"
+STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
+"""Small models of the package index (``app.models.starter``): what a person types, and what they are called."""
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
@@ -45,6 +50,8 @@ DEFAULT_PORT = 7860
 NO_DRAFT = "none"
 """What a person types to decode without a draft model."""
 
+MODELS_FOLDER = "models"
+"""In the data folder: what has been fetched."""
 FILE = "model.json"
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
 LOG_NAME = "trifold.log"
@@ -94,6 +101,7 @@ class Settings:
         rounding: those of the model that was chosen in the page (``ModelChoice.rounding``); ``options`` win.
         remote: a server that answers in the model's place, if one was chosen.
         password: of people on other machines; without one nobody there is answered.
+        chosen: whether the person has named the model, now or in the page; else it is the bundled one for want of it.
     """
 
     data: Path
@@ -105,6 +113,7 @@ class Settings:
     rounding: Mapping[str, str] = field(default_factory=dict)
     remote: Remote | None = None
     password: str = field(default="", repr=False)
+    chosen: bool = False
 
     @property
     def kv(self) -> str:
@@ -180,12 +189,13 @@ def make_settings(
     rounding: dict[str, str] = {}
     if model is None and draft is None and (kept := load(data)) is not None:
         model, draft, remote, rounding = kept.model, kept.draft or NO_DRAFT, kept.remote, kept.rounding
-    chosen = model or str(DEMO_MODEL)
+    named = model is not None or draft is not None
+    chosen = str(DEMO_MODEL) if model is None or model == DEMO else model
     if draft is None and is_same_folder(chosen, DEMO_MODEL):
         draft = str(DEMO_DRAFT)
     if draft is not None and draft.lower() == NO_DRAFT:
         draft = None
-    return Settings(data, chosen, draft, context, port, dict(options or {}), rounding, remote)
+    return Settings(data, chosen, draft, context, port, dict(options or {}), rounding, remote, chosen=named)
 
 
 def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
@@ -211,8 +221,11 @@ def is_same_folder(model: str, folder: Path) -> bool:
 
 
 def model_name(name: str, path: str) -> str:
-    """What a model is called for a person, to whom the name of the bundled one's folder says nothing."""
-    return DEMO_NAME if _is_demo(path) else name
+    """What a model is called for a person, to whom the names of our own folders say nothing."""
+    if _is_demo(path):
+        return DEMO_NAME
+    folder = Path(path)
+    return STARTERS.get(folder.name, name) if folder.parent.name == MODELS_FOLDER else name
 
 
 @lru_cache(maxsize=8)

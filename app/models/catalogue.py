@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.core.settings import DEMO_DRAFT, DEMO_MODEL
-from app.models.fit import ModelShape
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
+from app.models import starter
+from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair
 
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
@@ -100,8 +101,28 @@ DEMO = Pair(
     _RUN,
 )
 
+STARTER_PAIR = Pair(
+    STARTER,
+    STARTERS[STARTER],
+    Model(STARTER, starter.SHAPE, starter.LICENCE),
+    None,
+    "SmolLM2 135M with Trifold's adapter, from the package index instead of the hub. For documents, not for books. "
+    + starter.verdict(),
+    _RUN,
+)
+STARTER_LONG_PAIR = Pair(
+    STARTER_LONG,
+    STARTERS[STARTER_LONG],
+    Model(STARTER_LONG, starter.LONG_SHAPE, starter.LICENCE),
+    None,
+    "The same weights with twice the window (YaRN). What it answers behind texts of that length was not measured.",
+    _RUN,
+)
+
 PAIRS: tuple[Pair, ...] = (
     DEMO,
+    STARTER_PAIR,
+    STARTER_LONG_PAIR,
     Pair(
         "qwen3-1.7b",
         "Qwen 3 1.7B",
@@ -321,6 +342,30 @@ PAIRS: tuple[Pair, ...] = (
         _REAL,
     ),
 )
+
+
+def best_pair(free: FreeMemory) -> Pair | None:
+    """The pair of the hub that suits this machine, from what is known before anything is fetched.
+
+    It chats, needs no account, and holds a book of 300 pages in the memory that computes, or as much as there is of
+    such a one. Of these a GPU gets the largest, which answers best; without one the time to read a book decides, so it
+    is the smallest.
+    """
+    ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
+    chatting = [pair for pair in ready if not pair.target.gated and not pair.note.endswith(_OLD)]
+    fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
+    if not fits:
+        return None
+    whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
+        max(fits, key=lambda one: one[1].tokens)
+    ]
+    size = 1 if free.on_gpu else -1
+    return max(whole, key=lambda one: size * one[1].weights)[0]
+
+
+def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
+    assert pair.target.shape is not None
+    return fit_pair(pair.target.shape, pair.draft.shape if pair.draft else None, free)
 
 
 def find(target: str, draft: str | None) -> Pair | None:

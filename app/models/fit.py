@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from app.core.forecast import WORDS_PER_TOKEN
 from app.core.format import size
 from engine import Status
 from engine.errors import ModelError, ModelNotFound
@@ -33,10 +34,13 @@ CONFIG = "config.json"
 MAX_CONFIG_BYTES = 4_000_000
 SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
 _LARGEST = 1 << 31  # of any number in a settings file
-_WORDS_PER_TOKEN = 0.75
 GPU_CLASSES = (8, 12, 16, 24, 48)  # GB, as they are sold
 _GPU_SHARE = 0.92  # of such a GPU, free where nothing else runs
 _CLASS_BOOK = 32_768  # tokens of a book that a GPU of a model's class has room for
+TOKENS_PER_PAGE = 400  # 300 words, as a printed page has
+BOOK_PAGES = 300
+BOOK_TOKENS = BOOK_PAGES * TOKENS_PER_PAGE
+_TALK_TOKENS = 1_024  # of a window, for a question and its answer
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Verdict = Literal["whole", "part", "none"]
@@ -260,8 +264,13 @@ def _sentence(verdict: Verdict, tokens: int, spilled: int, weights: int, free: F
     return f"Fits, with books of up to {_books(tokens)} in {free.where}.{longer}"
 
 
+def pages_of(tokens: int) -> int:
+    """Printed pages that this much context holds beside a question and its answer; of a whole book, its pages."""
+    return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _TALK_TOKENS) // TOKENS_PER_PAGE)
+
+
 def _books(tokens: int) -> str:
-    return f"{tokens:,} tokens, about {round(tokens * _WORDS_PER_TOKEN, -3):,.0f} words"
+    return f"{tokens:,} tokens, about {round(tokens * WORDS_PER_TOKEN, -3):,.0f} words"
 
 
 def measure(

@@ -1,5 +1,5 @@
-"""Downloads a model from the Hugging Face hub: a program of its own, the only part of Trifold that uses the network
-for models, and the class ``Download`` with which the app starts, watches and stops it.
+"""Downloads a model from the Hugging Face hub: a program of its own, which with ``starter`` is the only part of Trifold
+that uses the network for models, and the class ``Download`` with which the app starts, watches and stops it.
 
     python -m app.models.hub about OWNER/NAME            what it is: settings, licence, size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.format import size
-from app.core.settings import CHECKOUT
+from app.core.settings import CHECKOUT, STARTERS
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -52,6 +52,8 @@ UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and
 CONVERTER = "SFconvertbot"
 """The hub's own account that converts pickled weights; nobody else's pull requests are looked at."""
 
+PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter")
+"""Modules that fetch what is not on the hub, by the names of models."""
 DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the disk
 FIRST_ANSWER_SECONDS = 6.0
 _REPORT_SECONDS = 0.2
@@ -63,12 +65,14 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True)
 class Progress:
-    """``done`` of ``total`` bytes of one model; ``checking``: a file is compared with its checksum."""
+    """``done`` of ``total`` bytes of one model; ``checking``: a file is compared with its checksum; ``building``: the
+    model is made of what has arrived."""
 
     name: str
     done: int
     total: int
     checking: bool = False
+    building: bool = False
 
 
 class Cancelled(Exception):
@@ -98,8 +102,9 @@ class Download:
     def get(self, name: str, folder: Path, show: Callable[[Progress], None], weights: bool = True) -> None:
         """Download a model into a folder. Raises as ``about``."""
         for message in self._run("get" if weights else "small", name, str(folder)):
-            if message["kind"] in ("plan", "progress", "checking"):
-                show(Progress(name, message["done"], message["total"], message["kind"] == "checking"))
+            kind = message["kind"]
+            if kind in ("plan", "progress", "checking", "building"):
+                show(Progress(name, message["done"], message["total"], kind == "checking", kind == "building"))
 
     def cancel(self) -> None:
         with self._lock:
@@ -131,7 +136,7 @@ class Download:
             if self._cancelled:
                 raise Cancelled
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app.models.hub", *arguments],
+                [sys.executable, "-m", PROGRAMS.get(arguments[1], "app.models.hub"), *arguments],
                 cwd=CHECKOUT,
                 env=child_variables(),
                 stdin=subprocess.PIPE,
@@ -156,19 +161,28 @@ def _error(message: dict[str, Any]) -> TrifoldError:
 def main(arguments: list[str]) -> int:
     """One command. The last line says how it ended; the exit status is 0 or 1."""
     configure_library()
+    command, name, *rest = arguments
+
+    def work(say: Say) -> None:
+        with error_words(name):
+            if command == "about":
+                about(name, say)
+            else:
+                get(name, Path(rest[0]), say, weights=command == "get")
+
+    return as_program(work)
+
+
+def as_program(work: Callable[[Say], None]) -> int:
+    """Do it, tell of it on stdout, and end with the app. Returns the exit status."""
 
     def say(kind: str, **what: Any) -> None:
         sys.stdout.write(json.dumps({"kind": kind, **what}) + "\n")
         sys.stdout.flush()
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    command, name, *rest = arguments
     try:
-        with error_words(name):
-            if command == "about":
-                about(name, say)
-            else:
-                get(name, Path(rest[0]), say, weights=command == "get")
+        work(say)
     except TrifoldError as error:
         say("failed", error=type(error).__name__, cause=error.cause, remedy=error.remedy)
         return 1
@@ -218,7 +232,7 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
     arrived = {file.name: _arrived(folder, file) for file in wanted}
     missing = [file for file in wanted if not _is_here(folder, file)]
     total, done = sum(file.size for file in wanted), sum(arrived.values())
-    _check_disk(folder, name, total - done)
+    check_disk(folder, name, total - done)
     say("plan", total=total, done=done, files=len(missing))
     for file in missing:
         others = sum(arrived.values()) - arrived[file.name]
@@ -353,7 +367,7 @@ def _arrived(folder: Path, file: HubFile) -> int:
     return min(part.stat().st_size, file.size) if part.is_file() else 0
 
 
-def _check_disk(folder: Path, name: str, need: int) -> None:
+def check_disk(folder: Path, name: str, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if need and free < need + DISK_RESERVE:
         raise ResourceError(
@@ -460,12 +474,12 @@ def error_words(name: str) -> Iterator[None]:
     except TrifoldError:
         raise
     except OSError as error:
-        raise _disk_error(error) or _hub_error(name, error) from error
+        raise disk_error(error) or _hub_error(name, error) from error
     except Exception as error:  # a library of many errors; none may reach a person as it is
         raise _hub_error(name, error) from error
 
 
-def _disk_error(error: OSError) -> ResourceError | None:
+def disk_error(error: OSError) -> ResourceError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError("The disk is full.", "Free some space and go on: what has arrived is kept.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.settings import is_hub_id
+from app.core.settings import STARTER, STARTERS, is_hub_id
+from app.models import starter
 from app.models.hub import MARKER
 from engine.errors import ModelError, ModelNotFound
 from engine.model import weights
@@ -29,11 +30,13 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Where a download of this hub id belongs.
+        """Where a download of this hub id, or a starter, belongs.
 
         Raises:
             ModelNotFound: it is no hub id.
         """
+        if name in STARTERS:
+            return self._folder / name
         if not _ID.fullmatch(name) or ".." in name:
             raise ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
         owner, _, title = name.partition("/")
@@ -46,6 +49,8 @@ class LocalModels:
             ModelNotFound: it is neither a folder of this machine nor a hub id.
             ModelError: the folder's weights are damaged.
         """
+        if name in STARTERS:
+            return str(self.own(name)) if self._starter(name) else None
         if not is_hub_id(name):
             folder = Path(name).expanduser()
             if not folder.is_dir():
@@ -61,10 +66,22 @@ class LocalModels:
 
     def folder(self, name: str) -> Path | None:
         """The folder in which this model's settings can be read, if it is here."""
+        if name in STARTERS:
+            return self._starter(name)
         if not is_hub_id(name):
             return Path(name).expanduser()
         own = self.own(name)
         return own if (own / MARKER).is_file() else self._cached(name)
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether it can be loaded without a network; the starter, its long form too, may still have to be made."""
+        if name in STARTERS:
+            made = starter.is_made(self._folder, STARTER) or starter.is_made(self._folder, name)
+            return made or starter.is_fetched(self._folder)
+        return self.folder(name) is not None
+
+    def _starter(self, name: str) -> Path | None:
+        return self.own(name) if starter.is_made(self._folder, name) else None
 
     def size(self, name: str) -> int:
         """Bytes of what has arrived of a download."""

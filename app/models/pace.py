@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.core.forecast import PROBED, WORDS_PER_TOKEN, Span, expected
-from app.models.fit import FreeMemory, ModelFit, ModelShape
+from app.models.fit import BOOK_PAGES, BOOK_TOKENS, TOKENS_PER_PAGE, FreeMemory, ModelFit, ModelShape
 from engine.plan.hardware import MachineRates
 
-PAGES = 300
-TOKENS_PER_PAGE = 400  # about 300 words
 _SHARE = 0.6  # of its largest products that a machine reaches over a whole model
 _WIDTH = 12  # a block of the usual kind has so many times its width squared as weights
 _GUESSED = 2.5  # so many times as fast is a quotation written as by plain steps (assets/measurements)
@@ -32,7 +30,7 @@ class Pace:
     @property
     def words(self) -> str:
         """For a person: "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
-        book = f"A {PAGES}-page book" if self.pages == PAGES else f"Up to {self.pages} pages of a book"
+        book = f"A {BOOK_PAGES}-page book" if self.pages == BOOK_PAGES else f"Up to {self.pages} pages of a book"
         return f"{book}: {expected(self.reading, self.writing)}."
 
 
@@ -42,10 +40,10 @@ def pace(shape: ModelShape, found: ModelFit, free: FreeMemory, rates: MachineRat
     Args:
         found: as ``fit_pair`` says of this model and ``free``.
     """
-    tokens = min(PAGES * TOKENS_PER_PAGE, shape.window, max(found.tokens, found.spilled))
+    tokens = min(BOOK_TOKENS, shape.window, max(found.tokens, found.spilled))
     if found.verdict == "none" or tokens < TOKENS_PER_PAGE:
         return None
-    pages = min(PAGES, tokens // TOKENS_PER_PAGE)
+    pages = min(BOOK_PAGES, tokens // TOKENS_PER_PAGE)
     kv = tokens * found.kv_per_1k / 1000
     blocks = shape.parameters - shape.embeddings
     width = (blocks / shape.layers / _WIDTH) ** 0.5

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from app.core import settings
-from app.core.settings import NO_DRAFT, ModelChoice, Remote, Settings
-from app.models import fit
+from app.core.settings import MODELS_FOLDER, NO_DRAFT, STARTERS, ModelChoice, Remote, Settings
+from app.models import fit, starter
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
@@ -31,7 +31,6 @@ from engine.errors import Busy, ModelError, ModelNotFound, OptionError, Resource
 
 logger = logging.getLogger(__name__)
 
-MODELS_FOLDER = "models"
 SHARED = 0.95
 """A draft must know this share of the tokens by the same ids (as in ``engine.model.decoder.check_vocabulary``)."""
 _TOKENIZER = "tokenizer.json"
@@ -75,6 +74,7 @@ class ModelSwitch:
         self._state = SwitchState()
         self._download: Download | None = None
         self._present: ModelChoice | None = None
+        self._chosen = False
 
     @property
     def state(self) -> SwitchState:
@@ -84,6 +84,11 @@ class ModelSwitch:
     def present(self) -> ModelChoice | None:
         """What answers now; None until the first model has been loaded."""
         return self._present or (None if self.proxy.empty else self._first)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the person has said which model is to answer, now or at an earlier start."""
+        return self._settings.chosen or self._chosen
 
     @property
     def _first(self) -> ModelChoice:
@@ -266,7 +271,8 @@ class ModelSwitch:
     def _progress(self, progress: Progress) -> None:
         self._show(stage="downloading", progress=progress)
         part = progress.done / progress.total if progress.total else 0.0
-        self.proxy.tell(f"{progress.name} is being downloaded: {part:.0%}.")
+        name = STARTERS.get(progress.name, progress.name)
+        self.proxy.tell(f"{name} is being made." if progress.building else f"{name} is being downloaded: {part:.0%}.")
 
     def _show(self, **changes: Any) -> None:
         with self._lock:
@@ -278,6 +284,7 @@ class ModelSwitch:
             self._download = None
 
     def _keep(self, chosen: ModelChoice) -> None:
+        self._chosen = True
         try:
             settings.save(self.data, chosen)
         except OSError as error:  # the model answers all the same; only the next start forgets it
@@ -307,13 +314,13 @@ def install(
     """Make sure that a pair is on this machine.
 
     Args:
-        room: what the machine has; None leaves the question to the engine.
+        free: what the machine has; None leaves the question to the engine.
 
     Raises:
         TrifoldError: a model is not to be had, damaged, not supported or too large for this machine.
         Cancelled: the person has stopped the download.
     """
-    here = local_models.find(target)
+    here = local_models.find(target) or _starter(local_models, download, target, show, free)
     draft_here = local_models.find(draft) if draft else None
     if here and (draft_here or not draft):
         return Installed(here, draft_here)
@@ -323,6 +330,17 @@ def install(
         _check_memory(at, _shape(local_models, draft) if draft else None, target, free)
     here = here or _download(local_models, download, target, show)
     return Installed(here, (draft_here or _download(local_models, download, draft, show)) if draft else None, note)
+
+
+def _starter(
+    local_models: LocalModels, download: Download, target: str, show: Show, free: FreeMemory | None
+) -> str | None:
+    """A starter that is not here yet; None for any other model. There are no small files to look at beforehand."""
+    if target not in STARTERS:
+        return None
+    if free is not None:
+        _check_fit(starter.shape_of(target), None, STARTERS[target], free)
+    return _download(local_models, download, target, show)
 
 
 def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:
@@ -358,11 +376,14 @@ def _shape(local_models: LocalModels, name: str) -> ModelShape | None:
 
 
 def _check_memory(target: Path, draft: ModelShape | None, name: str, free: FreeMemory) -> None:
-    shape = shape_of(read_config(target), name)
-    found = fit_pair(shape, draft, free)
+    _check_fit(shape_of(read_config(target), name), draft, name, free)
+
+
+def _check_fit(target: ModelShape, draft: ModelShape | None, name: str, free: FreeMemory) -> None:
+    found = fit_pair(target, draft, free)
     if found.verdict != "none":
         return
-    way = rounding(shape, draft, free)
+    way = rounding(target, draft, free)
     remedy = "Choose a smaller model, or close other programs."
     if way is not None:
         remedy = f"With {way.words} it would fit: the settings have a button for it, the terminal {way.options}."

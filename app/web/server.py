@@ -109,12 +109,15 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     """The parts of the page that stand by themselves; ``app.web.live`` says how to add one."""
     from app.core.race import Race, Verified
     from app.core.suggestions import Sample
+    from app.web.first_choice import FirstChoice
     from app.web.library import Library
     from app.web.openai_api import Api
     from app.web.page_viewer import PageViewer
     from app.web.race import RacePanel
     from app.web.settings import Preferences, make_switch
 
+    switch = make_switch(state, settings)
+    preferences = Preferences(state, switch, settings.port)
     verified = Verified(settings.data / VERIFIED_FILE)
     library = Library(state, Sample(SAMPLE_BOOKS))
     return (
@@ -122,7 +125,8 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         PageViewer(state),
         RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
         Api(state, settings.data),
-        Preferences(state, make_switch(state, settings), settings.port),
+        preferences,
+        FirstChoice(state, switch, preferences.rates),
     )
 
 

@@ -23,16 +23,27 @@ from starlette.routing import Route
 from app.core import diagnostics
 from app.core.forecast import expected
 from app.core.format import View, size
-from app.core.settings import HOST, REPAIR, ModelChoice, Remote, Settings, is_hub_id
+from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_hub_id
 from app.core.state import AppState
-from app.models import fit
+from app.models import fit, starter
 from app.models.catalogue import PAIRS, Model, Pair
 from app.models.engine_proxy import EngineProxy
-from app.models.fit import FreeMemory, ModelFit, ModelShape, fit_pair, gpu_in_words, read_config, rounding, shape_of
+from app.models.fit import (
+    BOOK_PAGES,
+    BOOK_TOKENS,
+    FreeMemory,
+    ModelFit,
+    ModelShape,
+    fit_pair,
+    gpu_in_words,
+    read_config,
+    rounding,
+    shape_of,
+)
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
-from app.models.pace import PAGES, TOKENS_PER_PAGE, pace
+from app.models.pace import pace
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
@@ -166,8 +177,7 @@ def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
 
 
 def _is_here(local_models: LocalModels, pair: Pair) -> bool:
-    names = [name for name in pair.names if name]
-    return all(not is_hub_id(name) or local_models.folder(name) is not None for name in names)
+    return all(local_models.is_at_hand(name) for name in pair.names if name)
 
 
 def _line(switching: SwitchState) -> str:
@@ -178,6 +188,8 @@ def _line(switching: SwitchState) -> str:
     if switching.stage == "loading":
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
+        if progress.building:
+            return f"Making {_short(progress.name)} of it…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"
@@ -200,7 +212,7 @@ def _host(address: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return STARTERS.get(name) or name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
@@ -307,7 +319,7 @@ class Preferences:
     def _shown(self) -> View:
         present = self._switch.present
         remote = present.remote if present else None
-        models = model_options(self._switch.local_models, self._free_memory(), present, self._rates())
+        models = model_options(self._switch.local_models, self._free_memory(), present, self.rates())
         self._correct(models)
         return {
             "models": models,
@@ -322,13 +334,13 @@ class Preferences:
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
-                tokens = min(PAGES * TOKENS_PER_PAGE, model.context_limit)
+                tokens = min(BOOK_TOKENS, model.context_limit)
                 reading = self._state.experience.reading(model, tokens, None)
                 writing = self._state.experience.writing(model, tokens, None)
                 if reading:
-                    entry["numbers"]["pace"] = f"A {PAGES}-page book: {expected(reading, writing)}."
+                    entry["numbers"]["pace"] = f"A {BOOK_PAGES}-page book: {expected(reading, writing)}."
 
-    def _rates(self) -> MachineRates | None:
+    def rates(self) -> MachineRates | None:
         """Of this machine, measured in a process of its own, not while it has an answer to write; where other programs
         were at work it is measured again when it is asked for again, and the better counts."""
         with self._measuring:
@@ -350,15 +362,17 @@ class Preferences:
 
     def _look(self, name: str) -> View:
         where = self._free_memory()
+        if name in STARTERS:
+            return sized(starter.shape_of(name), None, starter.LICENCE, False, where)
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
             try:
-                return about_view(Download().about(name), name, where, self._rates())
+                return about_view(Download().about(name), name, where, self.rates())
             except Cancelled as error:
                 raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
         self._switch.local_models.find(name)
         folder = self._switch.local_models.folder(name) or Path(name).expanduser()
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return sized(shape_of(read_config(folder), name, weights), None, "", False, where, self._rates())
+        return sized(shape_of(read_config(folder), name, weights), None, "", False, where, self.rates())
 
     def _free_memory(self) -> FreeMemory:
         read = self._state.current.read

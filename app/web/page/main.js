@@ -4,6 +4,7 @@ import { bindBooks, showBook, showHint, showSending } from "./books.js";
 import { bindChat, showChat, showWriting } from "./chat.js";
 import { bindConfirm } from "./confirm.js";
 import { showFigures, showMemory, showPace } from "./figures.js";
+import { bindFirst, showFirst, showFirstSetup, showOthers } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
 import { bindLibrary, showBooks, showChats, showOpenBook, showOpenChat, showStorage } from "./library.js";
 import { glow, keepUp, showMap, showRead, showReading } from "./map.js";
@@ -60,7 +61,12 @@ const show = {
   paging: showPaging,
   race: showRace,
   verified: showVerified,
-  setup: showSetup,
+  setup: (setup) => {
+    showSetup(setup);
+    showFirstSetup(setup);
+  },
+  first: showFirst,
+  others: showOthers,
 };
 
 let missed = 0; // runs out when the connection has been gone for so long that it is worth a word
@@ -122,6 +128,7 @@ bindProvenance();
 bindPages();
 bindRace();
 bindPreferences();
+bindFirst();
 resume();
 document.addEventListener("visibilitychange", resume);
 addEventListener("pagehide", () => stream?.close());

@@ -36,6 +36,12 @@ def test_nothing_to_mend_when_all_is_well() -> None:
     assert "flash-attn is optional" in text
 
 
+def test_whether_the_starter_is_here_is_told() -> None:
+    assert any(line.startswith("Starter    not here; --model starter fetches it") for line in lines_of(WELL))
+    here = lines_of(dataclasses.replace(WELL, starter=True))
+    assert "Starter    the small model is here: --model starter" in here
+
+
 def test_the_last_self_test_is_told_of() -> None:
     assert "Self-test  not run yet (--selftest runs it)" in lines_of(WELL)
     result = SelftestResult(time.time(), True, "demo", None, "cpu", "float32", "System", 1.0, 48)

@@ -66,6 +66,8 @@ SETTINGS = {
     "LargeWorldModel/LWM-Text-Chat-128K": (4096, 32, 11_008, 32_000, False, False, False),
     "NousResearch/Yarn-Llama-2-7b-128k": (4096, 32, 11_008, 32_000, False, False, False),
     "NousResearch/Yarn-Llama-2-13b-128k": (5120, 40, 13_824, 32_000, False, False, False),
+    "starter": (576, 9, 1536, 49_152, True, False, False),
+    "starter-16k": (576, 9, 1536, 49_152, True, False, False),
     "JackFram/llama-68m": (768, 12, 3072, 32_000, False, False, False),
 }
 

