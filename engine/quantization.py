@@ -8,11 +8,14 @@ BITS = {"8bit": 8, "4bit": 4}
 GROUP = 32
 """Neighbouring 4-bit weights that share a scale."""
 
+LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
+"""Of 4-bit weights; the last one named stands for the middle of its group."""
+
 KERNEL_WIDTH = 16
 """Levels that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
 
 SCALE_BYTES = 2
-"""Of the scale stored behind the 8-bit levels of a key, a value or a mean key."""
+"""Of the scale stored behind the 8-bit levels of a key, a value or a mean key; of a scale of 4-bit weights."""
 
 
 def bytes_per_weight(weights: str, itemsize: int) -> float:
@@ -24,7 +27,7 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
     """
     if weights not in BITS:
         return float(itemsize)
-    return 1.0 if BITS[weights] == 8 else 0.5 + 2 * itemsize / GROUP
+    return 1.0 if BITS[weights] == 8 else 0.5 + 2 * SCALE_BYTES / GROUP
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:

@@ -269,7 +269,7 @@ def load(
     model.requires_grad_(False)
     title = display_name(name)
     if weights in BITS:
-        linear.quantize(model, weights, title, device)
+        linear.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
     host_weights = _place(model, device, split, in_host)

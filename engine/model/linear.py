@@ -7,9 +7,10 @@ kept in it, also beside activations in float32: the values are the same, the byt
 
 Quantization is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they are.
-8 bits: one scale per output row. 4 bits: a scale and a zero point per group of 32. In bfloat16 on a processor, torch's
-own kernels read the small weights directly, each row of a pass as if it came alone; anywhere else the weights of one
-layer at a time are unpacked for its product, which saves memory and not time.
+8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``). On a
+processor they are packed like the others, and the skinny products read the levels as they are: half or a quarter of
+the bytes of bfloat16. Elsewhere the weights of one layer at a time are unpacked for its product, which saves memory and
+not time.
 
 Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers
 unpack at every pass too, its 4-bit ones for processors take a byte each or are a prototype, and where it is installed
@@ -22,7 +23,7 @@ import functools
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,16 +31,13 @@ from torch.nn import functional
 
 from engine.errors import ModelError
 from engine.model.kernels import cpu
-from engine.quantization import BITS, GROUP, KERNEL_WIDTH
+from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
-_CPU = torch.device("cpu")
-_LEVELS_8, _LEVELS_4 = 127, 15
-_ZERO_4 = 8  # what torch's 4-bit kernels subtract
+_LEVELS_8 = 127
 _MIN_SCALE = 1e-8
 _QUERY_KEY_VALUE, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 _HELD = 8  # unpacked weights: of one layer
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
-_INNER_TILES = 1  # the packing's only parameter; processors do not look at it
 
 
 class PackedLinear(nn.Module):
@@ -51,15 +49,13 @@ class PackedLinear(nn.Module):
         unpacked: weights of the layers that wide products have used last.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], kernels: cpu.Native, unpacked: Unpacked) -> None:
+    def __init__(self, layers: Sequence[Any], kernels: cpu.Native, unpacked: Unpacked) -> None:
         super().__init__()
         self.in_features, self.out_features = layers[0].in_features, sum(layer.out_features for layer in layers)
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        self.dtype = weight.dtype
-        self.weight = _fixed(kernels.pack(_smallest(weight)))
+        self._kernels, self._unpacked = kernels, unpacked
+        self.dtype = self._take(layers)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self.bias = _fixed(torch.cat([bias.detach() for bias in biases])) if biases else None
-        self._kernels, self._unpacked = kernels, unpacked
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
@@ -68,15 +64,61 @@ class PackedLinear(nn.Module):
             out = torch.matmul(x.to(weight.dtype), weight).to(x.dtype)
             return out if self.bias is None else out + self.bias
         self._unpacked.forget()
-        out = self._kernels.product(rows, self.weight)[:, : self.out_features]
+        out = self._product(rows)[:, : self.out_features]
         if self.bias is not None:
             out = out + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        """Pack the weights of these layers; returns the dtype that they were in."""
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        self.weight = _fixed(self._kernels.pack(_smallest(weight)))
+        return weight.dtype
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._kernels.product(rows, self.weight)
+
     def unpacked(self) -> torch.Tensor:
         """The weights (in, out) in the dtype of wide products."""
-        columns = self.weight.transpose(0, 1).reshape(self.in_features, -1)
-        return columns.to(wide_dtype(self.dtype))[:, : self.out_features]
+        return self._as_columns(self.weight.to(wide_dtype(self.dtype)))
+
+    def _as_columns(self, panels: torch.Tensor) -> torch.Tensor:
+        return panels.transpose(0, 1).reshape(self.in_features, -1)[:, : self.out_features]
+
+
+class PackedLinear8(PackedLinear):
+    """The same of layers in 8 bits."""
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        self.weight = _fixed(self._kernels.pack(torch.cat([layer.weight for layer in layers])))
+        self.scale = _fixed(self._kernels.pack(torch.cat([layer.scale for layer in layers]).unsqueeze(1)).flatten())
+        return self.scale.dtype
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._kernels.product(rows, self.weight, self.scale)
+
+    def unpacked(self) -> torch.Tensor:
+        kind = wide_dtype(self.dtype)
+        return self._as_columns(self.weight.to(kind)).mul_(self.scale.to(kind)[: self.out_features])
+
+
+class PackedLinear4(PackedLinear):
+    """The same of layers in 4 bits."""
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        self.weight = _fixed(self._kernels.pack4(torch.cat([layer.levels() for layer in layers])))
+        steps = torch.cat([layer.scales_and_middles for layer in layers])
+        # (panels, groups, 2, columns)
+        self.scales = _fixed(torch.stack([self._kernels.pack(part) for part in steps.unbind(-1)], dim=2))
+        return layers[0].dtype
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._kernels.product4(rows, self.weight, self.scales)
+
+    def unpacked(self) -> torch.Tensor:
+        levels = self._kernels.unpack4(self.weight).sub_(MIDDLE_LEVEL).to(wide_dtype(self.dtype))
+        scale, middle = (part.unsqueeze(2).to(levels.dtype) for part in self.scales.unbind(dim=2))
+        return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
 
 
 class Share(nn.Module):
@@ -161,22 +203,23 @@ class Unpacked:
 
 
 def pack(model: Any) -> None:
-    """Pack the linear layers and norms of a transformers causal LM on a processor in place; quantized ones stay."""
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
     kernels = cpu.native()
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
-    kernels.prepare(model.model.layers[0].self_attn.head_dim, model.dtype)
+    weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
+    kernels.prepare(model.model.layers[0].self_attn.head_dim, model.dtype, [_BITS[kind] for kind in weights])
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:
         for part, names in ((block.self_attn, _QUERY_KEY_VALUE), (block.mlp, _GATE_UP)):
-            layers = [layer for name in names if _is_plain(layer := getattr(part, name, None))]
-            if len(layers) == len(names):
-                _share(part, names, PackedLinear(layers, kernels, unpacked))
+            layers = [getattr(part, name, None) for name in names]
+            if all(_is_packable(layer) for layer in layers):
+                _share(part, names, _PACKED[type(layers[0])](layers, kernels, unpacked))
     for path, layer in list(model.named_modules()):
         new: nn.Module | None = None
-        if _is_plain(layer):
-            new = PackedLinear([layer], kernels, unpacked)
+        if _is_packable(layer):
+            new = _PACKED[type(layer)]([layer], kernels, unpacked)
             if layer.weight is embedding.weight:  # they stay in memory once
                 model.set_input_embeddings(PackedEmbedding(new))
         elif type(layer).__name__.endswith("RMSNorm") and _fits(layer.weight, kernels.lanes):
@@ -190,9 +233,9 @@ def _fits(weight: torch.Tensor, lanes: int) -> bool:
     return weight.is_cpu and weight.shape[0] % lanes == 0
 
 
-def _is_plain(layer: object) -> TypeGuard[nn.Linear]:
-    """Whether a layer's weights are in this machine's memory, as they were loaded."""
-    return type(layer) is nn.Linear and layer.weight.is_cpu
+def _is_packable(layer: Any) -> bool:
+    """Whether there are kernels for a layer's weights."""
+    return type(layer) in _PACKED and layer.weight.is_cpu
 
 
 def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None:
@@ -226,13 +269,8 @@ class Linear8(nn.Module):
         self.weight = _fixed(rounded.to(torch.int8))
         self.scale = _fixed(scale)
         self.bias = linear.bias
-        self._kernel = self.in_features % KERNEL_WIDTH == 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, self.in_features)
-        if self._kernel and _has_kernel(x) and rows.shape[0] <= cpu.MOST_ROWS:
-            out = torch._weight_int8pack_mm(rows, self.weight, self.scale).view(*x.shape[:-1], -1)
-            return out if self.bias is None else out + self.bias
         return _wide(x, self.unpacked(), self.bias)
 
     def unpacked(self) -> torch.Tensor:
@@ -245,57 +283,53 @@ class Linear4(nn.Module):
 
     Args:
         linear: whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
-        device: where it will compute; the packing is that of the kernel there.
     """
 
-    def __init__(self, linear: nn.Linear, device: torch.device = _CPU) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach()
+        self.dtype = weight.dtype
         groups = weight.float().reshape(self.out_features, -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        scale = ((high - low) / _LEVELS_4).clamp(min=_MIN_SCALE).to(weight.dtype)
-        middle = (low + _ZERO_4 * scale.float()).to(weight.dtype)  # what level 8 stands for
-        levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + _ZERO_4
-        levels = levels.round().clamp(0, _LEVELS_4).reshape(self.out_features, -1)
-        # (groups, out, 2) as torch's kernels want it.
-        self.scales_and_zeros = _fixed(torch.stack([scale, middle], dim=-1).transpose(0, 1).contiguous())
-        self.kernel = device.type == "cpu" and _has_kernel(weight)
-        self.weight = _fixed(_packed_for_kernel(levels) if self.kernel else _packed(levels))
+        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16  # of two bytes in any case
+        scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
+        middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
+        levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_LEVEL
+        whole = levels.round().clamp(0, LAST_LEVEL).reshape(self.out_features, -1).to(torch.uint8)
+        self.scales_and_middles = _fixed(torch.stack([scale, middle], dim=-1))  # (out, groups, 2)
+        self.weight = _fixed(whole[:, 0::2] | (whole[:, 1::2] << LEVEL_BITS))
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.kernel:
-            return _wide(x, self.unpacked(), self.bias)
-        out = self._product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
-        return out if self.bias is None else out + self.bias
+        return _wide(x, self.unpacked(), self.bias)
+
+    def levels(self) -> torch.Tensor:
+        """Levels (out, in) from 0 to 15, as bytes."""
+        return torch.stack([self.weight & LAST_LEVEL, self.weight >> LEVEL_BITS], dim=-1).flatten(1)
 
     def unpacked(self) -> torch.Tensor:
         """The weights (out, in) that this layer computes with."""
-        if self.kernel:  # only the kernel knows its own packing
-            return self._product(torch.eye(self.in_features, dtype=self.scales_and_zeros.dtype)).t()
-        levels = torch.stack([self.weight & 15, self.weight >> 4], dim=-1).reshape(self.out_features, -1, GROUP)
-        scale, middle = self.scales_and_zeros.transpose(0, 1).unbind(dim=-1)
-        values = (levels.to(scale.dtype) - _ZERO_4) * scale[..., None] + middle[..., None]
-        return values.reshape(self.out_features, self.in_features)
-
-    def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.weight, GROUP, self.scales_and_zeros)
-        return out
+        levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
+        scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
+        return (levels * scale + middle).flatten(1)
 
 
-def quantize(model: Any, weights: str, name: str, device: torch.device) -> None:
+_PACKED: dict[type, type[PackedLinear]] = {nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4}
+_BITS = {Linear8: 8, Linear4: 4}
+
+
+def quantize(model: Any, weights: str, name: str) -> None:
     """Quantize the linear layers of all decoder blocks of a transformers causal LM in place, before it is moved.
 
     Args:
         weights: "8bit" or "4bit".
-        device: where it will be moved.
         name: of the model, for people.
 
     Raises:
         ModelError: the model's widths do not allow it.
     """
-    kind = Linear8 if BITS[weights] == 8 else Linear4
+    kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in model.model.layers:
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear):
@@ -306,8 +340,7 @@ def quantize(model: Any, weights: str, name: str, device: torch.device) -> None:
                     "Use --weights 8bit.",
                 )
             parent, _, last = path.rpartition(".")
-            small = Linear8(layer) if kind is Linear8 else Linear4(layer, device)
-            setattr(block.get_submodule(parent), last, small)
+            setattr(block.get_submodule(parent), last, kind(layer))
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -318,11 +351,6 @@ def count_parameters(model: nn.Module) -> int:
         layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
     )
     return sum(weight.numel() for weight in model.parameters()) - held + meant
-
-
-def _has_kernel(like: torch.Tensor) -> bool:
-    """In float32 torch's kernels for processors are far slower than unpacking; on CUDA these have not been tried."""
-    return like.device.type == "cpu" and like.dtype is torch.bfloat16
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -359,14 +387,3 @@ def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> t
 
 def _fixed(values: torch.Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=False)
-
-
-def _packed(levels: torch.Tensor) -> torch.Tensor:
-    """Levels (out, in) from 0 to 15 as (out, in / 2) bytes, the earlier one in the lower half."""
-    whole = levels.to(torch.uint8)
-    return whole[:, 0::2] | (whole[:, 1::2] << 4)
-
-
-def _packed_for_kernel(levels: torch.Tensor) -> torch.Tensor:
-    packed: torch.Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.to(torch.int32), _INNER_TILES)
-    return packed

@@ -261,7 +261,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     for weight in model.model.layers[0].parameters():
         weight.fill_(_FILLING)
     if weights in BITS:
-        linear.quantize(model, weights, config.model_type, device)
+        linear.quantize(model, weights, config.model_type)
     model.model.layers[0].to(device)
     linear.pack(model)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)

@@ -12,11 +12,13 @@ import functools
 import logging
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from engine.model.kernels import attend_each, merge, split_attend
+from engine.quantization import LAST_LEVEL, LEVEL_BITS
 
 logger = logging.getLogger(__name__)
 
@@ -154,16 +156,17 @@ class Native:
         """As ``attend`` of this module; row r of each head sees the first ``seen[r]`` keys, at least one."""
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
+        levels = k.dtype is torch.int8
         pieces = -(-length // self._kernels.PIECE)
-        q = q.contiguous()
+        q = (q.float() if levels else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
-        kernel = self._address("attend", head_dim, half)
+        kernel = self._address("attend", head_dim, _kind(k.dtype))
         join = self._address("join", head_dim)
         with self._lock:
             needed = heads * pieces * rows * (head_dim + 2)
             if self._parts.numel() < needed:
                 self._parts = torch.empty(needed)
-            block = self._kernels.BLOCK * (2 * head_dim + rows)
+            block = self._kernels.BLOCK * (2 * head_dim + 2 + rows)
             if self._scratch.numel() < block * self._pool.workers:
                 self._scratch = torch.empty(block * self._pool.workers)
             self._arguments[:] = [
@@ -174,7 +177,7 @@ class Native:
             ]
             self._pool.run(kernel, self._at, heads * pieces)
             self._pool.run(join, self._at, heads)
-        return (out.to(q.dtype) if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
+        return (out.bfloat16() if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     # Products --------------------------------------------------------------------------------------------------
 
@@ -188,28 +191,71 @@ class Native:
             packed[panel, :, : rows.shape[0]] = rows.t()
         return packed
 
-    def product(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-        """x (rows, in) times packed weights: (rows, panels * columns) in float32."""
+    def pack4(self, levels: torch.Tensor) -> torch.Tensor:
+        """Levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 * n``."""
+        panels = self.pack(levels.to(torch.int32)).unflatten(1, (-1, self._kernels.WORD_LEVELS))
+        words = torch.zeros_like(panels[:, :, 0])
+        for place in range(panels.shape[2]):
+            words |= panels[:, :, place] << LEVEL_BITS * place
+        return words
+
+    def unpack4(self, words: torch.Tensor) -> torch.Tensor:
+        """What ``pack4`` was given, as panels (panels, in, columns)."""
+        places = LEVEL_BITS * torch.arange(self._kernels.WORD_LEVELS, dtype=torch.int32)
+        return ((words.unsqueeze(2) >> places[:, None]) & LAST_LEVEL).flatten(1, 2)
+
+    def product(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
+        """x (rows, in) times packed weights: (rows, panels * columns) in float32.
+
+        Args:
+            scales: (panels * columns,) of weights that are levels of 8 bits.
+        """
         panels, inputs, columns = packed.shape
         wide = x.float().contiguous()
-        rows = x.shape[0]
-        out = torch.empty(rows, panels * columns)
-        kernel = self._address("product", packed.dtype is torch.bfloat16)
-        size = max(1, panels // (_TILES * self._pool.workers))
+        out = torch.empty(x.shape[0], panels * columns)
+        kinds = (_kind(packed.dtype),) if scales is None else (_kind(packed.dtype), _kind(scales.dtype))
+        others = () if scales is None else (scales.data_ptr(),)
         with self._lock:
-            self._arguments[:8] = [
-                *(wide.data_ptr(), packed.data_ptr(), out.data_ptr()),
-                *(rows, inputs, panels * columns, size, panels),
-            ]
-            self._pool.run(kernel, self._at, -(-panels // size))
+            self._multiply(self._address("product", *kinds), wide, packed, out, inputs, *others)
         return out
+
+    def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
+
+        Args:
+            words: as ``pack4`` gives them.
+            scales: scale and middle of each group, (panels, in / GROUP, 2, columns).
+        """
+        rows, inputs = x.shape
+        x = x.contiguous()
+        spread, sums = torch.empty(rows, inputs), torch.empty(rows, scales.shape[1])
+        out = torch.empty(rows, words.shape[0] * words.shape[2])
+        prepare = self._address("spread", _kind(x.dtype))
+        kernel = self._address("product4", _kind(scales.dtype))
+        with self._lock:
+            self._arguments[:10] = [x.data_ptr(), 0, spread.data_ptr(), rows, inputs, 0, 0, 0, 0, sums.data_ptr()]
+            self._pool.run(prepare, self._at, rows)
+            self._multiply(kernel, spread, words, out, inputs, scales.data_ptr(), sums.data_ptr())
+        return out
+
+    def _multiply(
+        self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, inputs: int, *others: int
+    ) -> None:
+        panels = packed.shape[0]
+        size = max(1, panels // (_TILES * self._pool.workers))
+        self._arguments[: 8 + len(others)] = [
+            *(x.data_ptr(), packed.data_ptr(), out.data_ptr()),
+            *(x.shape[0], inputs, out.shape[1], size, panels),
+            *others,
+        ]
+        self._pool.run(kernel, self._at, -(-panels // size))
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         rows = x.numel() // width
-        kernel = self._address("norm", x.dtype is torch.bfloat16)
+        kernel = self._address("norm", _kind(x.dtype))
         with self._lock:
             self._arguments[:7] = [
                 *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
@@ -218,14 +264,22 @@ class Native:
             self._pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
         return out
 
-    def prepare(self, head_dim: int, dtype: torch.dtype) -> None:
-        """Compile what a model of this head dimension and dtype can need, so that no answer waits for it."""
-        half = dtype is torch.bfloat16
-        for weights_are_half in (False, True):
-            self._address("product", weights_are_half)
-        self._address("norm", half)
+    def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = ()) -> None:
+        """Compile what a model of this head dimension and dtype can need, so that no answer waits for it.
+
+        Args:
+            bits: of quantized weights among its own.
+        """
+        if 8 in bits:
+            self._address("product", _kind(torch.int8), _kind(dtype))
+        if 4 in bits:
+            self._address("spread", _kind(dtype))
+            self._address("product4", _kind(torch.bfloat16))
+        for weights in _DTYPES:
+            self._address("product", _kind(weights))
+        self._address("norm", _kind(dtype))
         if head_dim % self.lanes == 0:
-            self._address("attend", head_dim, half)
+            self._address("attend", head_dim, _kind(dtype))
             self._address("join", head_dim)
 
     def _address(self, name: str, *kind: Any) -> int:
@@ -236,6 +290,11 @@ class Native:
             self._codes.append(code)
             known = self._addresses[key] = code.address(name)
         return known
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Its name among the ``KINDS`` of the kernels."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _bits(value: float) -> int:

@@ -12,10 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-I16, I32, I64 = (ir.IntType(bits) for bits in (16, 32, 64))
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
 FLOAT_BYTES = 4
+BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
+"""Of a number in memory: in float32, in bfloat16, or a level of 8 bits."""
 
 
 class Emitter:
@@ -102,11 +104,13 @@ class Emitter:
     def store(self, value: ir.Value, address: ir.Value, align: int = FLOAT_BYTES) -> None:
         self.b.store(value, address, align=align)
 
-    def load_vector(self, base: ir.Value, index: ir.Value, half: bool = False) -> ir.Value:
-        """A vector of float32 from the ``index``-th number behind ``base`` on; ``half``: they lie there as bfloat16."""
-        if not half:
-            return self.load(self.at(base, index, F32), self.vector)
-        return self.widened(self.load(self.at(base, index, I16), ir.VectorType(I16, self.lanes), align=2))
+    def load_vector(self, base: ir.Value, index: ir.Value, kind: ir.Type = F32) -> ir.Value:
+        """A vector of float32 from the ``index``-th number behind ``base`` on; exact, whatever of ``BYTES`` they lie
+        there as."""
+        loaded = self.load(self.at(base, index, kind), ir.VectorType(kind, self.lanes), align=BYTES[kind])
+        if kind is F32:
+            return loaded
+        return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def prefetch(self, address: ir.Value) -> None:
         """Bring a cache line near; any address may be asked for."""

@@ -5,7 +5,8 @@ rows come with it: every sum has a fixed order that depends on the row and on ab
 verification over several tokens says, bit by bit, what plain decoding says.
 
 ``product`` takes weights packed in panels of output columns, (panels, in, columns): the columns of a panel are the
-lanes of the vectors, so an output is one sum over the inputs in their order. ``attend`` takes the keys in blocks whose
+lanes of the vectors, so an output is one sum over the inputs in their order. They may be levels of 8 bits, or of 4
+(``product4``), which are widened in registers. ``attend`` takes the keys in blocks whose
 borders are absolute positions: scores of a block, online softmax, values; pieces of ``PIECE`` keys are joined in their
 order by ``join``. All arithmetic is in float32. What is long may lie in bfloat16, and is widened, which is exact.
 
@@ -21,7 +22,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from engine.model.kernels.emit import F32, FLOAT_BYTES, I16, I64, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit import BYTES, F32, I8, I16, I32, I64, PTR, VOID, Emitter, Variable, long, number
+from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
 PANEL_VECTORS = 2
 """Vectors in a panel of packed weights."""
@@ -32,6 +34,14 @@ PIECE = 512
 BLOCK = 64
 """Keys between two steps of the online softmax."""
 
+KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
+"""How numbers lie in memory."""
+
+WORD_LEVELS = 32 // LEVEL_BITS
+"""Levels of 4 bits in a word of packed weights."""
+
+_SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
+
 _ROW_BLOCKS = (8, 6, 4, 2, 1)  # rows that share what is loaded of the weights, or of the values
 _SUMS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
 _FEW_SUMS = 12  # with 16 registers
@@ -40,8 +50,8 @@ _VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 4, 2, 1)  # of a head's numbers that are 
 _LINE = 64  # bytes of a cache line
 _LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
-# Arguments of ``product``.
-X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS = range(8)
+# Arguments of ``product``, ``product4`` and ``spread``.
+X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 # Arguments of ``attend`` and ``join``. Strides in numbers.
 QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
 HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE = range(8, 17)
@@ -54,37 +64,182 @@ def module(name: str, lanes: int, *kind: Any) -> ir.Module:
     """A module with one kernel, for vectors of ``lanes`` numbers.
 
     Args:
-        name: "product" or "norm" with (half,), "attend" with (head_dim, half), or "join" with (head_dim,);
-            ``half``: what is long lies in bfloat16.
+        name: of one of ``_EMIT``; the rest is given to it.
     """
     made = ir.Module(name)
     _EMIT[name](made, name, lanes, *kind)
     return made
 
 
-def _emit_product(module: ir.Module, name: str, lanes: int, half: bool) -> None:
-    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels. ``half``: weights in bfloat16."""
+def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
+    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
+
+    Args:
+        weights: their kind; "int8" are levels.
+        scales: of what kind those of levels are, one for each output.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments, tile, _ = e.arguments
-    x, weights, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
-    rows, inputs, outputs = (e.load_long(arguments, at) for at in (ROWS, INPUTS, OUTPUTS))
-    count, panels = e.load_long(arguments, TILE_PANELS), e.load_long(arguments, PANELS)
+    arguments = e.arguments[0]
+    x, packed, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
+    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
+    scale = e.load_pointer(arguments, SCALES) if scales else None
     width = lanes * PANEL_VECTORS
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width))), KINDS[weights])
+        column = e.b.mul(panel, long(width))
+        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), inputs), F32) for at in range(block)]
+        sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), inputs) as k:
+            base = e.b.mul(k, long(width))
+            places = [e.b.add(base, long(at * lanes)) for at in range(PANEL_VECTORS)]
+            _add_products(e, lines, k, [e.load_vector(here, place, KINDS[weights]) for place in places], sums)
+        places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
+        _store_sums(
+            e,
+            out,
+            row,
+            column,
+            outputs,
+            [
+                [e.b.fmul(total.value, factor) for total, factor in zip(own, factors, strict=True)]
+                if factors
+                else [total.value for total in own]
+                for own in sums
+            ],
+        )
+
+    _each_panel(e, rows_of)
+    e.end()
+
+
+def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
+    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+
+    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. They are cut out of it where they
+    stand, a power of 16 too large, for which ``spread`` has made x smaller. Both is exact.
+
+    Args:
+        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments = e.arguments[0]
+    x, packed, out, sums_of_x, scale = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT, SUMS, SCALES))
+    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
+    groups = e.b.sdiv(inputs, long(GROUP))
+    width, kind = lanes * PANEL_VECTORS, KINDS[scales]
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        words = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width // WORD_LEVELS))), I32)
+        mine = e.at(scale, e.b.mul(panel, e.b.mul(groups, long(2 * width))), kind)
+        column = e.b.mul(panel, long(width))
+        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), groups) as group:
+            first = e.b.mul(group, long(2 * width))
+            steps = [e.load_vector(mine, e.b.add(first, long(at * lanes)), kind) for at in range(PANEL_VECTORS)]
+            lows = []  # what level 0 stands for
+            for at, step in enumerate(steps):
+                middle = e.load_vector(mine, e.b.add(first, long(width + at * lanes)), kind)
+                lows.append(e.fma(step, e.constant(-float(MIDDLE_LEVEL)), middle))
+            for at, own in enumerate(totals):
+                place = e.b.add(e.b.mul(e.b.add(row, long(at)), groups), group)
+                sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
+                for low, total in zip(lows, own, strict=True):
+                    total.value = e.fma(sum_of_x, low, total.value)
+            word = e.b.mul(group, long(GROUP // WORD_LEVELS))
+            lines = [
+                e.at(x, e.b.add(e.b.mul(e.b.add(row, long(at)), inputs), e.b.mul(group, long(GROUP))), F32)
+                for at in range(block)
+            ]
+            with e.loop(long(0), long(GROUP // WORD_LEVELS), _SUM_WORDS) as start:
+                sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+                for ahead in range(_SUM_WORDS):
+                    here = e.b.add(start, long(ahead))
+                    base = e.b.mul(e.b.add(word, here), long(width))
+                    loaded = [
+                        e.load(e.at(words, e.b.add(base, long(at * lanes)), I32), e.whole)
+                        for at in range(PANEL_VECTORS)
+                    ]
+                    for place in range(WORD_LEVELS):
+                        levels = [_level(e, vector, place) for vector in loaded]
+                        k = e.b.add(e.b.mul(here, long(WORD_LEVELS)), long(place))
+                        _add_products(e, lines, k, levels, sums)
+                for own, some in zip(totals, sums, strict=True):
+                    for step, total, part in zip(steps, own, some, strict=True):
+                        total.value = e.fma(part.value, step, total.value)
+        _store_sums(e, out, row, column, outputs, [[total.value for total in own] for own in totals])
+
+    _each_panel(e, rows_of)
+    e.end()
+
+
+def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
+    """The level at a place of each word as float32, times what ``_spread_of`` divides by."""
+    if place == WORD_LEVELS - 1:  # the sign is there
+        return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
+    return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
+
+
+def _spread_of(place: int) -> float:
+    return 1.0 if place == WORD_LEVELS - 1 else 2.0 ** (-LEVEL_BITS * place)
+
+
+def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """x (rows, inputs) as ``product4`` wants it: ``OUT`` in float32 by ``_spread_of``, ``SUMS`` (rows, groups) of x."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, out, sums = (e.load_pointer(arguments, at) for at in (X, OUT, SUMS))
+    inputs = e.load_long(arguments, INPUTS)
+    first = e.b.mul(row, inputs)
+    with e.loop(long(0), e.b.sdiv(inputs, long(GROUP))) as group:
+        total = e.constant(0.0)
+        for offset in range(0, GROUP, lanes):
+            place = e.b.add(e.b.add(first, e.b.mul(group, long(GROUP))), long(offset))
+            loaded = e.load_vector(x, place, KINDS[kind])
+            total = e.b.fadd(total, loaded)
+            factors = ir.Constant(e.vector, [number(_spread_of((offset + at) % WORD_LEVELS)) for at in range(lanes)])
+            e.store(e.b.fmul(loaded, factors), e.at(out, place, F32))
+        place = e.b.add(e.b.sdiv(first, long(GROUP)), group)
+        e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
+    e.end()
+
+
+def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
+    """Emit the panels of a tile, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
+    arguments, tile, _ = e.arguments
+    rows, count, panels = (e.load_long(arguments, at) for at in (ROWS, TILE_PANELS, PANELS))
     first = e.b.mul(tile, count)
     stop = e.b.add(first, count)
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
     with e.loop(first, stop) as panel:
-        here = e.at(weights, e.b.mul(panel, e.b.mul(inputs, long(width))), I16 if half else F32)
-        column = e.b.mul(panel, long(width))
         done = e.variable(long(0))
-        for block in _row_blocks(lanes, PANEL_VECTORS):
+        for block in _row_blocks(e.lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
             start = done.value
             with e.loop(start, e.b.add(start, whole), block) as row:
-                _rows_of_product(e, x, here, out, row, column, inputs, outputs, block, half)
+                rows_of(row, block, panel)
             done.value = e.b.add(start, whole)
-    e.end()
+
+
+def _add_products(
+    e: Emitter, lines: list[ir.Value], k: ir.Value, loaded: list[ir.Value], sums: list[list[Variable]]
+) -> None:
+    """Add the ``k``-th number of every line times the vectors to its sums."""
+    for line, own in zip(lines, sums, strict=True):
+        number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
+        for vector, total in zip(loaded, own, strict=True):
+            total.value = e.fma(number_of_row, vector, total.value)
+
+
+def _store_sums(
+    e: Emitter, out: ir.Value, row: ir.Value, column: ir.Value, outputs: ir.Value, sums: list[list[ir.Value]]
+) -> None:
+    for at, own in enumerate(sums):
+        place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
+        for index, total in enumerate(own):
+            e.store(total, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
 
 
 def _row_blocks(lanes: int, vectors: int) -> list[int]:
@@ -93,43 +248,15 @@ def _row_blocks(lanes: int, vectors: int) -> list[int]:
     return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
-def _rows_of_product(
-    e: Emitter,
-    x: ir.Value,
-    panel: ir.Value,
-    out: ir.Value,
-    row: ir.Value,
-    column: ir.Value,
-    inputs: ir.Value,
-    outputs: ir.Value,
-    block: int,
-    half: bool,
-) -> None:
-    width = e.lanes * PANEL_VECTORS
-    zero = e.constant(0.0)
-    sums = [[e.variable(zero) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-    lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), inputs), F32) for at in range(block)]
-    with e.loop(long(0), inputs) as k:
-        base = e.b.mul(k, long(width))
-        loaded = [e.load_vector(panel, e.b.add(base, long(at * e.lanes)), half) for at in range(PANEL_VECTORS)]
-        for line, own in zip(lines, sums, strict=True):
-            number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
-            for vector, total in zip(loaded, own, strict=True):
-                total.value = e.fma(number_of_row, vector, total.value)
-    for at, own in enumerate(sums):
-        place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
-        for index, total in enumerate(own):
-            e.store(total.value, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
-
-
-def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, half: bool) -> None:
+def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
     """One piece of one KV head's keys for all rows of its queries.
 
     A row sees the first ``SEEN[row]`` keys. Writes unnormalised sums, their maximum and their sum into ``PARTS``:
     (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
 
     Args:
-        half: queries, keys and values lie in bfloat16.
+        stored: the kind of keys and values. "int8" are levels, with their scale behind them in bfloat16: strides are
+            in bytes. Queries are of this kind too, but float32 beside levels.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
@@ -138,17 +265,19 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, half: 
     seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, PARTS, SCRATCH))
     scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
-    kind = I16 if half else F32
+    kind, query_kind = KINDS[stored], F32 if stored == "int8" else KINDS[stored]
     keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
     values = e.at(values, e.b.mul(head, e.load_long(arguments, VALUE_HEAD)), kind)
     key_token, value_token = e.load_long(arguments, KEY_TOKEN), e.load_long(arguments, VALUE_TOKEN)
-    queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), kind)
+    queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch: values, then keys of a block as float32, then scores of every row.
+    # The worker's scratch: values, then keys of a block as float32, their scales, then scores of every row.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, SCRATCH_SIZE)), F32)
     value_block, key_block = mine, e.at(mine, long(BLOCK * head_dim), F32)
-    scores = e.at(mine, long(2 * BLOCK * head_dim), F32)
+    value_scales = e.at(mine, long(2 * BLOCK * head_dim), F32) if kind is I8 else None
+    key_scales = e.at(mine, long(BLOCK * (2 * head_dim + 1)), F32) if kind is I8 else None
+    scores = e.at(mine, long(BLOCK * (2 * head_dim + 2)), F32)
 
     with e.loop(long(0), rows) as row:
         line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
@@ -161,15 +290,18 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, half: 
     stop = e.b.add(first, long(PIECE))
     stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
     with e.loop(first, stop, BLOCK) as start:
-        key_place, key_step = _block(e, keys, key_token, key_block, start, length, head_dim, half)
-        value_place, value_step = _block(e, values, value_token, value_block, start, length, head_dim, half)
+        key_place, key_step = _block(e, keys, key_token, key_block, key_scales, start, length, head_dim, kind)
+        value_place, value_step = _block(
+            e, values, value_token, value_block, value_scales, start, length, head_dim, kind
+        )
         with e.loop(long(0), rows) as row:
-            query = e.at(queries, e.b.mul(row, long(head_dim)), kind)
+            query = e.at(queries, e.b.mul(row, long(head_dim)), query_kind)
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             limit = e.b.sub(e.load(e.at(seen, row, I64), I64, align=8), start)
-            _score(e, query, key_place, key_step, own, limit, scale, head_dim, half)
-            _soften(e, own, line, head_dim)
+            parts_of_query = [e.load_vector(query, long(at), query_kind) for at in range(0, head_dim, lanes)]
+            _score(e, parts_of_query, key_place, key_step, key_scales, own, limit, scale)
+            _soften(e, own, line, value_scales, head_dim)
         ahead = e.b.add(start, long(BLOCK))
         later = [
             (e.at(source, e.b.mul(ahead, stride), kind), stride)
@@ -184,18 +316,22 @@ def _block(
     source: ir.Value,
     stride: ir.Value,
     block: ir.Value,
+    scales: ir.Value | None,
     start: ir.Value,
     length: ir.Value,
     head_dim: int,
-    half: bool,
+    kind: ir.Type,
 ) -> tuple[ir.Value, ir.Value]:
-    """A block of keys or values in float32, with the step from one to the next: where they lie, if they lie so."""
-    if half:
-        _widen(e, source, stride, block, start, length, head_dim, half=True)
+    """A block of keys or values in float32, with the step from one to the next: where they lie, if they lie so.
+
+    Levels come without their scales, which go into ``scales``.
+    """
+    if kind is not F32:
+        _widen(e, source, stride, block, scales, start, length, head_dim, kind)
         return block, long(head_dim)
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     with e.b.if_then(e.b.not_(whole)):
-        _widen(e, source, stride, block, start, length, head_dim, half=False)
+        _widen(e, source, stride, block, scales, start, length, head_dim, kind)
     place = e.b.select(whole, e.at(source, e.b.mul(start, stride), F32), block)
     return place, e.b.select(whole, stride, long(head_dim))
 
@@ -205,10 +341,11 @@ def _widen(
     source: ir.Value,
     stride: ir.Value,
     block: ir.Value,
+    scales: ir.Value | None,
     start: ir.Value,
     length: ir.Value,
     head_dim: int,
-    half: bool,
+    kind: ir.Type,
 ) -> None:
     """Copy a block of keys or values as float32; zeros behind the last."""
     left = e.b.sub(length, start)
@@ -216,42 +353,49 @@ def _widen(
     with e.loop(long(0), held) as at:
         place = e.b.mul(e.b.add(start, at), stride)
         for offset in range(0, head_dim, e.lanes):
-            loaded = e.load_vector(source, e.b.add(place, long(offset)), half)
+            loaded = e.load_vector(source, e.b.add(place, long(offset)), kind)
             e.store(loaded, e.at(block, e.b.add(e.b.mul(at, long(head_dim)), long(offset)), F32))
+        if scales is not None:
+            bits = e.load(e.at(source, e.b.add(place, long(head_dim)), I8), I16, align=1)
+            scale = e.b.bitcast(e.b.shl(e.b.zext(bits, I32), I32(16)), F32)
+            e.store(scale, e.at(scales, at, F32))
     with e.loop(held, long(BLOCK)) as at:
         for offset in range(0, head_dim, e.lanes):
             e.store(e.constant(0.0), e.at(block, e.b.add(e.b.mul(at, long(head_dim)), long(offset)), F32))
+        if scales is not None:
+            e.store(number(0.0), e.at(scales, at, F32))
 
 
 def _score(
     e: Emitter,
-    query: ir.Value,
+    query: list[ir.Value],
     keys: ir.Value,
     step: ir.Value,
+    key_scales: ir.Value | None,
     scores: ir.Value,
     limit: ir.Value,
     scale: ir.Value,
-    head_dim: int,
-    half: bool,
 ) -> None:
     """Scores of a block for one row; the lowest number where the row does not see the key."""
-    parts = [e.load_vector(query, long(at), half) for at in range(0, head_dim, e.lanes)]
     steps = ir.Constant(ir.VectorType(I64, e.lanes), [I64(at) for at in range(e.lanes)])
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         sums = []
         for at in range(e.lanes):
             key = e.at(keys, e.b.mul(e.b.add(start, long(at)), step), F32)
             total = e.constant(0.0)
-            for count, part in enumerate(parts):
+            for count, part in enumerate(query):
                 total = e.fma(part, e.load_vector(key, long(count * e.lanes)), total)
             sums.append(total)
         joined = e.b.fmul(e.sums(sums), scale)
+        if key_scales is not None:
+            joined = e.b.fmul(joined, e.load_vector(key_scales, start))
         hidden = e.b.icmp_signed(">=", e.b.add(e.splat(start), steps), e.splat(limit))
         e.store(e.b.select(hidden, e.constant(_LOWEST), joined), e.at(scores, start, F32))
 
 
-def _soften(e: Emitter, scores: ir.Value, line: ir.Value, head_dim: int) -> None:
-    """Turn scores into weights of the online softmax, and bring the row's sums to the new maximum."""
+def _soften(e: Emitter, scores: ir.Value, line: ir.Value, value_scales: ir.Value | None, head_dim: int) -> None:
+    """Turn scores into weights of the online softmax, times the values' scales, and bring the row's sums to the new
+    maximum."""
     vectors = [e.load_vector(scores, long(at)) for at in range(0, BLOCK, e.lanes)]
     largest = vectors[0]
     for vector in vectors[1:]:
@@ -265,8 +409,10 @@ def _soften(e: Emitter, scores: ir.Value, line: ir.Value, head_dim: int) -> None
         # What is not seen counts nothing, also where nothing has been seen yet.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(_LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
-        e.store(weight, e.at(scores, long(at * e.lanes), F32))
         added = e.b.fadd(added, weight)
+        if value_scales is not None:
+            weight = e.b.fmul(weight, e.load_vector(value_scales, long(at * e.lanes)))
+        e.store(weight, e.at(scores, long(at * e.lanes), F32))
     scale = e.exp2(e.splat(e.b.fsub(before, now)))
     one = e.b.extract_element(scale, ir.Constant(ir.IntType(32), 0))
     e.store(e.fma(e.load(total, F32), one, e.fold(added, e.b.fadd)), total)
@@ -294,7 +440,7 @@ def _add_values(
     """
     count = head_dim // e.lanes
     done = e.variable(long(0))
-    for block, together in _value_blocks(e.lanes, count, half=kind is I16):
+    for block, together in _value_blocks(e.lanes, count, kind is not F32):
         start = done.value
         left = e.b.sub(rows, start)
         whole = e.b.sub(left, e.b.srem(left, long(block)))
@@ -309,10 +455,10 @@ def _add_values(
                 sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
                 is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
                 with e.loop(long(0), long(BLOCK)) as key:
-                    if together < count or kind is I16:  # the processor itself foresees whole rows of float32
+                    if together < count or kind is not F32:  # the processor itself foresees whole rows of float32
                         with e.b.if_then(is_first):
                             for source, stride in later:
-                                for offset in range(0, head_dim, _LINE // (2 if kind is I16 else FLOAT_BYTES)):
+                                for offset in range(0, head_dim, _LINE // BYTES[kind]):
                                     e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
                     base = e.b.mul(key, step)
                     loaded = [e.load_vector(values, e.b.add(base, place)) for place in places]
@@ -360,11 +506,11 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
     e.end()
 
 
-def _emit_norm(module: ir.Module, name: str, lanes: int, half: bool) -> None:
+def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, as transformers' RMS norms round it.
 
     Args:
-        half: x and out lie in bfloat16, and x is rounded to it before it meets the weights; these are float32.
+        kind: of x and out; in bfloat16 x is rounded to it before it meets the weights. These are float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
@@ -378,24 +524,24 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, half: bool) -> None:
         base = e.b.mul(row, width)
         squares = e.variable(e.constant(0.0))
         with e.loop(long(0), width, lanes) as at:
-            loaded = e.load_vector(x, e.b.add(base, at), half)
+            loaded = e.load_vector(x, e.b.add(base, at), KINDS[kind])
             squares.value = e.fma(loaded, loaded, squares.value)
         mean = e.b.fdiv(e.fold(squares.value, e.b.fadd), e.b.sitofp(width, F32))
         scale = e.splat(e.b.fdiv(number(1.0), e.call("llvm.sqrt", e.b.fadd(mean, epsilon))))
         with e.loop(long(0), width, lanes) as at:
             place = e.b.add(base, at)
-            value = e.b.fmul(e.load_vector(x, place, half), scale)
-            if half:
+            value = e.b.fmul(e.load_vector(x, place, KINDS[kind]), scale)
+            if kind == "bfloat16":
                 value = e.widened(e.narrowed(value))
             value = e.b.fmul(e.load_vector(weights, at), value)
-            if half:
+            if kind == "bfloat16":
                 e.store(e.narrowed(value), e.at(out, place, I16), align=2)
             else:
                 e.store(value, e.at(out, place, F32))
     e.end()
 
 
-def _value_blocks(lanes: int, count: int, half: bool) -> list[tuple[int, int]]:
+def _value_blocks(lanes: int, count: int, kind: ir.Type) -> list[tuple[int, int]]:
     """Rows that are computed together, largest first, and how many of a value's ``count`` vectors are summed at once.
 
     Few rows wait for memory, which is fastest in its own order: values in float32, which are read where they lie, are
@@ -403,7 +549,7 @@ def _value_blocks(lanes: int, count: int, half: bool) -> list[tuple[int, int]]:
     """
     most = _SUMS.get(lanes, _FEW_SUMS)
     blocks = _row_blocks(lanes, _VALUE_VECTORS)
-    if half:
+    if kind is not F32:
         return [(rows, max(n for n in _VALUE_CHUNKS if n * rows <= most and count % n == 0)) for rows in blocks]
     whole = [(rows, count) for rows in (2, 1) if rows == 1 or rows * count <= _WHOLE_SUMS]
     return [(blocks[0], max(n for n in _VALUE_CHUNKS if n <= _VALUE_VECTORS and count % n == 0)), *whole]
@@ -411,6 +557,8 @@ def _value_blocks(lanes: int, count: int, half: bool) -> list[tuple[int, int]]:
 
 _EMIT: dict[str, Callable[..., None]] = {
     "product": _emit_product,
+    "product4": _emit_product4,
+    "spread": _emit_spread,
     "attend": _emit_attend,
     "join": _emit_join,
     "norm": _emit_norm,

@@ -16,7 +16,17 @@ from engine.decode.controller import COPY_LENGTHS, MOST_PENDING
 from engine.kv.full import FullCache
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
-from engine.model.linear import PackedLinear, PackedNorm, Share, Unpacked, pack
+from engine.model.linear import (
+    Linear4,
+    Linear8,
+    PackedLinear,
+    PackedLinear4,
+    PackedLinear8,
+    PackedNorm,
+    Share,
+    Unpacked,
+    pack,
+)
 from tests.engine.conftest import TRAINED
 
 CPU = torch.device("cpu")
@@ -58,6 +68,48 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         assert out.shape == (1, rows, sum(outputs))
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
         assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("small", "packed", "inputs", "outputs"),
+    [
+        (Linear8, PackedLinear8, 64, [96]),
+        (Linear8, PackedLinear8, 7, [33, 1]),
+        (Linear4, PackedLinear4, 96, [64, 16, 17]),
+    ],
+)
+def test_a_product_reads_levels_as_they_are(
+    kernels: cpu.Native,
+    small: type[Linear8 | Linear4],
+    packed: type[PackedLinear],
+    inputs: int,
+    outputs: list[int],
+    bias: bool,
+    dtype: torch.dtype,
+) -> None:
+    """Of 8 and 4 bits; the plain path is the definition, and a row has the same bits whatever rows come with it."""
+    torch.manual_seed(1)
+    layers = [small(nn.Linear(inputs, count, bias=bias).to(dtype).requires_grad_(False)) for count in outputs]
+    layer = packed(layers, kernels, Unpacked())
+    weight = torch.cat([each.unpacked() for each in layers])
+    near = 0 if dtype is torch.float32 else 2**-8  # which unpacked weights are rounded to
+    assert torch.allclose(
+        layer.unpacked().float(), weight.t().float(), rtol=near, atol=near * float(weight.abs().max())
+    )
+    x = numbers(1, cpu.MOST_ROWS + 1, inputs).to(dtype)
+    expected = x.double() @ weight.t().double()
+    if layer.bias is not None:
+        expected = expected + torch.cat([each.bias for each in layers]).double()
+    tolerance = 5e-6 if dtype is torch.float32 else 1e-2
+    for rows in (1, 2, 3, 7, 8, 13, 32, cpu.MOST_ROWS, cpu.MOST_ROWS + 1):
+        out = layer(x[:, :rows])
+        assert out.dtype is dtype
+        assert out.shape == (1, rows, sum(outputs))
+        assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
+        if rows <= cpu.MOST_ROWS:
+            assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
 
 
 def test_a_wide_product_uses_the_same_weights(kernels: cpu.Native) -> None:
@@ -165,9 +217,17 @@ def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3", *TRAINED])
-def test_a_verification_says_bit_by_bit_what_plain_steps_say(tiny: Callable[..., str], family: str, dtype: str) -> None:
-    model = decoder.load(tiny(family), window=None, device=CPU, dtype=dtype)
+@pytest.mark.parametrize(
+    ("family", "weights"),
+    [
+        *((family, "stored") for family in ("llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3", *TRAINED)),
+        *((family, weights) for family in ("qwen2", "phi3") for weights in ("8bit", "4bit")),
+    ],
+)
+def test_a_verification_says_bit_by_bit_what_plain_steps_say(
+    tiny: Callable[..., str], family: str, weights: str, dtype: str
+) -> None:
+    model = decoder.load(tiny(family), window=None, device=CPU, dtype=dtype, weights=weights)
     ids = torch.randint(10, 300, (700,), generator=torch.Generator().manual_seed(4))
     cache = FullCache(model.kv_shape, model.window)
     prefill.run(model, cache, ids[:600], segment=256)
@@ -186,20 +246,23 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(tiny: Callable[...,
         assert torch.equal(logits(600, count), plain[:count]), count
 
 
-def test_what_is_quantized_or_on_no_processor_is_left_alone(tiny: Callable[..., str]) -> None:
-    model = decoder.load(tiny("llama"), window=None, device=CPU, weights="8bit")
-    assert not [layer for layer in model.model.model.layers.modules() if isinstance(layer, PackedLinear)]
-    counted = decoder.load(tiny("llama"), window=None, device=CPU)
-    assert counted.parameters == model.parameters
+@pytest.mark.parametrize(("weights", "packed"), [("8bit", PackedLinear8), ("4bit", PackedLinear4)])
+def test_quantized_layers_are_packed_too(tiny: Callable[..., str], weights: str, packed: type[PackedLinear]) -> None:
+    model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
+    kinds = {type(layer) for layer in model.model.model.layers.modules()}
+    assert packed in kinds
+    assert not kinds & {nn.Linear, Linear8, Linear4}
+    assert decoder.load(tiny("llama"), window=None, device=CPU).parameters == model.parameters
 
 
+@pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
 def test_without_a_compiler_for_the_processor_all_works_as_before(
-    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    tiny: Callable[..., str], weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = torch.arange(20, 60)
 
     def last() -> torch.Tensor:
-        model = decoder.load(tiny("llama"), window=None, device=CPU)
+        model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
         cache = FullCache(model.kv_shape, model.window)
         with torch.inference_mode():
             cache.reserve(40)
@@ -244,12 +307,13 @@ def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
     assert sum(weight.numel() for weight in packed.parameters()) == sum(w.numel() for w in whole.parameters())
 
 
+@pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
 def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
-    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    tiny: Callable[..., str], weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = cpu.Native(workers=1)
     monkeypatch.setattr(cpu, "native", lambda: kernels)
-    model = decoder.load(tiny("llama"), window=None, device=CPU)
+    model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
     known = set(kernels._addresses)
     cache = FullCache(model.kv_shape, model.window)
     cache.reserve(3)
