@@ -70,11 +70,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
 def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
     """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
 
-    Shapes as ``attend``; returns out alone. A single token sees everything. A few tokens on a CPU take one call with a
+    Shapes as ``attend``; returns out alone. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
+    A single token sees everything. A few tokens on a CPU take one call with a
     mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
-    if n == 1:
+    if n == 1 and k.dtype is q.dtype:
         return attend(q, k, v, scaling)[0]
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
         group = q.shape[1] // k.shape[1]
@@ -87,6 +88,11 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
     ]
     return merge(parts)
+
+
+def reads_levels(q: torch.Tensor) -> bool:
+    """Whether ``attend_newest`` takes KV of 8 bits as it is stored (``engine.kv.shape``) for these queries."""
+    return q.device.type == "cpu" and cpu.reads_levels(q)
 
 
 def attend_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor) -> torch.Tensor:

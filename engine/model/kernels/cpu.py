@@ -47,8 +47,17 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
     return split_attend(q, k, v, pieces, functools.partial(_fused, scaling=scaling))
 
 
+def reads_levels(q: torch.Tensor) -> bool:
+    """Whether ``attend_newest`` takes KV of 8 bits as it is stored, for so many tokens (1, heads, n, head_dim)."""
+    own = native() if q.shape[2] <= MOST_ROWS else None
+    return own is not None and own.answers(q)
+
+
 def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int) -> torch.Tensor:
-    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own. Returns out."""
+    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own. Returns out.
+
+    Where ``reads_levels`` says so k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
+    """
     own = native()
     if own is not None and own.takes(q, k, v):
         return own.attend(q, k, v, scaling, _newest_seen(new, k.shape[2] - new, q.shape[2] // new))[0]
@@ -141,19 +150,25 @@ class Native:
     def takes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
         """Whether these queries, keys and values are of a kind that the kernels know."""
         return (
-            q.is_cpu
+            self.answers(q)
             and k.is_cpu
-            and q.dtype in _DTYPES
-            and q.dtype == k.dtype == v.dtype
-            and q.shape[3] % self.lanes == 0
+            and k.dtype == v.dtype
+            and k.dtype in (q.dtype, torch.int8)
             and k.stride(3) == v.stride(3) == 1
             and k.shape[2] > 0
         )
 
+    def answers(self, q: torch.Tensor) -> bool:
+        """Whether these queries are of a kind that the kernels know."""
+        return q.is_cpu and q.dtype in _DTYPES and q.shape[3] % self.lanes == 0
+
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``attend`` of this module; row r of each head sees the first ``seen[r]`` keys, at least one."""
+        """As ``attend`` of this module; row r of each head sees the first ``seen[r]`` keys, at least one.
+
+        k and v may be levels, each with its scale behind it (``engine.kv.shape``): (1, kv_heads, seq, storage_dim).
+        """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
         levels = k.dtype is torch.int8
@@ -166,7 +181,7 @@ class Native:
             needed = heads * pieces * rows * (head_dim + 2)
             if self._parts.numel() < needed:
                 self._parts = torch.empty(needed)
-            block = self._kernels.BLOCK * (2 * head_dim + 2 + rows)
+            block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
             if self._scratch.numel() < block * self._pool.workers:
                 self._scratch = torch.empty(block * self._pool.workers)
             self._arguments[:] = [
@@ -270,6 +285,10 @@ class Native:
         Args:
             bits: of quantized weights among its own.
         """
+        if head_dim % self.lanes == 0:
+            for stored in (dtype, torch.int8):
+                self._address("attend", head_dim, _kind(stored))
+            self._address("join", head_dim)
         if 8 in bits:
             self._address("product", _kind(torch.int8), _kind(dtype))
         if 4 in bits:
@@ -278,9 +297,6 @@ class Native:
         for weights in _DTYPES:
             self._address("product", _kind(weights))
         self._address("norm", _kind(dtype))
-        if head_dim % self.lanes == 0:
-            self._address("attend", head_dim, _kind(dtype))
-            self._address("join", head_dim)
 
     def _address(self, name: str, *kind: Any) -> int:
         key = (name, *kind)

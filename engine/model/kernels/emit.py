@@ -179,13 +179,13 @@ class Emitter:
             x = join(low, high)
         return self.b.extract_element(x, I32(0))
 
-    def sums(self, vectors: Sequence[ir.Value]) -> ir.Value:
+    def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
         """The sum over the lanes of each of ``lanes`` vectors, as one vector.
 
-        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours.
+        Every sum is the same tree over its lanes: neighbours first, then pairs of neighbours. ``width`` vectors at a
+        time may have been joined before; the sums of these then are what is joined.
         """
         rows = list(vectors)
-        width = 1  # lanes of one vector that lie together
         while len(rows) > 1:
             rows = [self._joined(a, b, width) for a, b in zip(rows[0::2], rows[1::2], strict=True)]
             width *= 2

@@ -17,7 +17,7 @@ processor's dot product of bfloat16 pairs for the scores, which was not faster (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -42,11 +42,12 @@ WORD_LEVELS = 32 // LEVEL_BITS
 
 _SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
 
-_ROW_BLOCKS = (8, 6, 4, 2, 1)  # rows that share what is loaded of the weights, or of the values
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share what is loaded of the weights, or of the values
 _SUMS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
 _FEW_SUMS = 12  # with 16 registers
-_WHOLE_SUMS = 16
-_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 4, 2, 1)  # of a head's numbers that are summed at once: with many rows, at most
+_KEYS = 4  # that meet a query together
+_SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
+_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
 _LINE = 64  # bytes of a cache line
 _LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
@@ -255,8 +256,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
 
     Args:
-        stored: the kind of keys and values. "int8" are levels, with their scale behind them in bfloat16: strides are
-            in bytes. Queries are of this kind too, but float32 beside levels.
+        stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, with their scale behind
+            them in bfloat16. Queries are of this kind too, but float32 beside levels.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
@@ -272,16 +273,19 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # The worker's scratch: values, then keys of a block as float32, their scales, then scores of every row.
+    # The worker's scratch: room for keys and values of the last block and for scales, then queries and scores of all
+    # rows in float32.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, SCRATCH_SIZE)), F32)
-    value_block, key_block = mine, e.at(mine, long(BLOCK * head_dim), F32)
-    value_scales = e.at(mine, long(2 * BLOCK * head_dim), F32) if kind is I8 else None
-    key_scales = e.at(mine, long(BLOCK * (2 * head_dim + 1)), F32) if kind is I8 else None
-    scores = e.at(mine, long(BLOCK * (2 * head_dim + 2)), F32)
+    rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
+    wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
+    scores = e.at(wide, e.b.mul(rows, long(head_dim)), F32)
 
     with e.loop(long(0), rows) as row:
         line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
+        start = e.b.mul(row, long(head_dim))
         for at in range(0, head_dim, lanes):
+            place = e.b.add(start, long(at))
+            e.store(e.load_vector(queries, place, query_kind), e.at(wide, place, F32))
             e.store(e.constant(0.0), e.at(line, long(at), F32))
         e.store(number(_LOWEST), e.at(line, long(head_dim), F32))
         e.store(number(0.0), e.at(line, long(head_dim + 1), F32))
@@ -290,113 +294,127 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     stop = e.b.add(first, long(PIECE))
     stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
     with e.loop(first, stop, BLOCK) as start:
-        key_place, key_step = _block(e, keys, key_token, key_block, key_scales, start, length, head_dim, kind)
-        value_place, value_step = _block(
-            e, values, value_token, value_block, value_scales, start, length, head_dim, kind
-        )
+        near_keys = _block(e, keys, key_token, rooms[0], start, length, head_dim, kind)
+        near_values = _block(e, values, value_token, rooms[1], start, length, head_dim, kind)
+        for row, block in _blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
+            own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
+            _score(e, e.at(wide, e.b.mul(row, long(head_dim)), F32), block, near_keys, own, head_dim)
         with e.loop(long(0), rows) as row:
-            query = e.at(queries, e.b.mul(row, long(head_dim)), query_kind)
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             limit = e.b.sub(e.load(e.at(seen, row, I64), I64, align=8), start)
-            parts_of_query = [e.load_vector(query, long(at), query_kind) for at in range(0, head_dim, lanes)]
-            _score(e, parts_of_query, key_place, key_step, key_scales, own, limit, scale)
-            _soften(e, own, line, value_scales, head_dim)
+            _soften(e, own, limit, scale, line, near_values.scales, head_dim)
         ahead = e.b.add(start, long(BLOCK))
         later = [
             (e.at(source, e.b.mul(ahead, stride), kind), stride)
             for source, stride in ((keys, key_token), (values, value_token))
         ]
-        _add_values(e, scores, value_place, value_step, parts, rows, later, kind, head_dim)
+        _add_values(e, scores, near_values, parts, rows, later, head_dim)
     e.end()
+
+
+class _Vectors:
+    """Keys or values of a block as they are stored: ``step`` numbers from one to the next.
+
+    ``scales`` are those of levels, in float32; None where numbers are no levels.
+    """
+
+    def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
+        self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
+
+    def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        """Numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
+        return self._e.load_vector(self._place, self._e.b.add(self._e.b.mul(token, self._step), at), self.kind)
 
 
 def _block(
     e: Emitter,
     source: ir.Value,
     stride: ir.Value,
-    block: ir.Value,
-    scales: ir.Value | None,
+    room: ir.Value,
     start: ir.Value,
     length: ir.Value,
     head_dim: int,
     kind: ir.Type,
-) -> tuple[ir.Value, ir.Value]:
-    """A block of keys or values in float32, with the step from one to the next: where they lie, if they lie so.
+) -> _Vectors:
+    """The keys or values of a block: where they lie, or, if it is not whole, in ``room``, zeros behind the last.
 
-    Levels come without their scales, which go into ``scales``.
+    Their scales, if there are any, lie behind the room for them.
     """
-    if kind is not F32:
-        _widen(e, source, stride, block, scales, start, length, head_dim, kind)
-        return block, long(head_dim)
+    size = head_dim + 2 if kind is I8 else head_dim  # the scale lies behind
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
+    here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
-        _widen(e, source, stride, block, scales, start, length, head_dim, kind)
-    place = e.b.select(whole, e.at(source, e.b.mul(start, stride), F32), block)
-    return place, e.b.select(whole, stride, long(head_dim))
+        with e.loop(long(0), e.b.sub(length, start)) as at, e.loop(long(0), long(size)) as offset:
+            loaded = e.load(e.at(here, e.b.add(e.b.mul(at, stride), offset), kind), kind, align=BYTES[kind])
+            e.store(loaded, e.at(room, e.b.add(e.b.mul(at, long(size)), offset), kind), align=BYTES[kind])
+        with e.loop(e.b.mul(e.b.sub(length, start), long(size)), long(BLOCK * size)) as at:
+            e.store(ir.Constant(kind, 0.0 if kind is F32 else 0), e.at(room, at, kind), align=BYTES[kind])
+    place, step = e.b.select(whole, here, room), e.b.select(whole, stride, long(size))
+    if kind is not I8:
+        return _Vectors(e, place, step, kind, None)
+    scales = e.at(room, long(BLOCK * head_dim), F32)
+    with e.loop(long(0), long(BLOCK)) as at:
+        end = e.at(place, e.b.add(e.b.mul(at, step), long(head_dim)), I8)
+        bits = e.b.shl(e.b.zext(e.load(end, I16, align=1), I32), I32(16))
+        e.store(e.b.bitcast(bits, F32), e.at(scales, at, F32))
+    return _Vectors(e, place, step, kind, scales)
 
 
-def _widen(
+def _blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
+    """Emit a loop for each size, largest first, that takes as many rows together as long as there are as many left."""
+    done = e.variable(long(0))
+    for size in sizes:
+        start = done.value
+        left = e.b.sub(rows, start)
+        stop = e.b.add(start, e.b.sub(left, e.b.srem(left, long(size))))
+        with e.loop(start, stop, size) as row:
+            yield row, size
+        done.value = stop
+
+
+def _score(e: Emitter, queries: ir.Value, rows: int, keys: _Vectors, scores: ir.Value, head_dim: int) -> None:
+    """Products of ``rows`` queries, one behind the other in float32, with a block's keys, which are read once."""
+    with e.loop(long(0), long(BLOCK), e.lanes) as start:
+        some: list[list[ir.Value]] = [[] for _ in range(rows)]
+        for first in range(0, e.lanes, _KEYS):
+            totals = [[e.constant(0.0)] * _KEYS for _ in range(rows)]
+            for part in range(0, head_dim, e.lanes):
+                near = [keys.load(e.b.add(start, long(first + at)), long(part)) for at in range(_KEYS)]
+                for row, own in enumerate(totals):
+                    query = e.load_vector(queries, long(row * head_dim + part))
+                    own[:] = [e.fma(query, key, total) for key, total in zip(near, own, strict=True)]
+            for own, total in zip(some, totals, strict=True):
+                own.append(e.sums(total))
+        for row, own in enumerate(some):
+            total = e.sums(own, _KEYS)
+            if keys.scales is not None:
+                total = e.b.fmul(total, e.load_vector(keys.scales, start))
+            e.store(total, e.at(scores, e.b.add(start, long(row * BLOCK)), F32))
+
+
+def _soften(
     e: Emitter,
-    source: ir.Value,
-    stride: ir.Value,
-    block: ir.Value,
-    scales: ir.Value | None,
-    start: ir.Value,
-    length: ir.Value,
-    head_dim: int,
-    kind: ir.Type,
-) -> None:
-    """Copy a block of keys or values as float32; zeros behind the last."""
-    left = e.b.sub(length, start)
-    held = e.b.select(e.b.icmp_signed("<", left, long(BLOCK)), left, long(BLOCK))
-    with e.loop(long(0), held) as at:
-        place = e.b.mul(e.b.add(start, at), stride)
-        for offset in range(0, head_dim, e.lanes):
-            loaded = e.load_vector(source, e.b.add(place, long(offset)), kind)
-            e.store(loaded, e.at(block, e.b.add(e.b.mul(at, long(head_dim)), long(offset)), F32))
-        if scales is not None:
-            bits = e.load(e.at(source, e.b.add(place, long(head_dim)), I8), I16, align=1)
-            scale = e.b.bitcast(e.b.shl(e.b.zext(bits, I32), I32(16)), F32)
-            e.store(scale, e.at(scales, at, F32))
-    with e.loop(held, long(BLOCK)) as at:
-        for offset in range(0, head_dim, e.lanes):
-            e.store(e.constant(0.0), e.at(block, e.b.add(e.b.mul(at, long(head_dim)), long(offset)), F32))
-        if scales is not None:
-            e.store(number(0.0), e.at(scales, at, F32))
-
-
-def _score(
-    e: Emitter,
-    query: list[ir.Value],
-    keys: ir.Value,
-    step: ir.Value,
-    key_scales: ir.Value | None,
     scores: ir.Value,
     limit: ir.Value,
     scale: ir.Value,
+    line: ir.Value,
+    value_scales: ir.Value | None,
+    head_dim: int,
 ) -> None:
-    """Scores of a block for one row; the lowest number where the row does not see the key."""
-    steps = ir.Constant(ir.VectorType(I64, e.lanes), [I64(at) for at in range(e.lanes)])
-    with e.loop(long(0), long(BLOCK), e.lanes) as start:
-        sums = []
-        for at in range(e.lanes):
-            key = e.at(keys, e.b.mul(e.b.add(start, long(at)), step), F32)
-            total = e.constant(0.0)
-            for count, part in enumerate(query):
-                total = e.fma(part, e.load_vector(key, long(count * e.lanes)), total)
-            sums.append(total)
-        joined = e.b.fmul(e.sums(sums), scale)
-        if key_scales is not None:
-            joined = e.b.fmul(joined, e.load_vector(key_scales, start))
-        hidden = e.b.icmp_signed(">=", e.b.add(e.splat(start), steps), e.splat(limit))
-        e.store(e.b.select(hidden, e.constant(_LOWEST), joined), e.at(scores, start, F32))
+    """Turn a row's scores into weights of the online softmax, and bring its sums to the new maximum.
 
-
-def _soften(e: Emitter, scores: ir.Value, line: ir.Value, value_scales: ir.Value | None, head_dim: int) -> None:
-    """Turn scores into weights of the online softmax, times the values' scales, and bring the row's sums to the new
-    maximum."""
-    vectors = [e.load_vector(scores, long(at)) for at in range(0, BLOCK, e.lanes)]
+    Args:
+        limit: keys of the block that the row sees.
+        value_scales: which the weights are multiplied with.
+    """
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    edge = e.b.trunc(e.b.select(e.b.icmp_signed("<", limit, long(BLOCK)), limit, long(BLOCK)), I32)
+    vectors = []
+    for at in range(0, BLOCK, e.lanes):
+        hidden = e.b.icmp_signed(">=", steps, e.splat(e.b.sub(edge, I32(at))))
+        score = e.b.fmul(e.load_vector(scores, long(at)), scale)
+        vectors.append(e.b.select(hidden, e.constant(_LOWEST), score))
     largest = vectors[0]
     for vector in vectors[1:]:
         largest = e.larger(largest, vector)
@@ -425,51 +443,39 @@ def _soften(e: Emitter, scores: ir.Value, line: ir.Value, value_scales: ir.Value
 def _add_values(
     e: Emitter,
     scores: ir.Value,
-    values: ir.Value,
-    step: ir.Value,
+    values: _Vectors,
     parts: ir.Value,
     rows: ir.Value,
     later: list[tuple[ir.Value, ir.Value]],
-    kind: ir.Type,
     head_dim: int,
 ) -> None:
     """Add a block's values by their weights to the sums of every row.
 
     Args:
-        later: what the next block begins with and its stride, in numbers of ``kind``: brought near meanwhile.
+        later: what the next block begins with and its stride, in numbers of its kind: brought near meanwhile.
     """
-    count = head_dim // e.lanes
-    done = e.variable(long(0))
-    for block, together in _value_blocks(e.lanes, count, kind is not F32):
-        start = done.value
-        left = e.b.sub(rows, start)
-        whole = e.b.sub(left, e.b.srem(left, long(block)))
-        with e.loop(start, e.b.add(start, whole), block) as row:
-            lines, weights = [], []
-            for at in range(block):
-                one = e.b.add(row, long(at))
-                lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
-                weights.append(e.at(scores, e.b.mul(one, long(BLOCK)), F32))
-            with e.loop(long(0), long(head_dim), together * e.lanes) as column:
-                places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
-                sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
-                is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
-                with e.loop(long(0), long(BLOCK)) as key:
-                    if together < count or kind is not F32:  # the processor itself foresees whole rows of float32
-                        with e.b.if_then(is_first):
-                            for source, stride in later:
-                                for offset in range(0, head_dim, _LINE // BYTES[kind]):
-                                    e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
-                    base = e.b.mul(key, step)
-                    loaded = [e.load_vector(values, e.b.add(base, place)) for place in places]
-                    for weight, own in zip(weights, sums, strict=True):
-                        factor = e.splat(e.load(e.at(weight, key, F32), F32))
-                        for vector, total in zip(loaded, own, strict=True):
-                            total.value = e.fma(factor, vector, total.value)
-                for line, own in zip(lines, sums, strict=True):
-                    for place, total in zip(places, own, strict=True):
-                        e.store(total.value, e.at(line, place, F32))
-        done.value = e.b.add(start, whole)
+    count, kind = head_dim // e.lanes, values.kind
+    most = _SUMS.get(e.lanes, _FEW_SUMS)
+    for row, block in _blocks_of_rows(e, rows, _row_blocks(e.lanes, _VALUE_VECTORS)):
+        together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
+        lines, weights = [], []
+        for at in range(block):
+            one = e.b.add(row, long(at))
+            lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
+            weights.append(e.at(scores, e.b.mul(one, long(BLOCK)), F32))
+        with e.loop(long(0), long(head_dim), together * e.lanes) as column:
+            places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
+            sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
+            is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
+            with e.loop(long(0), long(BLOCK)) as key:
+                with e.b.if_then(is_first):
+                    for source, stride in later:
+                        for offset in range(0, head_dim, _LINE // BYTES[kind]):
+                            e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
+                _add_products(e, weights, key, [values.load(key, place) for place in places], sums)
+            for line, own in zip(lines, sums, strict=True):
+                for place, total in zip(places, own, strict=True):
+                    e.store(total.value, e.at(line, place, F32))
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
@@ -539,20 +545,6 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             else:
                 e.store(value, e.at(out, place, F32))
     e.end()
-
-
-def _value_blocks(lanes: int, count: int, kind: ir.Type) -> list[tuple[int, int]]:
-    """Rows that are computed together, largest first, and how many of a value's ``count`` vectors are summed at once.
-
-    Few rows wait for memory, which is fastest in its own order: values in float32, which are read where they lie, are
-    then taken whole.
-    """
-    most = _SUMS.get(lanes, _FEW_SUMS)
-    blocks = _row_blocks(lanes, _VALUE_VECTORS)
-    if kind is not F32:
-        return [(rows, max(n for n in _VALUE_CHUNKS if n * rows <= most and count % n == 0)) for rows in blocks]
-    whole = [(rows, count) for rows in (2, 1) if rows == 1 or rows * count <= _WHOLE_SUMS]
-    return [(blocks[0], max(n for n in _VALUE_CHUNKS if n <= _VALUE_VECTORS and count % n == 0)), *whole]
 
 
 _EMIT: dict[str, Callable[..., None]] = {
