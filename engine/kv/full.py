@@ -3,7 +3,8 @@
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index.
 ``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where
 the placement says, in the model's dtype or quantized to 8 bits; a pass finds it at hand, in the memory that computes
-and in the model's dtype, all the same. An ``Observer`` may look at each layer's queries while its KV is at hand.
+and in the model's dtype, all the same. Only a resident layer in 8 bits is attended to as it is stored, where a kernel
+reads that. An ``Observer`` may look at each layer's queries while its KV is at hand.
 
 When memory runs out while the engine works it shrinks in a fixed order and goes on. First prefill takes smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the other, to host memory beside a GPU,
@@ -263,6 +264,13 @@ class FullCache:
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
+    def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Keys and values [0, stop) (kv_heads, stop, storage_dim) of a resident layer in 8 bits; None of any other."""
+        store = self._stores[layer]
+        if not self.shape.quantized or not isinstance(store, ResidentStore):
+            return None
+        return store.keys[:, :stop], store.values[:, :stop]
+
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
         store = self._stores[layer]
@@ -297,7 +305,7 @@ class FullCache:
         stored = self.shape.quantize(k), self.shape.quantize(v)
         self._store_kv(layer, start, *stored)
         buffers = self._buffers_of(layer)
-        if buffers is not None:
+        if buffers is not None and buffers.has(layer):
             buffers.wrote(layer, start, self.shape.dequantize(stored[0]), self.shape.dequantize(stored[1]))
 
     def _store_kv(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -365,10 +373,12 @@ class FullPass:
         self._observer = observer
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
-        cache, start, n = self._cache, self._start, q.shape[2]
-        cache.bring(layer, start)
+        cache, start, stop = self._cache, self._start, self._start + q.shape[2]
+        levels = cache.levels(layer, stop) if attention.reads_levels(q) else None
+        if levels is None:
+            cache.bring(layer, start)
         cache.write(layer, start, k, v)
-        keys, values = cache.keys(layer, 0, start + n), cache.values(layer, 0, start + n)
+        keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
         if self._observer is not None:
             self._observer.observe(layer, q, scaling)

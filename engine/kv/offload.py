@@ -406,9 +406,13 @@ class Workspace:
         self._shape.dequantize(store.values[:, start:length], buffer.values[:, start:length])
         buffer.valid = length
 
+    def has(self, layer: int) -> bool:
+        """Whether a buffer is this layer's."""
+        return self._buffer.layer == layer
+
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
-        if self._buffer.layer == layer:
+        if self.has(layer):
             self._buffer.take(start, k, v)
 
 
@@ -491,6 +495,10 @@ class Staging:
         if self._holding(following) is None:
             self._begin(self._other(), following, min(length, committed))
         return buffer
+
+    def has(self, layer: int) -> bool:
+        """Whether a buffer is this layer's."""
+        return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""

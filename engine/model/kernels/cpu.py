@@ -34,6 +34,7 @@ _LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
 _TILES = 16  # of a product: small enough that threads end together, large enough to hand out
 _NORM_ROWS = 16  # of a tile
 _DTYPES = (torch.float32, torch.bfloat16)
+_KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}  # by the kernels' names
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,7 +176,7 @@ class Native:
         pieces = -(-length // self._kernels.PIECE)
         q = (q.float() if levels else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
-        kernel = self._address("attend", head_dim, _kind(k.dtype))
+        kernel = self._address("attend", head_dim, _KIND[k.dtype])
         join = self._address("join", head_dim)
         with self._lock:
             needed = heads * pieces * rows * (head_dim + 2)
@@ -228,7 +229,7 @@ class Native:
         panels, inputs, columns = packed.shape
         wide = x.float().contiguous()
         out = torch.empty(x.shape[0], panels * columns)
-        kinds = (_kind(packed.dtype),) if scales is None else (_kind(packed.dtype), _kind(scales.dtype))
+        kinds = (_KIND[packed.dtype],) if scales is None else (_KIND[packed.dtype], _KIND[scales.dtype])
         others = () if scales is None else (scales.data_ptr(),)
         with self._lock:
             self._multiply(self._address("product", *kinds), wide, packed, out, inputs, *others)
@@ -245,8 +246,8 @@ class Native:
         x = x.contiguous()
         spread, sums = torch.empty(rows, inputs), torch.empty(rows, scales.shape[1])
         out = torch.empty(rows, words.shape[0] * words.shape[2])
-        prepare = self._address("spread", _kind(x.dtype))
-        kernel = self._address("product4", _kind(scales.dtype))
+        prepare = self._address("spread", _KIND[x.dtype])
+        kernel = self._address("product4", _KIND[scales.dtype])
         with self._lock:
             self._arguments[:10] = [x.data_ptr(), 0, spread.data_ptr(), rows, inputs, 0, 0, 0, 0, sums.data_ptr()]
             self._pool.run(prepare, self._at, rows)
@@ -270,7 +271,7 @@ class Native:
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         rows = x.numel() // width
-        kernel = self._address("norm", _kind(x.dtype))
+        kernel = self._address("norm", _KIND[x.dtype])
         with self._lock:
             self._arguments[:7] = [
                 *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
@@ -287,16 +288,16 @@ class Native:
         """
         if head_dim % self.lanes == 0:
             for stored in (dtype, torch.int8):
-                self._address("attend", head_dim, _kind(stored))
+                self._address("attend", head_dim, _KIND[stored])
             self._address("join", head_dim)
         if 8 in bits:
-            self._address("product", _kind(torch.int8), _kind(dtype))
+            self._address("product", _KIND[torch.int8], _KIND[dtype])
         if 4 in bits:
-            self._address("spread", _kind(dtype))
-            self._address("product4", _kind(torch.bfloat16))
+            self._address("spread", _KIND[dtype])
+            self._address("product4", _KIND[torch.bfloat16])
         for weights in _DTYPES:
-            self._address("product", _kind(weights))
-        self._address("norm", _kind(dtype))
+            self._address("product", _KIND[weights])
+        self._address("norm", _KIND[dtype])
 
     def _address(self, name: str, *kind: Any) -> int:
         key = (name, *kind)
@@ -306,11 +307,6 @@ class Native:
             self._codes.append(code)
             known = self._addresses[key] = code.address(name)
         return known
-
-
-def _kind(dtype: torch.dtype) -> str:
-    """Its name among the ``KINDS`` of the kernels."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _bits(value: float) -> int:

@@ -14,6 +14,7 @@ from app.core.settings import DEMO_MODEL
 from engine.decode import prefill
 from engine.decode.controller import COPY_LENGTHS, MOST_PENDING
 from engine.kv.full import FullCache
+from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
 from engine.model.linear import (
@@ -192,15 +193,40 @@ def test_attention_to_all_keys_is_exact(kernels: cpu.Native, keys: int, head_dim
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [16, 80, 128])
+@pytest.mark.parametrize("keys", [1, 65, 1300])
+def test_attention_reads_levels_as_they_are(kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype) -> None:
+    """KV in 8 bits; what is unpacked in float32 is the definition."""
+    shape = KvShape(1, 2, head_dim, torch.float32, CPU, quantized=True)
+    q = numbers(1, 2, 5, head_dim).to(dtype)
+    k, v = (3 * numbers(1, 2, keys, head_dim, seed=seed) for seed in (1, 2))
+    k[:, :, keys // 2] = 0.0  # of the smallest scale
+    stored_k, stored_v = shape.quantize(k), shape.quantize(v)
+    if not kernels.takes(q, stored_k, stored_v):
+        pytest.skip("the vectors of this processor do not fit")
+    out, lse = kernels.attend(q, stored_k, stored_v, 0.2, torch.full((5,), keys))
+    scores = q.double() @ shape.dequantize(stored_k).double().transpose(-1, -2) * 0.2
+    expected = torch.softmax(scores, -1) @ shape.dequantize(stored_v).double()
+    assert out.dtype is dtype
+    assert torch.allclose(out.double(), expected, rtol=0 if dtype is torch.float32 else 2**-8, atol=1e-5)
+    assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kv", ["model", "8bit"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("past", [0, 40, 500, 1500])
-def test_newest_tokens_see_what_each_of_them_would_see_alone(past: int, dtype: torch.dtype) -> None:
+def test_newest_tokens_see_what_each_of_them_would_see_alone(past: int, dtype: torch.dtype, kv: str) -> None:
     """Bit by bit, across the borders of blocks and pieces, in a buffer with garbage behind it."""
     n, group, head_dim = 33, 3, 64
+    shape = KvShape(1, 2, head_dim, dtype, CPU).stored_as(kv)
     q = numbers(1, 2 * group, n, head_dim).to(dtype)
-    buffer = torch.full((2, 2, past + n + 7, head_dim), float("nan")).to(dtype)
-    buffer[:, :, : past + n] = numbers(2, 2, past + n, head_dim, seed=5).to(dtype)
+    if shape.quantized and not attention.reads_levels(q):
+        pytest.skip("no kernels of our own on this processor")
+    buffer = shape.quantize(torch.full((2, 2, past + n + 7, head_dim), float("nan")).to(dtype)).clone()
+    buffer[:, :, : past + n] = shape.quantize(numbers(2, 2, past + n, head_dim, seed=5).to(dtype))
     keys, values = (side[None, :, : past + n] for side in buffer)
     together = attention.attend_newest(q, keys, values, 0.125)
+    assert torch.isfinite(together).all()
     for at in range(n):
         seen = past + at + 1
         alone = attention.attend_newest(q[:, :, at : at + 1], keys[:, :, :seen], values[:, :, :seen], 0.125)
@@ -218,18 +244,21 @@ def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("family", "weights"),
+    ("family", "weights", "kv"),
     [
-        *((family, "stored") for family in ("llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3", *TRAINED)),
-        *((family, weights) for family in ("qwen2", "phi3") for weights in ("8bit", "4bit")),
+        *(
+            (name, "stored", "model")
+            for name in ("llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3", *TRAINED)
+        ),
+        *((name, weights, "8bit") for name in ("qwen2", "phi3") for weights in ("8bit", "4bit")),
     ],
 )
 def test_a_verification_says_bit_by_bit_what_plain_steps_say(
-    tiny: Callable[..., str], family: str, weights: str, dtype: str
+    tiny: Callable[..., str], family: str, weights: str, kv: str, dtype: str
 ) -> None:
     model = decoder.load(tiny(family), window=None, device=CPU, dtype=dtype, weights=weights)
     ids = torch.randint(10, 300, (700,), generator=torch.Generator().manual_seed(4))
-    cache = FullCache(model.kv_shape, model.window)
+    cache = FullCache(model.kv_shape.stored_as(kv), model.window)
     prefill.run(model, cache, ids[:600], segment=256)
 
     def logits(start: int, count: int) -> torch.Tensor:
@@ -315,10 +344,11 @@ def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
     monkeypatch.setattr(cpu, "native", lambda: kernels)
     model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
     known = set(kernels._addresses)
-    cache = FullCache(model.kv_shape, model.window)
-    cache.reserve(3)
-    with torch.inference_mode():
-        model.forward(torch.arange(20, 23), model.rope(model.span(0, 3)), cache.extend(0))
+    for kv in ("model", "8bit"):
+        cache = FullCache(model.kv_shape.stored_as(kv), model.window)
+        cache.reserve(3)
+        with torch.inference_mode():
+            model.forward(torch.arange(20, 23), model.rope(model.span(0, 3)), cache.extend(0))
     assert set(kernels._addresses) == known != set()
 
 
