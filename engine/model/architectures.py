@@ -30,21 +30,23 @@ class Family:
         tied: whether embedding and output head are one matrix where ``config.json`` does not say.
         norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
             preceding it.
+        plain: whether its blocks are those of Llama up to names, which ``fused`` computes.
     """
 
     title: str
     mlp_matrices: int = 3
     tied: bool = False
     norms_after_rope: tuple[str, str] | None = None
+    plain: bool = False
 
 
 FAMILIES = {
-    "llama": Family("Llama"),
-    "mistral": Family("Mistral"),
+    "llama": Family("Llama", plain=True),
+    "mistral": Family("Mistral", plain=True),
     "ministral3": Family("Ministral 3"),
-    "qwen2": Family("Qwen 2"),
-    "qwen3": Family("Qwen 3"),
-    "phi3": Family("Phi-3 and Phi-4"),
+    "qwen2": Family("Qwen 2", plain=True),
+    "qwen3": Family("Qwen 3", plain=True),
+    "phi3": Family("Phi-3 and Phi-4", plain=True),
     "smollm3": Family("SmolLM3", tied=True),
     "granite": Family("Granite"),
     "olmo2": Family("OLMo 2"),

@@ -19,7 +19,7 @@ import torch
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
 from engine.kv.shape import KvShape, Split
-from engine.model import attention, linear, weights
+from engine.model import attention, fused, linear, weights
 from engine.model.architectures import (
     FAMILIES,
     TEXT_WEIGHTS,
@@ -34,6 +34,7 @@ from engine.model.architectures import (
     pick_dtype,
     rotated_layers,
 )
+from engine.model.kernels import cpu
 from engine.quantization import BITS
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
@@ -90,6 +91,8 @@ class Decoder:
         self._host_weights = host_weights or {}
         self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
+        parts = [linear.parts_of(layer) for layer in self._layers]
+        self._fused = fused.fuse(model, parts, self.dtype) if FAMILIES[self.config.model_type].plain else None
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
@@ -190,6 +193,8 @@ class Decoder:
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, kv: attention.KeyValues) -> torch.Tensor:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
+        if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS:
+            return self._fused[index](hidden, rope, kv)
         out: torch.Tensor = self._layers[index](
             hidden,
             attention_mask=None,

@@ -36,6 +36,7 @@ from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVE
 _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
 _QUERY_KEY_VALUE, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+_PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
 
@@ -49,10 +50,13 @@ class PackedLinear(nn.Module):
         unpacked: weights of the layers that wide products have used last.
     """
 
+    scale: nn.Parameter | None
+
     def __init__(self, layers: Sequence[Any], kernels: cpu.Native, unpacked: Unpacked) -> None:
         super().__init__()
         self.in_features, self.out_features = layers[0].in_features, sum(layer.out_features for layer in layers)
         self._kernels, self._unpacked = kernels, unpacked
+        self.register_parameter("scale", None)
         self.dtype = self._take(layers)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self.bias = _fixed(torch.cat([bias.detach() for bias in biases])) if biases else None
@@ -76,7 +80,17 @@ class PackedLinear(nn.Module):
         return weight.dtype
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._kernels.product(rows, self.weight)
+        return self._kernels.product(rows, self.weight, self.scale)
+
+    def add_to(self, program: cpu.Program, x: torch.Tensor, memory: cpu.Memory) -> torch.Tensor:
+        """Append the skinny product with x (rows, in) in float32, without its bias; returns where it will be."""
+        panels, _, columns = self.weight.shape
+        out = memory.of("product", panels * columns)
+        self._add_product(program, x, out, memory)
+        return out
+
+    def _add_product(self, program: cpu.Program, x: torch.Tensor, out: torch.Tensor, memory: cpu.Memory) -> None:
+        program.add(*self._kernels.product_job(x, self.weight, self.scale, out))
 
     def unpacked(self) -> torch.Tensor:
         """The weights (in, out) in the dtype of wide products."""
@@ -94,10 +108,8 @@ class PackedLinear8(PackedLinear):
         self.scale = _fixed(self._kernels.pack(torch.cat([layer.scale for layer in layers]).unsqueeze(1)).flatten())
         return self.scale.dtype
 
-    def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._kernels.product(rows, self.weight, self.scale)
-
     def unpacked(self) -> torch.Tensor:
+        assert self.scale is not None
         kind = wide_dtype(self.dtype)
         return self._as_columns(self.weight.to(kind)).mul_(self.scale.to(kind)[: self.out_features])
 
@@ -114,6 +126,11 @@ class PackedLinear4(PackedLinear):
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return self._kernels.product4(rows, self.weight, self.scales)
+
+    def _add_product(self, program: cpu.Program, x: torch.Tensor, out: torch.Tensor, memory: cpu.Memory) -> None:
+        spread = memory.of("spread", self.in_features), memory.of("sums", self.in_features // GROUP)
+        for job in self._kernels.product4_jobs(x, self.weight, self.scales, out, *spread):
+            program.add(*job)
 
     def unpacked(self) -> torch.Tensor:
         levels = self._kernels.unpack4(self.weight).sub_(MIDDLE_LEVEL).to(wide_dtype(self.dtype))
@@ -227,6 +244,39 @@ def pack(model: Any) -> None:
         if new is not None:
             parent, _, last = path.rpartition(".")
             setattr(model.get_submodule(parent), last, new)
+
+
+def parts_of(layer: Any) -> dict[str, Any] | None:
+    """The parts of a packed layer by what they do, if it has these and no others."""
+    names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
+    if names != set(_PARTS):
+        return None
+    attention, mlp, config = layer.self_attn, layer.mlp, layer.self_attn.config
+    joint = _joint(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
+    gates = _joint(mlp, ("gate_proj", "up_proj"), "gate_up_proj")
+    norms = [part for name in ("q_norm", "k_norm") if (part := getattr(attention, name, None)) is not None]
+    products = [joint, gates, getattr(attention, "o_proj", None), getattr(mlp, "down_proj", None)]
+    if not all(isinstance(product, PackedLinear) for product in products) or len(norms) == 1:
+        return None
+    if not all(
+        isinstance(norm, PackedNorm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *norms)
+    ):
+        return None
+    if config.hidden_act != "silu":
+        return None
+    return {
+        **{name: getattr(layer, name) for name in _PARTS},
+        **{"joint": joint, "gates": gates, "output": products[2], "down": products[3], "norms": norms},
+        **{"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads},
+    }
+
+
+def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
+    """The product that computes what the layers of these names share, or ``whole`` where it has a name."""
+    shares = [getattr(part, name, None) for name in names]
+    if all(isinstance(share, Share) for share in shares):
+        return shares[0].product  # type: ignore[union-attr]
+    return getattr(part, whole, None)
 
 
 def _fits(weight: torch.Tensor, lanes: int) -> bool:

@@ -5,8 +5,8 @@ and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float
 
 Here are the plain path, which defines the right answer, and the two helpers that cut the keys of one sequence into
 pieces and merge what a kernel gives for each: neither a processor nor a GPU is busy with one sequence otherwise. The
-fused kernels are in ``cpu`` (``native``, ``pool`` and ``emit`` are its own) and ``cuda``; ``cuda`` also has their
-registry and the choice among them.
+fused kernels are in ``cpu`` (``native``, ``rowwise``, ``pool`` and ``emit`` are its own) and ``cuda``; ``cuda`` also
+has their registry and the choice among them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import functools
 import logging
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ _LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
 _TILES = 16  # of a product: small enough that threads end together, large enough to hand out
 _NORM_ROWS = 16  # of a tile
 _DTYPES = (torch.float32, torch.bfloat16)
-_KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}  # by the kernels' names
+KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+"""The kernels' names of dtypes."""
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,6 +124,13 @@ def native() -> Native | None:
         return None
 
 
+Tiles = Callable[[int], int]
+"""Tiles of a kernel for a number of rows."""
+
+Job = tuple[int, list[int], Tiles, int]
+"""A kernel's address, its arguments, its tiles, and the argument that says how many rows there are."""
+
+
 class Native:
     """The kernels, compiled for what the models at hand need, and the memory they work in.
 
@@ -132,16 +140,17 @@ class Native:
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
-        from engine.model.kernels import native, pool
+        from engine.model.kernels import native, pool, rowwise
 
         self._kernels, self._compile = native, pool
+        self._emit = {**native.EMIT, **rowwise.EMIT}
         self.lanes = lanes or pool.lanes()
         self.columns = native.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
-        self._pool = pool.Pool(workers)
+        self.pool = pool.Pool(workers)
         self._codes: list[Any] = []
         self._addresses: dict[tuple[Any, ...], int] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._arguments = (ctypes.c_int64 * native.NUM_ARGUMENTS)()
         self._at = ctypes.addressof(self._arguments)
         self._parts, self._scratch = torch.empty(0), torch.empty(0)
@@ -176,23 +185,23 @@ class Native:
         pieces = -(-length // self._kernels.PIECE)
         q = (q.float() if levels else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
-        kernel = self._address("attend", head_dim, _KIND[k.dtype])
-        join = self._address("join", head_dim)
-        with self._lock:
+        kernel = self.address("attend", head_dim, KIND[k.dtype])
+        join = self.address("join", head_dim)
+        with self.lock:
             needed = heads * pieces * rows * (head_dim + 2)
             if self._parts.numel() < needed:
                 self._parts = torch.empty(needed)
             block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
-            if self._scratch.numel() < block * self._pool.workers:
-                self._scratch = torch.empty(block * self._pool.workers)
+            if self._scratch.numel() < block * self.pool.workers:
+                self._scratch = torch.empty(block * self.pool.workers)
             self._arguments[:] = [
                 *(q.data_ptr(), k.data_ptr(), v.data_ptr()),
                 *(k.stride(1), k.stride(2), v.stride(1), v.stride(2), length),
                 *(rows, pieces, seen.data_ptr(), self._parts.data_ptr()),
-                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), _bits(scaling * _LOG2E)),
+                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), bits(scaling * _LOG2E)),
             ]
-            self._pool.run(kernel, self._at, heads * pieces)
-            self._pool.run(join, self._at, heads)
+            self.pool.run(kernel, self._at, heads * pieces)
+            self.pool.run(join, self._at, heads)
         return (out.bfloat16() if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     # Products --------------------------------------------------------------------------------------------------
@@ -226,14 +235,17 @@ class Native:
         Args:
             scales: (panels * columns,) of weights that are levels of 8 bits.
         """
-        panels, inputs, columns = packed.shape
-        wide = x.float().contiguous()
-        out = torch.empty(x.shape[0], panels * columns)
-        kinds = (_KIND[packed.dtype],) if scales is None else (_KIND[packed.dtype], _KIND[scales.dtype])
-        others = () if scales is None else (scales.data_ptr(),)
-        with self._lock:
-            self._multiply(self._address("product", *kinds), wide, packed, out, inputs, *others)
+        x = x.float().contiguous()  # a job knows its address alone
+        out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
+        self._run(x.shape[0], self.product_job(x, packed, scales, out))
         return out
+
+    def product_job(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, out: torch.Tensor) -> Job:
+        """``product`` of x in float32, to ``out``."""
+        others, kinds = [], [KIND[packed.dtype]]
+        if scales is not None:
+            others, kinds = [scales.data_ptr()], [*kinds, KIND[scales.dtype]]
+        return self._product_job(self.address("product", *kinds), x, packed, out, *others)
 
     def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
@@ -242,42 +254,58 @@ class Native:
             words: as ``pack4`` gives them.
             scales: scale and middle of each group, (panels, in / GROUP, 2, columns).
         """
-        rows, inputs = x.shape
         x = x.contiguous()
+        rows, inputs = x.shape
         spread, sums = torch.empty(rows, inputs), torch.empty(rows, scales.shape[1])
         out = torch.empty(rows, words.shape[0] * words.shape[2])
-        prepare = self._address("spread", _KIND[x.dtype])
-        kernel = self._address("product4", _KIND[scales.dtype])
-        with self._lock:
-            self._arguments[:10] = [x.data_ptr(), 0, spread.data_ptr(), rows, inputs, 0, 0, 0, 0, sums.data_ptr()]
-            self._pool.run(prepare, self._at, rows)
-            self._multiply(kernel, spread, words, out, inputs, scales.data_ptr(), sums.data_ptr())
+        self._run(rows, *self.product4_jobs(x, words, scales, out, spread, sums))
         return out
 
-    def _multiply(
-        self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, inputs: int, *others: int
-    ) -> None:
+    def product4_jobs(
+        self,
+        x: torch.Tensor,
+        words: torch.Tensor,
+        scales: torch.Tensor,
+        out: torch.Tensor,
+        spread: torch.Tensor,
+        sums: torch.Tensor,
+    ) -> tuple[Job, Job]:
+        """``product4`` to ``out``, by way of x (rows, in) spread and the sums of its groups (rows, in / GROUP)."""
+        arguments = [x.data_ptr(), 0, spread.data_ptr(), 0, x.shape[1], 0, 0, 0, 0, sums.data_ptr()]
+        prepare = self.address("spread", KIND[x.dtype]), arguments, each_row, 3
+        kernel = self.address("product4", KIND[scales.dtype])
+        return prepare, self._product_job(kernel, spread, words, out, scales.data_ptr(), sums.data_ptr())
+
+    def _product_job(self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, *others: int) -> Job:
         panels = packed.shape[0]
-        size = max(1, panels // (_TILES * self._pool.workers))
-        self._arguments[: 8 + len(others)] = [
+        size = max(1, panels // (_TILES * self.pool.workers))
+        tiles = -(-panels // size)
+        arguments = [
             *(x.data_ptr(), packed.data_ptr(), out.data_ptr()),
-            *(x.shape[0], inputs, out.shape[1], size, panels),
+            *(0, x.shape[1], out.shape[1], size, panels),
             *others,
         ]
-        self._pool.run(kernel, self._at, -(-panels // size))
+        return kernel, arguments, lambda rows: tiles, 3
+
+    def _run(self, rows: int, *jobs: Job) -> None:
+        with self.lock:
+            for kernel, arguments, tiles, rows_at in jobs:
+                arguments[rows_at] = rows
+                self._arguments[: len(arguments)] = [*arguments]
+                self.pool.run(kernel, self._at, tiles(rows))
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         rows = x.numel() // width
-        kernel = self._address("norm", _KIND[x.dtype])
-        with self._lock:
+        kernel = self.address("norm", KIND[x.dtype])
+        with self.lock:
             self._arguments[:7] = [
                 *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
-                *(rows, width, _NORM_ROWS, _bits(epsilon)),
+                *(rows, width, _NORM_ROWS, bits(epsilon)),
             ]
-            self._pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
+            self.pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
         return out
 
     def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = ()) -> None:
@@ -288,27 +316,96 @@ class Native:
         """
         if head_dim % self.lanes == 0:
             for stored in (dtype, torch.int8):
-                self._address("attend", head_dim, _KIND[stored])
-            self._address("join", head_dim)
+                self.address("attend", head_dim, KIND[stored])
+            self.address("join", head_dim)
         if 8 in bits:
-            self._address("product", _KIND[torch.int8], _KIND[dtype])
+            self.address("product", KIND[torch.int8], KIND[dtype])
         if 4 in bits:
-            self._address("spread", _KIND[dtype])
-            self._address("product4", _KIND[torch.bfloat16])
+            self.address("spread", KIND[dtype])
+            self.address("product4", KIND[torch.bfloat16])
         for weights in _DTYPES:
-            self._address("product", _KIND[weights])
-        self._address("norm", _KIND[dtype])
+            self.address("product", KIND[weights])
+        self.address("norm", KIND[dtype])
 
-    def _address(self, name: str, *kind: Any) -> int:
-        key = (name, *kind)
+    def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
+        """Of a kernel of this name and kind, compiled if it is not yet.
+
+        Args:
+            lanes: of its vectors, if they are not those of the others.
+        """
+        key = (name, lanes, *kind)
         known = self._addresses.get(key)
         if known is None:
-            code = self._compile.Code(self._kernels.module(name, self.lanes, *kind))
+            module = self._compile.module(name)
+            self._emit[name](module, name, lanes or self.lanes, *kind)
+            code = self._compile.Code(module)
             self._codes.append(code)
             known = self._addresses[key] = code.address(name)
         return known
 
 
-def _bits(value: float) -> int:
+def each_row(rows: int) -> int:
+    """A tile is a row."""
+    return rows
+
+
+def bits(value: float) -> int:
     """A float32 as a kernel finds it among its arguments."""
     return int.from_bytes(struct.pack("<f", value), "little")
+
+
+class Program:
+    """Kernels that run one after the other in one call.
+
+    Args:
+        kernels: whose threads run them.
+    """
+
+    def __init__(self, kernels: Native) -> None:
+        self._kernels = kernels
+        self._arguments: list[Any] = []
+        self._jobs: list[tuple[int, Tiles]] = []
+        self._row_counts: list[tuple[int, int]] = []
+        self._table: Any = None  # kernel, arguments and tiles of each
+        self._rows = 0
+
+    def add(self, kernel: int, arguments: Sequence[int], tiles: Tiles, rows_at: int | None = None) -> int:
+        """Append a kernel; returns its place.
+
+        Args:
+            tiles: of so many rows.
+            rows_at: the argument that says how many rows there are.
+        """
+        self._arguments.append((ctypes.c_int64 * len(arguments))(*arguments))
+        self._jobs.append((kernel, tiles))
+        if rows_at is not None:
+            self._row_counts.append((len(self._jobs) - 1, rows_at))
+        return len(self._jobs) - 1
+
+    def run(self, rows: int, changed: Sequence[tuple[int, int, int]]) -> None:
+        """Run for so many rows, with some arguments ``changed``: (place, argument, value) of each."""
+        with self._kernels.lock:
+            if rows != self._rows:
+                self._resize(rows)
+            for job, at, value in changed:
+                self._arguments[job][at] = value
+            self._kernels.pool.run_all(ctypes.addressof(self._table), len(self._jobs))
+
+    def _resize(self, rows: int) -> None:
+        words: list[int] = []
+        for (kernel, tiles), arguments in zip(self._jobs, self._arguments, strict=True):
+            words += [kernel, ctypes.addressof(arguments), tiles(rows)]
+        self._table = (ctypes.c_int64 * len(words))(*words)
+        for job, at in self._row_counts:
+            self._arguments[job][at] = rows
+        self._rows = rows
+
+
+class Memory:
+    """What the layers of a model compute in, one after the other: (rows, width) in float32, by name."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], torch.Tensor] = {}
+
+    def of(self, name: str, width: int) -> torch.Tensor:
+        return self._held.setdefault((name, width), torch.empty(MOST_ROWS, width))

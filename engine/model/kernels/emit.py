@@ -19,6 +19,9 @@ FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 """Of a number in memory: in float32, in bfloat16, or a level of 8 bits."""
 
+KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
+"""How numbers lie in memory, by name."""
+
 
 class Emitter:
     """Emits one function.
@@ -111,6 +114,10 @@ class Emitter:
         if kind is F32:
             return loaded
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
+
+    def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
+        """The reverse of ``load_vector``, to the nearest number of this kind; not for levels."""
+        self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
         """Bring a cache line near; any address may be asked for."""

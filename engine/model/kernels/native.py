@@ -6,9 +6,9 @@ verification over several tokens says, bit by bit, what plain decoding says.
 
 ``product`` takes weights packed in panels of output columns, (panels, in, columns): the columns of a panel are the
 lanes of the vectors, so an output is one sum over the inputs in their order. They may be levels of 8 bits, or of 4
-(``product4``), which are widened in registers. ``attend`` takes the keys in blocks whose
-borders are absolute positions: scores of a block, online softmax, values; pieces of ``PIECE`` keys are joined in their
-order by ``join``. All arithmetic is in float32. What is long may lie in bfloat16, and is widened, which is exact.
+(``product4``). ``attend`` takes the keys in blocks whose borders are absolute positions: scores of a block, online
+softmax, values; pieces of ``PIECE`` keys are joined in their order by ``join``. All arithmetic is in float32. What is
+long may lie in bfloat16 or in levels, and is widened in registers, which is exact. ``rowwise`` has what lies between.
 
 A kernel does one tile: ``kernel(arguments, tile, worker)``, arguments being an array of i64, among which a float32 lies
 in the lower half of its word. ``engine.model.kernels.pool`` compiles them and runs the tiles. Tried and left out: the
@@ -18,11 +18,10 @@ processor's dot product of bfloat16 pairs for the scores, which was not faster (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from llvmlite import ir
 
-from engine.model.kernels.emit import BYTES, F32, I8, I16, I32, I64, PTR, VOID, Emitter, Variable, long, number
+from engine.model.kernels.emit import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long, number
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
 PANEL_VECTORS = 2
@@ -33,9 +32,6 @@ PIECE = 512
 
 BLOCK = 64
 """Keys between two steps of the online softmax."""
-
-KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
-"""How numbers lie in memory."""
 
 WORD_LEVELS = 32 // LEVEL_BITS
 """Levels of 4 bits in a word of packed weights."""
@@ -59,17 +55,6 @@ HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE = r
 # Arguments of ``norm``, behind ``X`` to ``ROWS``.
 WIDTH, TILE_ROWS, EPSILON = range(4, 7)
 NUM_ARGUMENTS = 17
-
-
-def module(name: str, lanes: int, *kind: Any) -> ir.Module:
-    """A module with one kernel, for vectors of ``lanes`` numbers.
-
-    Args:
-        name: of one of ``_EMIT``; the rest is given to it.
-    """
-    made = ir.Module(name)
-    _EMIT[name](made, name, lanes, *kind)
-    return made
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
@@ -547,7 +532,7 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     e.end()
 
 
-_EMIT: dict[str, Callable[..., None]] = {
+EMIT: dict[str, Callable[..., None]] = {
     "product": _emit_product,
     "product4": _emit_product4,
     "spread": _emit_spread,
@@ -555,3 +540,4 @@ _EMIT: dict[str, Callable[..., None]] = {
     "join": _emit_join,
     "norm": _emit_norm,
 }
+"""Emits each kernel: ``(module, name, lanes, *kind)``, for vectors of ``lanes`` numbers."""

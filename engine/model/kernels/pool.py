@@ -27,6 +27,8 @@ _SPINS = 50_000  # about two milliseconds
 _LOOKS = 64
 
 
+_JOB_WORDS = 3
+
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
 
@@ -66,6 +68,18 @@ def _emit_run(module: ir.Module) -> None:
         _look(e, board, FINISHED, "!=", tiles)
         leave_if(e.b.icmp_unsigned("==", _read(e, board, FINISHED), tiles))
     e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
+
+
+def _emit_run_all(module: ir.Module) -> None:
+    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row; a bit for who slept in any."""
+    e = Emitter(module, "run_all", I64, (PTR, PTR, I64))
+    board, jobs, count = e.arguments
+    asleep = e.variable(long(0))
+    with e.loop(long(0), count) as job:
+        first = e.b.mul(job, long(_JOB_WORDS))
+        words = [e.load(e.at(jobs, e.b.add(first, long(at)), I64), I64, align=8) for at in range(_JOB_WORDS)]
+        asleep.value = e.b.or_(asleep.value, e.b.call(module.globals["run"], [board, *words]))
+    e.end(asleep.value)
 
 
 def _emit_serve(module: ir.Module) -> None:
@@ -125,6 +139,11 @@ def _pause(e: Emitter) -> None:
         e.intrinsic("llvm.aarch64.hint", VOID, I32(1))
 
 
+def module(name: str) -> ir.Module:
+    """An empty module."""
+    return ir.Module(name)
+
+
 class Code:
     """Compiled functions, by name.
 
@@ -173,6 +192,7 @@ class Pool:
     def __init__(self, workers: int) -> None:
         module = ir.Module("pool")
         _emit_run(module)
+        _emit_run_all(module)
         _emit_serve(module)
         self._code = Code(module)
         self.workers = min(workers, MOST_WORKERS)
@@ -180,6 +200,7 @@ class Pool:
         self._board = (self._words.ctypes.data + 63) // 64 * 64
         # Both let go of the interpreter: a worker needs it to go to sleep and to come back.
         self._run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(self._code.address("run"))
+        self._run_all = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
         for worker in range(1, self.workers):
@@ -192,7 +213,17 @@ class Pool:
             kernel: address of its function.
             arguments: address of its array.
         """
-        asleep = self._run(self._board, kernel, arguments, tiles)
+        self._wake(self._run(self._board, kernel, arguments, tiles))
+
+    def run_all(self, jobs: int, count: int) -> None:
+        """Do jobs one after the other. One caller at a time.
+
+        Args:
+            jobs: address of the three words of each: kernel, arguments, tiles.
+        """
+        self._wake(self._run_all(self._board, jobs, count))
+
+    def _wake(self, asleep: int) -> None:
         worker = 0
         while asleep:
             if asleep & 1:

@@ -1,0 +1,187 @@
+"""What a decoder layer does to each row between its products, as kernels: norms, RoPE, SiLU, residuals.
+
+A tile is one row, or a piece of one, computed in float32 in an order of its own: it has the same bits however many rows
+come with it. What enters and leaves a layer is of the model's kind; in between everything is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from engine.model.kernels.emit import F32, I64, KINDS, PTR, VOID, Emitter, long, number
+
+LN2 = 0.6931471805599453
+
+# Arguments of ``normed`` and ``added``: x and the residual sum (rows, width), the product that is added to it and its
+# bias, the norm's weights and epsilon. ``DELTA_STRIDE``: numbers from one row of the product to the next.
+X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
+# Arguments of ``rotated``: x (rows, X_STRIDE) with the heads of queries, keys and values in a row, their bias, RoPE's
+# cosines and sines (rows, rotary), the norms of queries and keys; the result (heads, rows, head_dim).
+X_STRIDE, X_BIAS, COS, SIN, ROTATED, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(1, 12)
+# Arguments of ``collected``: x (heads, rows, head_dim) to (rows, heads * head_dim).
+COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
+# Arguments of ``gated``: x (rows, X_STRIDE) with ``GATES`` gates and as many numbers behind them, in ``PIECES`` of
+# ``PIECE`` numbers; tiles are pieces of rows.
+GATED, GATES, PIECE, PIECES = range(3, 7)
+
+
+def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool) -> None:
+    """The RMS norm of row ``tile``, in float32; ``adds``: of x and a product, whose sum is kept, too."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, weights, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
+    width = e.load_long(arguments, WIDTH)
+    epsilon = e.load(e.at(arguments, long(EPSILON), I64), F32)
+    first = e.b.mul(row, width)
+    kept = e.load_pointer(arguments, SUM) if adds else x
+    squares = e.variable(e.constant(0.0))
+    with e.loop(long(0), width, lanes) as at:
+        place = e.b.add(first, at)
+        value = e.load_vector(x, place, KINDS[kind])
+        if adds:
+            value = e.b.fadd(value, _delta(e, row, at))
+            e.store(value, e.at(kept, place, F32))
+        squares.value = e.fma(value, value, squares.value)
+    scale = _inverse_root(e, squares.value, e.b.sitofp(width, F32), epsilon)
+    with e.loop(long(0), width, lanes) as at:
+        place = e.b.add(first, at)
+        value = e.b.fmul(e.load_vector(kept, place, F32 if adds else KINDS[kind]), scale)
+        e.store(e.b.fmul(value, e.load_vector(weights, at)), e.at(out, place, F32))
+    e.end()
+
+
+def emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """Row ``tile`` of the residual sum and a product, in the model's kind."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    kept, out, width = e.load_pointer(arguments, SUM), e.load_pointer(arguments, OUT), e.load_long(arguments, WIDTH)
+    with e.loop(long(0), width, lanes) as at:
+        place = e.b.add(e.b.mul(row, width), at)
+        e.store_vector(e.b.fadd(e.load_vector(kept, place), _delta(e, row, at)), out, place, KINDS[kind])
+    e.end()
+
+
+def _delta(e: Emitter, row: ir.Value, at: ir.Value) -> ir.Value:
+    """A product with its bias."""
+    arguments = e.arguments[0]
+    delta, bias = e.load_pointer(arguments, DELTA), e.load_pointer(arguments, BIAS)
+    start = e.b.mul(row, e.load_long(arguments, DELTA_STRIDE))
+    return e.b.fadd(e.load_vector(delta, e.b.add(start, at)), e.load_vector(bias, at))
+
+
+def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Value) -> ir.Value:
+    mean = e.b.fdiv(e.fold(squares, e.b.fadd), count)
+    return e.splat(e.b.fdiv(number(1.0), e.call("llvm.sqrt", e.b.fadd(mean, epsilon))))
+
+
+def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool) -> None:
+    """Queries, keys and values of row ``tile`` from their joint product, in the model's kind; the first two rotated.
+
+    Args:
+        lanes: divide half of ``rotary``, and ``head_dim``.
+        rotary: numbers of a head that RoPE turns, the first of the second half with the first of all.
+        normed: whether queries and keys have an RMS norm.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, bias, cos, sin, out = (e.load_pointer(arguments, at) for at in (X, X_BIAS, COS, SIN, ROTATED))
+    rows, heads, key_heads = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS))
+    epsilon = e.load(e.at(arguments, long(NORM_EPSILON), I64), F32)
+    first = e.b.mul(row, e.load_long(arguments, X_STRIDE))
+    angle = e.b.mul(row, long(rotary))
+    half = rotary // 2 // lanes
+    keys_end = e.b.add(heads, key_heads)
+    for start, stop, norm in (
+        (long(0), heads, QUERY_NORM),
+        (heads, keys_end, KEY_NORM),
+        (keys_end, e.b.add(keys_end, key_heads), None),
+    ):
+        weights = e.load_pointer(arguments, norm) if normed and norm is not None else None
+        with e.loop(start, stop) as head:
+            base = e.b.mul(head, long(head_dim))
+            parts = []
+            for at in range(0, head_dim, lanes):
+                place = e.b.add(base, long(at))
+                parts.append(e.b.fadd(e.load_vector(x, e.b.add(first, place)), e.load_vector(bias, place)))
+            if weights is not None:
+                squares = e.constant(0.0)
+                for part in parts:
+                    squares = e.fma(part, part, squares)
+                scale = _inverse_root(e, squares, number(float(head_dim)), epsilon)
+                parts = [
+                    e.b.fmul(e.b.fmul(part, scale), e.load_vector(weights, long(index * lanes)))
+                    for index, part in enumerate(parts)
+                ]
+            if norm is not None:
+                parts = [
+                    *_turned(e, parts[: 2 * half], cos, sin, angle, KINDS[kind]),
+                    *parts[2 * half :],
+                ]
+            line = e.b.mul(e.b.add(e.b.mul(head, rows), row), long(head_dim))
+            for index, part in enumerate(parts):
+                e.store_vector(part, out, e.b.add(line, long(index * lanes)), KINDS[kind])
+    e.end()
+
+
+def _turned(
+    e: Emitter, parts: list[ir.Value], cos: ir.Value, sin: ir.Value, angle: ir.Value, kind: ir.Type
+) -> list[ir.Value]:
+    half = len(parts) // 2
+    turned = []
+    for index, part in enumerate(parts):
+        place = e.b.add(angle, long(index * e.lanes))
+        across = parts[index - half] if index >= half else e.b.fneg(parts[index + half])
+        along = e.b.fmul(part, e.load_vector(cos, place, kind))
+        turned.append(e.fma(across, e.load_vector(sin, place, kind), along))
+    return turned
+
+
+def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int) -> None:
+    """Row ``tile`` of all heads, one behind the other in float32."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, out = e.load_pointer(arguments, X), e.load_pointer(arguments, COLLECTED)
+    rows, heads = e.load_long(arguments, COLLECTED_ROWS), e.load_long(arguments, COLLECTED_HEADS)
+    with e.loop(long(0), heads) as head:
+        source = e.b.mul(e.b.add(e.b.mul(head, rows), row), long(head_dim))
+        target = e.b.mul(e.b.add(e.b.mul(row, heads), head), long(head_dim))
+        for at in range(0, head_dim, lanes):
+            loaded = e.load_vector(x, e.b.add(source, long(at)), KINDS[kind])
+            e.store(loaded, e.at(out, e.b.add(target, long(at)), F32))
+    e.end()
+
+
+def emit_gated(module: ir.Module, name: str, lanes: int) -> None:
+    """SiLU of the gates times the numbers behind them."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, _ = e.arguments
+    x, bias, out = (e.load_pointer(arguments, at) for at in (X, X_BIAS, GATED))
+    stride, gates, size, pieces = (e.load_long(arguments, at) for at in (X_STRIDE, GATES, PIECE, PIECES))
+    row = e.b.sdiv(tile, pieces)
+    first = e.b.mul(e.b.srem(tile, pieces), size)
+    stop = e.b.add(first, size)
+    stop = e.b.select(e.b.icmp_signed("<", stop, gates), stop, gates)
+    line = e.b.mul(row, stride)
+    with e.loop(first, stop, lanes) as at:
+        gate, up = (
+            e.b.fadd(e.load_vector(x, e.b.add(line, place)), e.load_vector(bias, place))
+            for place in (at, e.b.add(at, gates))
+        )
+        power = e.exp2(e.b.fmul(e.call("llvm.fabs", gate), e.constant(-1.0 / LN2)))
+        share = e.b.fdiv(e.constant(1.0), e.b.fadd(e.constant(1.0), power))
+        share = e.b.select(e.b.fcmp_ordered("<", gate, e.constant(0.0)), e.b.fmul(power, share), share)
+        value = e.b.fmul(e.b.fmul(gate, share), up)
+        e.store(value, e.at(out, e.b.add(e.b.mul(row, gates), at), F32))
+    e.end()
+
+
+EMIT: dict[str, Callable[..., None]] = {
+    "normed": emit_normed,
+    "added": emit_added,
+    "rotated": emit_rotated,
+    "collected": emit_collected,
+    "gated": emit_gated,
+}
+"""As ``native.EMIT``."""
