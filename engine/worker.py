@@ -35,7 +35,6 @@ from engine.events import (
     Status,
     TextDelta,
 )
-from engine.plan.planner import devices_in_words
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
@@ -426,6 +425,8 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
 
 
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
+    from engine.plan.planner import devices_in_words  # needs packages, which are not there before the first start
+
     target, draft = session.target, session.draft
     return ModelInfo(
         name=f"{target.name} (8-bit KV)" if session.full.shape.quantized else target.name,
