@@ -209,12 +209,13 @@ def test_place_that_cannot_be_used_gets_a_sentence(tmp_path: Path, run: Run) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_help_and_refusals_use_the_standard_library_only(checkout: Path) -> None:
+def test_help_refusals_and_the_doctor_load_the_standard_library_only(checkout: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(checkout)!r})\n"
         "import app.cli.main, app.launcher.start, app.launcher.install, app.core.settings\n"
         "from app.cli.arguments import is_complete\n"
         "assert is_complete(['ask', 'a', 'b']) and not is_complete(['aks'])\n"
+        "import app.cli.models, app.cli.doctor\n"  # the doctor's line names the packages that are missing
     )
     # -S leaves every installed package out, as on a machine where nothing is installed yet.
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=False)

@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str]) -> int:
     )
     settings.engine_config()  # refuses a value out of range before any work
     prepare_libraries()
-    from app.cli.models import on_this_machine  # needs packages, and --help has to work before any is installed
+    from app.cli.models import on_this_machine  # what --help can do without
 
     settings = on_this_machine(options, settings)
     module, function = _COMMANDS[options.command].split(":")

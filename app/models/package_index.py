@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
-import httpx2
-
 from engine.errors import ModelError, ModelNotFound
+
+if TYPE_CHECKING:  # every command loads this module, also the doctor's, which names the packages that are missing
+    import httpx2
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ _PIP_SECONDS = 60  # in which pip has to tell its settings
 _MOST_LISTED = 1 << 24  # bytes of an index page
 _BLOCK = 1 << 18  # bytes that are read at once from the disk
 _REPORT_SECONDS = 0.2
-_PARTIAL, _NOT_SATISFIABLE = 206, 416  # HTTP
+_OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP
 
 Say = Callable[..., None]
 
@@ -157,6 +159,8 @@ def places(settings: Mapping[str, str], project: str) -> list[str]:
 
 
 def _from_index(wheel: Wheel, part: Path, say: Say) -> None:
+    import httpx2  # here and below: only a download needs it
+
     settings = pip_settings()
     reasons = []
     for place in places(settings, wheel.project):
@@ -168,6 +172,8 @@ def _from_index(wheel: Wheel, part: Path, say: Say) -> None:
 
 
 def _from_place(place: str, wheel: Wheel, part: Path, settings: Mapping[str, str], say: Say) -> None:
+    import httpx2
+
     if (folder := _local(place)) is not None:
         shutil.copyfile(_file_in(folder, wheel), part)
         return
@@ -212,6 +218,8 @@ def _file_in(folder: Path, wheel: Wheel) -> Path:
 
 
 def _client(place: str, settings: Mapping[str, str]) -> httpx2.Client:
+    import httpx2
+
     verify: ssl.SSLContext | bool = True
     if _is_trusted(place, settings):
         verify = False
@@ -239,7 +247,7 @@ def _is_trusted(place: str, settings: Mapping[str, str]) -> bool:
 def _listed(client: httpx2.Client, place: str, wheel: Wheel) -> str:
     """The address of the wheel by an index's page of its project."""
     with client.stream("GET", place, headers={"accept": _ACCEPT}) as answer:
-        if answer.status_code != httpx2.codes.OK:
+        if answer.status_code != _OK:
             raise _Missed(f"error {answer.status_code}")
         content = b""
         for block in answer.iter_bytes():
@@ -295,7 +303,7 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
         if answer.status_code == _NOT_SATISFIABLE:  # another file stands there now; the next attempt begins anew
             part.unlink()
             raise _Missed("what has arrived belongs to another file")
-        if answer.status_code not in (httpx2.codes.OK, _PARTIAL):
+        if answer.status_code not in (_OK, _PARTIAL):
             raise _Missed(f"error {answer.status_code}")
         goes_on = answer.status_code == _PARTIAL
         done, told = (arrived if goes_on else 0), 0.0

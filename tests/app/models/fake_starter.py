@@ -111,11 +111,12 @@ def start(index: Index) -> ThreadingHTTPServer:
             end = len(content)
             if index.cuts and index.cut is not None:
                 index.cuts, end = index.cuts - 1, min(end, begin + index.cut)
-            if index.stall is not None:
-                self.wfile.write(content[begin : index.stall])
+            stall = index.stall  # a test's own thread takes it away
+            if stall is not None:
+                self.wfile.write(content[begin:stall])
                 self.wfile.flush()
                 index.go_on.wait()
-                begin = max(begin, index.stall)
+                begin = max(begin, stall)
             self.wfile.write(content[begin:end])
 
         def _head(self, status: int, kind: str, length: int) -> None:
