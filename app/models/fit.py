@@ -236,7 +236,8 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     kept = shape.quantized_kv_bytes_per_token if quantized else whole
     small = index_is_quantized(shape.head_dim, not free.on_gpu)
     index = index_bytes(shape.layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
-    return KvSize(shape.layers, kept, whole, quantized, index)
+    staged = whole + (kept if quantized and not free.on_gpu else 0)  # as ``KvShape.staged_bytes_per_token``
+    return KvSize(shape.layers, kept, whole, staged, quantized, index)
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:

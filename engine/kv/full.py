@@ -1,10 +1,10 @@
 """The target model's full cache: every token, the only cache that must exist.
 
-Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index.
-``length`` counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where
-the placement says, in the model's dtype or quantized to 8 bits; a pass finds it at hand, in the memory that computes
-and in the model's dtype, all the same. Only a resident layer in 8 bits is attended to as it is stored, where a kernel
-reads that. An ``Observer`` may look at each layer's queries while its KV is at hand.
+Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
+counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where the
+placement says, in the model's dtype or quantized to 8 bits; a pass finds it at hand, in the memory that computes and in
+the model's dtype, all the same. Where a kernel reads 8 bits as they are stored, it is given those. An ``Observer`` may
+look at each layer's queries while its KV is at hand.
 
 When memory runs out while the engine works it shrinks in a fixed order and goes on. First prefill takes smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the other, to host memory beside a GPU,
@@ -30,6 +30,7 @@ from engine.kv.offload import (
     Placement,
     ResidentStore,
     SlowStore,
+    StagedLayer,
     Staging,
     Tier,
     Workspace,
@@ -265,11 +266,19 @@ class FullCache:
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values [0, stop) (kv_heads, stop, storage_dim) of a resident layer in 8 bits; None of any other."""
-        store = self._stores[layer]
-        if not self.shape.quantized or not isinstance(store, ResidentStore):
+        """Keys and values [0, stop) (kv_heads, stop, storage_dim) in 8 bits of a layer that is resident or at hand."""
+        if not self.shape.quantized:
             return None
-        return store.keys[:, :stop], store.values[:, :stop]
+        if isinstance(store := self._stores[layer], ResidentStore):
+            return store.keys[:, :stop], store.values[:, :stop]
+        here = self._at_hand(layer, stop)
+        if not isinstance(here, StagedLayer) or here.levels is None:
+            return None
+        return here.levels[0][:, :stop], here.levels[1][:, :stop]
+
+    def is_resident(self, layer: int) -> bool:
+        """Whether a layer always lies where the model computes."""
+        return isinstance(self._stores[layer], ResidentStore)
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
@@ -306,7 +315,7 @@ class FullCache:
         self._store_kv(layer, start, *stored)
         buffers = self._buffers_of(layer)
         if buffers is not None and buffers.has(layer):
-            buffers.wrote(layer, start, self.shape.dequantize(stored[0]), self.shape.dequantize(stored[1]))
+            buffers.wrote(layer, start, *stored)
 
     def _store_kv(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         self._stores[layer].write(start, k, v)
@@ -374,10 +383,11 @@ class FullPass:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
-        levels = cache.levels(layer, stop) if attention.reads_levels(q) else None
-        if levels is None:
+        as_stored = cache.shape.quantized and attention.reads_levels(q)
+        if not (as_stored and cache.is_resident(layer)):
             cache.bring(layer, start)
         cache.write(layer, start, k, v)
+        levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
         if self._observer is not None:

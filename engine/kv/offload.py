@@ -339,6 +339,7 @@ class LayerBuffer:
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
+        self._shape = shape
         size = (shape.kv_heads, capacity, shape.head_dim)
         self.keys, self.values = (torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
         self.layer: int | None = None
@@ -357,13 +358,47 @@ class LayerBuffer:
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, head_dim) from ``start`` on went into the store: the buffer follows, if it can."""
+        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into the store: the buffer follows, if it can."""
         if self.job is None and self.valid >= start:
             self.valid = start + k.shape[2]
-            self.keys[:, start : self.valid] = k[0]
-            self.values[:, start : self.valid] = v[0]
+            self.fill(start, self.valid, k[0], v[0])
         else:
             self.crop(start)
+
+    def fill(self, start: int, stop: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Hold KV (kv_heads, stop - start, storage_dim) of the tokens [start, stop)."""
+        self._shape.dequantize(k, self.keys[:, start:stop])
+        self._shape.dequantize(v, self.values[:, start:stop])
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.keys = self.values = torch.empty(0, device=self._shape.device)
+
+
+class StagedLayer(LayerBuffer):
+    """A buffer that spilled layers come into. ``levels`` are its keys and values as they are stored, (kv_heads,
+    capacity, storage_dim), where that is in 8 bits and a processor reads it: a spilled layer then says bit for bit what
+    a resident one says."""
+
+    def __init__(self, shape: KvShape, capacity: int) -> None:
+        super().__init__(shape, capacity)
+        self.levels: tuple[torch.Tensor, torch.Tensor] | None = None
+        if shape.quantized and shape.device.type == "cpu":
+            size = (shape.kv_heads, capacity, shape.storage_dim)
+            self.levels = torch.empty(size, dtype=shape.storage_dtype), torch.empty(size, dtype=shape.storage_dtype)
+
+    @property
+    def allocated(self) -> int:
+        return super().allocated + sum(tensor.nbytes for tensor in self.levels or ())
+
+    def fill(self, start: int, stop: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        super().fill(start, stop, k, v)
+        if self.levels is not None:
+            self.levels[0][:, start:stop], self.levels[1][:, start:stop] = k, v
+
+    def free(self) -> None:
+        super().free()
+        self.levels = None
 
 
 class Workspace:
@@ -402,8 +437,7 @@ class Workspace:
         start = buffer.valid
         if start >= length:
             return
-        self._shape.dequantize(store.keys[:, start:length], buffer.keys[:, start:length])
-        self._shape.dequantize(store.values[:, start:length], buffer.values[:, start:length])
+        buffer.fill(start, length, store.keys[:, start:length], store.values[:, start:length])
         buffer.valid = length
 
     def has(self, layer: int) -> bool:
@@ -411,7 +445,7 @@ class Workspace:
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
+        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into a layer's store: its buffer follows."""
         if self.has(layer):
             self._buffer.take(start, k, v)
 
@@ -433,7 +467,7 @@ class Staging:
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
         self._local = threading.local()
-        self._buffers = [LayerBuffer(shape, 0) for _ in range(min(2, len(self._order)))]
+        self._buffers = [StagedLayer(shape, 0) for _ in range(min(2, len(self._order)))]
         self._current = self._buffers[0]
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="trifold-mover")
         self.moved_bytes = 0
@@ -455,8 +489,8 @@ class Staging:
         """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""
         self.settle()
         for buffer in self._buffers:
-            buffer.keys = buffer.values = torch.empty(0, device=self._shape.device)
-        self._buffers = [LayerBuffer(self._shape, capacity) for _ in self._buffers]
+            buffer.free()
+        self._buffers = [StagedLayer(self._shape, capacity) for _ in self._buffers]
         self._current = self._buffers[0]
 
     def crop(self, length: int) -> None:
@@ -471,12 +505,12 @@ class Staging:
             self._stream.synchronize()  # copies that are on their way would write to memory that others have by then
         self._buffers = []
 
-    def at_hand(self, layer: int, stop: int) -> LayerBuffer | None:
+    def at_hand(self, layer: int, stop: int) -> StagedLayer | None:
         """The buffer that a pass attends through now, if it holds this layer's tokens [0, stop)."""
         buffer = self._current
         return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
 
-    def acquire(self, layer: int, length: int, committed: int) -> LayerBuffer:
+    def acquire(self, layer: int, length: int, committed: int) -> StagedLayer:
         """The buffer with a layer's tokens [0, length); begins to fetch the next spilled layer.
 
         Args:
@@ -501,21 +535,21 @@ class Staging:
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """KV (1, kv_heads, n, head_dim) from ``start`` on went into a layer's store: the buffer that has it follows."""
+        """KV (1, kv_heads, n, storage_dim) from ``start`` on went into a layer's store: its buffer follows."""
         buffer = self._holding(layer)
         if buffer is not None:
             buffer.take(start, k, v)
 
-    def _holding(self, layer: int) -> LayerBuffer | None:
+    def _holding(self, layer: int) -> StagedLayer | None:
         return next((buffer for buffer in self._buffers if buffer.layer == layer), None)
 
-    def _other(self) -> LayerBuffer:
+    def _other(self) -> StagedLayer:
         """The buffer that the pass does not attend through."""
         buffer = next((buffer for buffer in self._buffers if buffer is not self._current), self._current)
         self._wait(buffer)
         return buffer
 
-    def _begin(self, buffer: LayerBuffer, layer: int, stop: int) -> None:
+    def _begin(self, buffer: StagedLayer, layer: int, stop: int) -> None:
         """Let the thread bring the buffer up to ``stop`` tokens of a layer."""
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
@@ -527,7 +561,7 @@ class Staging:
         before = torch.cuda.current_stream(self._shape.device).record_event() if self._cuda else None
         buffer.job = self._mover.submit(self._fill, buffer, self._stores[layer], start, stop, before)
 
-    def _wait(self, buffer: LayerBuffer) -> None:
+    def _wait(self, buffer: StagedLayer) -> None:
         job = buffer.job
         if job is None:
             return
@@ -544,7 +578,7 @@ class Staging:
 
     # In the thread ---------------------------------------------------------------------------------------------
 
-    def _fill(self, buffer: LayerBuffer, store: SlowStore, start: int, stop: int, before: Any) -> int:
+    def _fill(self, buffer: StagedLayer, store: SlowStore, start: int, stop: int, before: Any) -> int:
         on_stream = torch.cuda.stream(self._stream) if self._cuda else nullcontext()
         with torch.inference_mode(), on_stream:
             if before is not None:
@@ -553,8 +587,7 @@ class Staging:
                 last = min(stop, first + self._piece)
                 rows, moved = (None, None) if store.moves_in_place else self._row_buffer()
                 keys, values = from_rows(self._to_device(store.rows(first, last, rows)))
-                self._shape.dequantize(keys, buffer.keys[:, first:last])
-                self._shape.dequantize(values, buffer.values[:, first:last])
+                buffer.fill(first, last, keys, values)
                 if moved is not None:
                     moved.record(self._stream)
             if self._cuda:

@@ -120,6 +120,12 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
+    def staged_bytes_per_token(self) -> int:
+        """What a buffer of spilled layers takes: on a processor it holds KV of 8 bits as it is stored, too."""
+        as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
+        return self.compute_bytes_per_token + as_stored
+
+    @property
     def index_is_quantized(self) -> bool:
         """Whether mean keys have 8 bits, each with a scale: where a kernel reads them as they are."""
         return index_is_quantized(self.head_dim, self.device.type == "cpu")

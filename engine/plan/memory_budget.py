@@ -72,7 +72,9 @@ class KvSize:
     """Bytes of a token's KV in all layers.
 
     Args:
-        stored: in storage. computed: in a buffer, in the dtype of the computation.
+        stored: in storage.
+        computed: in a buffer of resident layers, in the dtype of the computation.
+        staged: in a buffer of spilled layers.
         quantized: whether the two differ: resident layers need a buffer then, too.
         index: of the retrieval cache's mean keys, which lie on the device wherever the KV is.
     """
@@ -80,6 +82,7 @@ class KvSize:
     layers: int
     stored: int
     computed: int
+    staged: int
     quantized: bool = False
     index: int = 0
 
@@ -88,12 +91,12 @@ class KvSize:
         then disk. None if there is no place for it.
         """
         per_layer = max(1, tokens * self.stored // self.layers)
-        buffer = max(1, tokens * self.computed // self.layers)
+        buffer, staged = (max(1, tokens * size // self.layers) for size in (self.computed, self.staged))
         device -= tokens * self.index
         staging = buffer * self.quantized
         resident = min(self.layers, (device - staging) // per_layer)
         if resident < self.layers:
-            staging += _STAGING_BUFFERS * buffer
+            staging += _STAGING_BUFFERS * staged
             resident = (device - staging) // per_layer
         if resident < 0:
             return None

@@ -217,7 +217,7 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
         weights=int(block * bytes_per_weight(config.weights, dtype.itemsize)),
         beside=(held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token) // layers,
         kv=window * shape.bytes_per_token // layers,
-        buffer=window * shape.compute_bytes_per_token // layers,
+        buffer=window * shape.staged_bytes_per_token // layers,
     )
     drafts = 0 if draft is None else architectures.estimate_parameters(draft)
     return size, (embeddings + drafts) * dtype.itemsize
@@ -312,7 +312,8 @@ def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
 
 def _size(shape: KvShape) -> KvSize:
     index = shape.index_bytes_per_token
-    return KvSize(shape.layers, shape.bytes_per_token, shape.compute_bytes_per_token, shape.quantized, index)
+    buffers = shape.compute_bytes_per_token, shape.staged_bytes_per_token
+    return KvSize(shape.layers, shape.bytes_per_token, *buffers, shape.quantized, index)
 
 
 def fit_book(

@@ -137,8 +137,8 @@ def test_the_plan_counts_what_is_kept_and_the_buffers_in_full() -> None:
     less = plan(shape.stored_as("8bit"), 1000, Resources(32 * small + layer - 1, disk=10**12))
     assert less is not None
     assert less.staging + less.kv.host <= 32 * small + layer - 1
-    assert less.staging == 3 * layer
-    assert less.placement.count(Tier.DISK) == 4  # two buffers more take the place of as many layers
+    assert less.staging == 3 * layer + 2 * small
+    assert less.placement.count(Tier.DISK) == 6  # two buffers more, which hold 8 bits too, take their place
 
 
 # One cache ------------------------------------------------------------------------------------------------------
@@ -167,22 +167,21 @@ def layers_of(cache: FullCache) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
 def test_spilled_in_the_middle_of_a_segment(tier: Tier, tiny: Callable[..., str], tmp_path: Path) -> None:
-    """Bit by bit, in blocks of more rows than a kernel reads 8 bits for: fewer are summed otherwise once spilled."""
     decoder = models.load(tiny("llama", layers=4), window=2048, device=CPU)
-    ids = torch.randint(6, 380, (480,), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(6, 380, (300,), generator=torch.Generator().manual_seed(0))
     whole = FullCache(decoder.kv_shape.stored_as("8bit"), 2048)
     cache = FullCache(decoder.kv_shape.stored_as("8bit"), 2048, spill_folder=tmp_path)
-    prefill.run(decoder, whole, ids, segment=240, block=80)
+    prefill.run(decoder, whole, ids, segment=200, block=50)
     passes = 0
 
     class Spills:
         def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
             nonlocal passes
             passes += 1
-            if passes == 9:  # the third layer, of whose segment two blocks are done
+            if passes == 11:  # the third layer, of whose segment two blocks are done
                 cache.spill([0, 1, 2], tier)
 
-    prefill.run(decoder, cache, ids, segment=240, block=80, observer=Spills())
+    prefill.run(decoder, cache, ids, segment=200, block=50, observer=Spills())
     assert cache.placement.count(tier) == 3
     assert all(torch.equal(one, other) for one, other in zip(layers_of(cache), layers_of(whole), strict=True))
 
@@ -294,14 +293,14 @@ def test_greedy_hierarchical_is_greedy_plain(kind: str, tiny: Callable[..., str]
 def test_the_same_answers_wherever_it_lies_and_after_a_snapshot(
     tiny: Callable[..., str], book: Document, tmp_path: Path
 ) -> None:
-    layers = 10
+    layers = 14
     resident = open_session(tiny, layers=layers)
     read(resident, book)
     said = [ask(resident, question).token_ids for question in QUESTIONS]
     layer = resident.full.shape.compute_bytes_per_token // layers
     small = resident.full.shape.bytes_per_token // layers
     index = resident.full.shape.indexed(FINE_CHUNK).index_bytes_per_token
-    limits = {"host_memory": str(4096 * (3 * layer + 2 * small + index)), "spill_folder": str(tmp_path / "s")}
+    limits = {"host_memory": str(4096 * (3 * layer + 4 * small + index)), "spill_folder": str(tmp_path / "s")}
     kept = []
     for source in ("read", "snapshot"):
         spilled = open_session(tiny, layers=layers, snapshot_folder=str(tmp_path / "k"), **limits)
