@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gradio as gr
@@ -109,7 +110,8 @@ def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
     async def mounted() -> App:
         return _mounted(app, build(show), port)
 
-    return asyncio.run(mounted())
+    with ThreadPoolExecutor(1) as thread:  # whoever calls may be in a loop already
+        return thread.submit(asyncio.run, mounted()).result()
 
 
 def _mounted(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
