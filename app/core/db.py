@@ -517,4 +517,9 @@ def figures_from_json(text: str | None) -> Figures | None:
 
 
 def _part(kind: Any, value: Any) -> Any:
-    return kind(**value) if is_dataclass(kind) and isinstance(kind, type) else value
+    """A value as its record has it: JSON made a list of every tuple."""
+    if isinstance(value, list):
+        return tuple(value)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{name: _part(None, part) for name, part in {**value}.items()})
+    return value

@@ -10,7 +10,7 @@ import pytest
 from app.core import chats as module
 from app.core.chats import Chats, Exchange, Trouble
 from app.core.db import Database
-from engine.events import StopReason
+from engine.events import KvBytes, StopReason
 from tests.app.scripted import figures
 
 BOOK = "a" * 64
@@ -48,7 +48,7 @@ def test_everything_about_an_answer_is_kept(chats: Chats, database: Database) ->
         turn(chats, chat, at),
         answer="It was Maren.",
         stopped=StopReason.LENGTH,
-        figures=figures(9),
+        figures=replace(figures(9), kv_bytes=KvBytes(3, 4, 5, cards=(2, 1))),
         stages="dllrt",
         pages_read=12,
         notes={"sentences": [{"pages": [4, 7]}]},
