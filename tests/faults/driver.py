@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -30,6 +31,10 @@ Self = TypeVar("Self", bound="App")
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 HOST = "127.0.0.1"
+
+# The line under an answer: it begins with what was written, and how fast, only where the engine ended the answer.
+_LINE = re.compile(r'<div class="under">[\d,]+ (?:word|token)s?, (?:at last )?[\d,.]+ a second((?: · [^<]*)?)</div>')
+_CUT = ("stopped", "cut off when Trifold ended")  # by a person or a crash, not at the length or for its repetitions
 
 
 @dataclass
@@ -281,6 +286,17 @@ class Asked:
         last = next((at for at, message in enumerate(messages) if row in str(message["content"])), len(messages) - 1)
         self.messages = messages[: last + 1]
         self.ended = True
+
+    @property
+    def last(self) -> str:
+        """The HTML of the last message."""
+        return "".join(part.get("text", "") for part in self.messages[-1]["content"])
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer came to the end that the engine gave it, without trouble and with its figures."""
+        line = _LINE.search(self.last)
+        return self.ended and line is not None and not set(_CUT) & set(line[1].split(" · "))
 
 
 class Live:
