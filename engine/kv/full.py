@@ -47,7 +47,7 @@ _GROWTH = 4096
 _PIECE = 1024
 
 SMALLEST_BLOCK = 16
-# The first two spilled layers need a buffer each, in the dtype of the computation, whatever the format in storage.
+# The first two spilled layers need a buffer each, which is larger than a layer in 8 bits.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -424,8 +424,8 @@ def _next_to_spill(full: FullCache, part: int) -> list[int]:
     """Resident layers of one device."""
     mine = full.shape.layers_of(part)
     resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
-    stored, computed = full.shape.bytes_per_token, full.shape.compute_bytes_per_token
-    count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * computed // stored)
+    stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
+    count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
     # From the middle of what is resident, so that spilled layers do not come in a row.
     middle = max(0, (len(resident) - count) // 2)
     return resident[middle : middle + count]

@@ -13,7 +13,7 @@ from engine.decode import prefill
 from engine.decode.rounds import full_pass
 from engine.errors import ResourceError, is_out_of_memory
 from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
-from engine.kv.offload import DiskStore, LayerBuffer, Placement, Tier
+from engine.kv.offload import DiskStore, LayerBuffer, Placement, StagedLayer, Tier
 from engine.model import decoder as models
 from engine.model.decoder import Decoder
 
@@ -82,14 +82,15 @@ def test_then_layers_are_spilled_and_nothing_is_lost(decoder: Decoder, monkeypat
     assert cache.length == 299
 
 
-@pytest.mark.parametrize(("dtype", "first"), [(torch.float32, 9), (torch.bfloat16, 5)])
+@pytest.mark.parametrize(("dtype", "first"), [(torch.float32, 11), (torch.bfloat16, 7)])
 def test_of_kv_in_8_bits_enough_layers_are_spilled_at_once(dtype: torch.dtype, first: int) -> None:
-    """The two buffers hold what is computed with: fewer layers than they take the place of would free nothing."""
-    shape = KvShape(10, 2, 128, dtype, CPU, quantized=True)
+    """The two buffers hold what is computed with, and what is stored: fewer layers than they take the place of would
+    free nothing."""
+    shape = KvShape(14, 2, 128, dtype, CPU, quantized=True)
     cache = FullCache(shape, 2048)
     assert spill_more(cache)
     assert len(cache.placement.spilled) == first
-    buffers, layer = 2 * shape.compute_bytes_per_token // 10, shape.bytes_per_token // 10
+    buffers, layer = 2 * StagedLayer(shape, 1).allocated, shape.bytes_per_token // 14
     assert (first - 1) * layer >= buffers > (first - 2) * layer
     assert spill_more(cache)
     assert len(cache.placement.spilled) == first + 1
