@@ -1,13 +1,7 @@
 // The choice of a model before the first book, and the models that would hold a book that is too long for this one.
-import { call } from "./frame.js";
+import { call, made } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
-const made = (tag, words, kind) => {
-  const element = document.createElement(tag);
-  if (words) element.textContent = words;
-  if (kind) element.className = kind;
-  return element;
-};
 
 let wanted = false; // nobody has chosen yet
 let options = null;

@@ -4,6 +4,14 @@
 
 const byId = (id) => document.getElementById(id);
 
+// An element with a text and a class.
+export function made(tag, words, kind) {
+  const element = document.createElement(tag);
+  if (words) element.textContent = words;
+  if (kind) element.className = kind;
+  return element;
+}
+
 // What was wrong, in two sentences; null if nothing was.
 export async function post(path, body) {
   const told = await call(path, body);

@@ -1,13 +1,7 @@
 // Settings: which model answers, the key of other programs, a server elsewhere, help with faults.
-import { call } from "./frame.js";
+import { call, made } from "./frame.js";
 
 const byId = (id) => document.getElementById(id);
-const made = (tag, words, kind) => {
-  const element = document.createElement(tag);
-  if (words) element.textContent = words;
-  if (kind) element.className = kind;
-  return element;
-};
 
 let setup = { stage: "" };
 let seen = ""; // the trouble that was looked at: its chip has done its work
