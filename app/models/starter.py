@@ -198,7 +198,7 @@ def _stretch(plain: Path, folder: Path) -> None:
     from engine.bench import real_model
 
     shutil.rmtree(folder, ignore_errors=True)
-    real_model._stretch(plain, folder, FACTOR)
+    real_model.stretch(plain, folder, FACTOR)
     _mark(folder, STARTER_LONG)
 
 

@@ -63,7 +63,7 @@ def real_model(factor: int = 1) -> RealModel:
     if factor > 1:
         folder = kept / f"{_PLAIN}-yarn-{factor}"
         if not folder.is_dir():
-            _stretch(kept / _PLAIN, folder, factor)
+            stretch(kept / _PLAIN, folder, factor)
     return RealModel(folder, kept / _GGUF)
 
 
@@ -81,8 +81,8 @@ def _make(kept: Path) -> None:
         _rename(made, kept)
 
 
-def _stretch(plain: Path, folder: Path, factor: int) -> None:
-    """The same weights with RoPE stretched by YaRN (arXiv 2309.00071)."""
+def stretch(plain: Path, folder: Path, factor: int) -> None:
+    """Make a folder of the same weights with RoPE stretched by YaRN (arXiv 2309.00071)."""
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:
         made = Path(work) / folder.name
         made.mkdir()
