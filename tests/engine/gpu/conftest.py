@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from engine.model import decoder
+from tests.engine.conftest import build_model, build_tokenizer
 from tests.engine.gpu.simulated_cuda import why_not
 
 
@@ -17,6 +19,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason and "tests/engine/gpu" in item.path.as_posix():
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Folders of a target with as many layers as the module's ``LAYERS`` says, and of a draft."""
+    folders: list[Path] = []
+    for seed, (layers, width) in enumerate(((request.module.LAYERS, 64), (1, 32))):
+        folder = tmp_path_factory.mktemp("model")
+        build_tokenizer(folder)
+        build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
+        folders.append(folder)
+    return str(folders[0]), str(folders[1])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,7 +6,6 @@ Each takes about ten seconds; more schedules and seeds than these were tried by 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from engine.events import AnswerDone, KvBytes
 from engine.kv.offload import Placement, Tier
 from engine.plan import planner
 from engine.session import Session
-from tests.engine.conftest import TEXT, build_model, build_tokenizer
+from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 LAYERS = 3
@@ -30,17 +29,6 @@ OPTIONS: dict[str, Any] = {
     "num_draft_tokens": 3,
     "num_pending_tokens": 8,
 }
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folders: list[Path] = []
-    for seed, (layers, width) in enumerate(((LAYERS, 64), (1, 32))):
-        folder = tmp_path_factory.mktemp("model")
-        build_tokenizer(folder)
-        build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
-        folders.append(folder)
-    return str(folders[0]), str(folders[1])
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from engine.plan import planner
 from engine.plan.memory_budget import Share
 from engine.plan.planner import Layout
 from engine.session import Session
-from tests.engine.conftest import TEXT, build_model, build_tokenizer
+from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
 
 LAYERS, CONTEXT = 6, 400
@@ -38,17 +38,6 @@ OPTIONS: dict[str, Any] = {
     "num_draft_tokens": 3,
     "num_pending_tokens": 8,
 }
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folders: list[Path] = []
-    for seed, (layers, width) in enumerate(((LAYERS, 64), (1, 32))):
-        folder = tmp_path_factory.mktemp("model")
-        build_tokenizer(folder)
-        build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
-        folders.append(folder)
-    return str(folders[0]), str(folders[1])
 
 
 Answer = Callable[..., tuple[int, ...]]
