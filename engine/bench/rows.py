@@ -34,10 +34,11 @@ from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
-from engine.decode.controller import COPY_LENGTHS, Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
+from engine.decode.controller import Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
-from engine.decode.levels import MOST_DRAFT, MOST_PASSES, Hierarchy, measure
+from engine.decode.levels import Hierarchy, measure
 from engine.decode.rounds import Context, full_pass, pass_ms
+from engine.decode.tuning import TUNING
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import OptionError
 from engine.events import Round
@@ -276,7 +277,9 @@ class Bench:
             probes = range(_PLAIN_PROBES)
             plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
             limits = Limits(
-                MOST_DRAFT if draft else 0, MOST_PASSES if kind.middle else 0, COPY_LENGTHS[-1] if kind.copies else 0
+                TUNING.most_draft if draft else 0,
+                TUNING.most_passes if kind.middle else 0,
+                TUNING.copy_lengths[-1] if kind.copies else 0,
             )
             model = levels.model_drafter if kind.draft else None
             self._policies[row] = Controller(measure(context, plain, retrieval, model), limits)

@@ -26,17 +26,6 @@ from engine.decode.tuning import TUNING, Tuning
 if TYPE_CHECKING:
     from engine.events import Acceptance
 
-CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
-"""Borders of the classes of a proposer's probability for its own token."""
-
-MATCH_EDGES = (6, 12, 24)
-"""Borders of the classes of a match's length, in tokens."""
-
-
-# Tokens of the long pass that the first measurement represents in the least squares.
-_LONG_PASS = 16
-_LEAST_MS = 1e-3
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -64,15 +53,16 @@ class AcceptanceRates:
 class EarlyStop:
     """Ends a proposal once the chance that all of it is accepted falls below ``threshold``.
 
-    ``rates``: acceptance by class of confidence.
+    ``rates``: acceptance by class of confidence; ``edges``: borders of these classes.
     """
 
     threshold: float = 0.0
     rates: tuple[float, ...] = TUNING.middle_priors
+    edges: tuple[float, ...] = TUNING.confidence_edges
 
     def chance(self, confidence: float) -> float:
         """Chance that a token of this confidence is accepted."""
-        return self.rates[bisect_right(CONFIDENCE_EDGES, confidence)]
+        return self.rates[bisect_right(self.edges, confidence)]
 
 
 NO_EARLY_STOP = EarlyStop()
@@ -131,11 +121,12 @@ class RatesByConfidence:
     """Acceptance by class of confidence."""
 
     def __init__(self, priors: tuple[float, ...], tuning: Tuning = TUNING) -> None:
+        self._edges = tuning.confidence_edges
         self._rates = [FadingRate(prior, tuning=tuning) for prior in priors]
 
     def add(self, trials: list[Trial]) -> None:
         for trial in trials:
-            self._rates[bisect_right(CONFIDENCE_EDGES, trial.confidence)].add(int(trial.accepted), 1)
+            self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
 
     def age(self, tokens: int = 1) -> None:
         """As every ``FadingRate.age``."""
@@ -151,6 +142,7 @@ class AcceptanceStatistics:
     """All that rounds have shown of acceptance; ``middle``, ``verify``, ``direct`` as in ``AcceptanceRates``."""
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
+        self._match_edges = tuning.match_edges
         self.middle = FadingRate(tuning.middle_prior, tuning=tuning)
         self.verify = FadingRate(tuning.verify_prior, tuning=tuning)
         self.direct = FadingRate(tuning.middle_prior * tuning.verify_prior, tuning=tuning)
@@ -182,7 +174,7 @@ class AcceptanceStatistics:
 
     def lookup(self, match_length: int) -> FadingRate:
         """The rate of matches of this length."""
-        return self._lookup[bisect_right(MATCH_EDGES, match_length)]
+        return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
         """Rates now, where the book offers a match of this length."""
@@ -192,18 +184,6 @@ class AcceptanceStatistics:
 
 
 # When the selection is refreshed -------------------------------------------------------------------------------
-
-# Verified tokens whose acceptance is compared: the newest few, against a longer past.
-_SOON, _LONG = 12.0, 120.0
-# A fall of acceptance that means that the text has moved on.
-_FALL = 0.06
-# The acceptance that the longer past starts with, and the verified tokens that it counts for.
-_USUAL, _USUAL_TRIALS = 0.9, 12.0
-# Verifications after a refresh before acceptance is looked at again: it needs some to show.
-_PAUSE = 2
-# Verifications between two refreshes, and before the first one: what a question itself chose holds for a short answer,
-# such as a quotation, and a long one wanders.
-_EVERY, _FIRST = 2, 4
 
 
 class RefreshPolicy(Protocol):
@@ -243,22 +223,23 @@ class Every:
 class WhenAcceptanceDrops:
     """Refreshes once the newest verifications accept clearly less than those before them."""
 
-    def __init__(self) -> None:
-        self._soon = _WindowRate(_SOON)
-        self._long = _WindowRate(_LONG)
-        self._long.add(_USUAL * _USUAL_TRIALS, _USUAL_TRIALS)
+    def __init__(self, tuning: Tuning = TUNING) -> None:
+        self._tuning = tuning
+        self._newest = _WindowRate(tuning.drop_newest)
+        self._usual = _WindowRate(tuning.drop_usual)
+        self._usual.add(tuning.usual_rate * tuning.usual_trials, tuning.usual_trials)
         self._pause = 0
 
     def due(self) -> bool:
-        return self._pause == 0 and self._soon.rate < self._long.rate - _FALL
+        return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.drop
 
     def observe(self, verify: Acceptance, *, renewed: bool) -> None:
         trials = min(verify.proposed, verify.accepted + 1)
-        for past in (self._soon, self._long):
+        for past in (self._newest, self._usual):
             past.add(verify.accepted, trials)
-        self._pause = _PAUSE if renewed else max(0, self._pause - 1)
+        self._pause = self._tuning.drop_pause if renewed else max(0, self._pause - 1)
         if renewed:
-            self._soon = _WindowRate(_SOON)
+            self._newest = _WindowRate(self._tuning.drop_newest)
 
 
 class _WindowRate:
@@ -281,7 +262,7 @@ class _WindowRate:
 def policy_of(name: str, every: int | None) -> RefreshPolicy:
     """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
     if name == "every":
-        return Every(every) if every else Every(_EVERY, _FIRST)
+        return Every(every) if every else Every(TUNING.refresh_every, TUNING.refresh_first)
     return Never() if name == "never" else WhenAcceptanceDrops()
 
 
@@ -311,7 +292,7 @@ class Costs:
 
 def cost_of(one_ms: float, long_ms: float, long_tokens: int) -> PassCost:
     """The cost behind two measured passes, over one token and over ``long_tokens``."""
-    return PassCost(max(one_ms, _LEAST_MS), max(0.0, (long_ms - one_ms) / (long_tokens - 1)))
+    return PassCost(max(one_ms, TUNING.least_ms), max(0.0, (long_ms - one_ms) / (long_tokens - 1)))
 
 
 class PassCostEstimate:
@@ -355,7 +336,7 @@ class PassCostEstimate:
         n, x, xx, y, xy = self._sums
         # The first measurement holds base and slope each by itself: passes of one length must not bend the slope.
         first, weight = self._first, self._tuning.first_cost_weight
-        pull = weight * (_LONG_PASS - 1) ** 2
+        pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope
         slope = max(0.0, (n * xy - x * y) / (n * xx - x * x))
-        self.cost = PassCost(max(_LEAST_MS, (y - slope * x) / n), slope, self._one)
+        self.cost = PassCost(max(self._tuning.least_ms, (y - slope * x) / n), slope, self._one)

@@ -36,15 +36,6 @@ from engine.decode.tuning import TUNING, Tuning
 if TYPE_CHECKING:
     from engine.events import Round
 
-MOST_PENDING = 48
-"""Most tokens of one verification, apart from what the last middle pass adds beyond them."""
-
-COPY_LENGTHS = (4, 8, 16, 24, 32, 48, 64)
-"""Tokens of the book that may be verified at once."""
-
-# Lengths that are fixed by a seed: a match of at least this length is copied, by this many times its length.
-_FIXED_MATCH, _FIXED_GROWTH = 12, 2
-
 
 @dataclass(frozen=True)
 class LookupMatch:
@@ -67,7 +58,7 @@ class DraftPlan:
 
     draft: int = 0
     passes: int = 0
-    pending: int = MOST_PENDING
+    pending: int = TUNING.most_pending
     copy: int = 0
     draft_stop: EarlyStop = NO_EARLY_STOP
     middle_stop: EarlyStop = NO_EARLY_STOP
@@ -131,7 +122,7 @@ def best_plan(costs: Costs, rates: AcceptanceRates, limits: Limits) -> DraftPlan
     """The fastest of all plans, plain decoding among them."""
     plans = [PLAIN, *(DraftPlan(draft, 0) for draft in range(1, limits.draft + 1))]
     plans += [DraftPlan(draft, passes) for draft in range(limits.draft + 1) for passes in range(1, limits.passes + 1)]
-    plans += [DraftPlan(copy=copy) for copy in COPY_LENGTHS if copy <= limits.copy]
+    plans += [DraftPlan(copy=copy) for copy in TUNING.copy_lengths if copy <= limits.copy]
     return max(plans, key=lambda plan: tokens_per_ms(plan, costs, rates))
 
 
@@ -177,8 +168,8 @@ class FixedLengths:
         self._copies = copies
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        if self._copies and match.length >= _FIXED_MATCH:
-            return DraftPlan(copy=min(len(match.tokens), _FIXED_GROWTH * match.length))
+        if self._copies and match.length >= TUNING.fixed_match:
+            return DraftPlan(copy=min(len(match.tokens), TUNING.fixed_growth * match.length))
         return self.plan
 
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
@@ -189,7 +180,7 @@ class FixedDraft(FixedLengths):
     """``draft`` tokens straight to verification in every round."""
 
     def __init__(self, draft: int) -> None:
-        super().__init__(draft, MOST_PENDING)
+        super().__init__(draft, TUNING.most_pending)
         self.plan = DraftPlan(draft)
 
 
@@ -239,7 +230,8 @@ class Controller:
         self._rounds += 1
         self._since_rethink += 1
         # The book is asked every round: a match comes and goes.
-        copies = [DraftPlan(copy=copy) for copy in COPY_LENGTHS if copy <= min(len(match.tokens), self.limits.copy)]
+        most = min(len(match.tokens), self.limits.copy)
+        copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
         plan = self.plan
         if copies:
             costs, rates = self.costs, self.statistics.rates(match.length)
@@ -387,12 +379,12 @@ class Controller:
         """The plan with early stops: longer where proposals are sure, shorter where they are not."""
         if not plan.speculates:
             return plan
-        overtime = self._tuning.overtime
+        overtime, edges = self._tuning.overtime, self._tuning.confidence_edges
         draft, middle = stop_thresholds(plan, self.costs, self.rates, self._tuning.highest_threshold)
         return replace(
             plan,
             draft=min(self.limits.draft, plan.draft + overtime) if plan.draft else 0,
             passes=min(self.limits.passes, overtime * plan.passes),
-            draft_stop=EarlyStop(draft, self.statistics.draft_by_confidence.table()),
-            middle_stop=EarlyStop(middle, self.statistics.middle_by_confidence.table()),
+            draft_stop=EarlyStop(draft, self.statistics.draft_by_confidence.table(), edges),
+            middle_stop=EarlyStop(middle, self.statistics.middle_by_confidence.table(), edges),
         )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
+from engine.decode.tuning import TUNING, Tuning
 from engine.decode.verify import Sampler, confidences, draw, point_mass, to_host
 from engine.events import TokenSource
 from engine.kv.streaming import StreamingCache
@@ -27,20 +28,6 @@ from engine.model.decoder import to_device
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
     from engine.model.graphs import Replays
-
-NGRAM = 3
-"""Tokens that a place must share with the end of the text before it is looked at."""
-
-# Places that share this many are looked at first: of the few words that are everywhere in a book only the newest places
-# are compared, and the right one may be older.
-_LONG_NGRAM = 8
-
-# Places of one n-gram that are compared, newest first: a common n-gram occurs everywhere and says little.
-_PLACES = 16
-# A place with fewer tokens after it is near the end of everything; its match counts as this many tokens shorter.
-_ENOUGH_AFTER, _END_PENALTY = 64, 4
-# A match is not followed back further than this.
-_LONGEST_MATCH = 64
 
 
 @dataclass(frozen=True)
@@ -52,11 +39,12 @@ class Occurrence:
 
 
 class LookupIndex:
-    """Every place of every n-gram of ``NGRAM`` tokens, and of a longer kind, in one growing text."""
+    """Every place of every n-gram of two lengths in one growing text."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tokens: list[int] = []
-        self._places: dict[int, dict[tuple[int, ...], list[int]]] = {_LONG_NGRAM: {}, NGRAM: {}}
+        self._tuning = tuning
+        self._places: dict[int, dict[tuple[int, ...], list[int]]] = {tuning.long_ngram: {}, tuning.ngram: {}}
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -77,7 +65,7 @@ class LookupIndex:
 
     def find(self, tail: Sequence[int]) -> Occurrence | None:
         """The longest earlier occurrence of the end of the indexed text followed by ``tail`` (tokens not indexed)."""
-        text = [*self._tokens[max(0, len(self._tokens) - _LONGEST_MATCH) :], *tail]
+        text = [*self._tokens[max(0, len(self._tokens) - self._tuning.longest_match) :], *tail]
         for size, places in self._places.items():
             if len(text) >= size and (best := self._longest(places.get(tuple(text[-size:]), ()), text, size)):
                 return best
@@ -89,12 +77,13 @@ class LookupIndex:
         A place with little text after it counts for less: a question names the words of the book that its answer goes
         on from, and is itself the newest place of them, often with the very tokens of the answer.
         """
-        best, rank = None, 0
-        for position in reversed(places[-_PLACES - 1 :]):
+        best, rank, tuning = None, 0, self._tuning
+        for position in reversed(places[-tuning.places - 1 :]):
             if position >= len(self._tokens):  # the end of the text itself
                 continue
             length = self._match_length(position, text, known)
-            found = length if len(self._tokens) - position >= _ENOUGH_AFTER else max(1, length - _END_PENALTY)
+            at_end = len(self._tokens) - position < tuning.enough_after
+            found = max(1, length - tuning.end_penalty) if at_end else length
             if found > rank:
                 best, rank = Occurrence(position, length), found
         return best
@@ -115,7 +104,7 @@ class LookupIndex:
         return list(itertools.islice(itertools.cycle(circle), count))
 
     def _match_length(self, position: int, text: Sequence[int], length: int) -> int:
-        most = min(position, len(text), _LONGEST_MATCH)
+        most = min(position, len(text), self._tuning.longest_match)
         while length < most and self._tokens[position - 1 - length] == text[-1 - length]:
             length += 1
         return length
@@ -381,14 +370,6 @@ class ModelDrafter:
         return logits[:, : self._vocabulary]
 
 
-# A match of fewer tokens says too little to go alone: the draft model must agree with what follows it.
-_ALONE = 8
-# Tokens of such a match that it must agree with.
-_AGREED = 2
-# A longer proposal is a multiple of this many tokens: every shape of a middle pass is recorded anew on a GPU.
-_STRIDE = 8
-
-
 class LookupDrafter:
     """Proposes what followed the same words earlier in the book or the chat; without such a place asks ``inner``.
 
@@ -402,11 +383,14 @@ class LookupDrafter:
         device: where proposals are made.
     """
 
-    def __init__(self, inner: Drafter, index: LookupIndex, longest: int, device: torch.device) -> None:
+    def __init__(
+        self, inner: Drafter, index: LookupIndex, longest: int, device: torch.device, tuning: Tuning = TUNING
+    ) -> None:
         self.inner = inner
         self.index = index
         self._longest = longest
         self._device = device
+        self._tuning = tuning
         self._asked_inner = False  # for the last proposal
 
     def begin(self, context: Sequence[int]) -> None:
@@ -424,18 +408,19 @@ class LookupDrafter:
     ) -> Proposal:
         tail = context[len(self.index) :]
         match = self.index.find(tail) if self._longest else None
-        self._asked_inner = match is None or match.length < _ALONE
+        self._asked_inner = match is None or match.length < self._tuning.alone
         if match is None:
             return self.inner.propose(context, count, sampler, generator, stop)
         found = self.index.after(match, min(self._longest, 2 * match.length), tail)
-        if match.length < _ALONE:
-            hint = found[:_AGREED]
+        if match.length < self._tuning.alone:
+            hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
             # Tokens that were drawn and happen to be the hint do not count: what is proposed may not depend on a draw.
             if not made.hinted:
                 return made
-        if len(found) > _STRIDE:
-            found = found[: len(found) // _STRIDE * _STRIDE]
+        stride = self._tuning.stride
+        if len(found) > stride:
+            found = found[: len(found) // stride * stride]
         return Proposal(to_device(found, self._device), None, TokenSource.LOOKUP)
 
     def accept(self, tokens: Sequence[int]) -> None:

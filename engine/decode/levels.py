@@ -14,9 +14,10 @@ import torch
 from engine.config import SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import Costs, cost_of, policy_of
-from engine.decode.controller import COPY_LENGTHS, MOST_PENDING, Controller, FixedLengths, Limits
+from engine.decode.controller import Controller, FixedLengths, Limits
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Speculation, middle_logits, pass_ms, since
+from engine.decode.tuning import TUNING
 from engine.decode.verify import make_generator
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from engine.kv.selection import SelectionPolicy
     from engine.model.decoder import Decoder
 
-# Bounds where the controller chooses the lengths, and fixed lengths where a seed asks for them and none are given.
-MOST_DRAFT, MOST_PASSES = 8, 12
-_FIXED_DRAFT, _FIXED_PENDING = 4, 8
 # Answer tokens that the retrieval tail takes before the context is cut anew.
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
@@ -55,9 +53,11 @@ class Hierarchy:
     def __init__(self, config: EngineConfig, target: Decoder, draft: Decoder | None, full: FullCache) -> None:
         self.config = config
         self._full = full
-        draft_tokens = _FIXED_DRAFT if config.num_draft_tokens is None else config.num_draft_tokens
-        self.fixed = FixedLengths(0 if draft is None else draft_tokens, config.num_pending_tokens or _FIXED_PENDING)
-        most_draft, most_pending = MOST_DRAFT, MOST_PENDING
+        draft_tokens = TUNING.fixed_draft if config.num_draft_tokens is None else config.num_draft_tokens
+        self.fixed = FixedLengths(
+            0 if draft is None else draft_tokens, config.num_pending_tokens or TUNING.fixed_pending
+        )
+        most_draft, most_pending = TUNING.most_draft, TUNING.most_pending
         if self.lengths_are_given:
             most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
@@ -139,8 +139,8 @@ class Hierarchy:
             return fixed
         key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty)
         if key not in self._controllers:
-            copies = COPY_LENGTHS[-1] if self.index is not None else 0
-            limits = Limits(MOST_DRAFT if self.has_draft_model else 0, MOST_PASSES, copies)
+            copies = TUNING.copy_lengths[-1] if self.index is not None else 0
+            limits = Limits(TUNING.most_draft if self.has_draft_model else 0, TUNING.most_passes, copies)
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:

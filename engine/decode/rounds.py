@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.decode.acceptance import Trial
-from engine.decode.controller import COPY_LENGTHS, NO_MATCH, LookupMatch, RoundObservation
+from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
+from engine.decode.tuning import TUNING
 from engine.decode.verify import confidences, draw, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.full import retry_with_spill
@@ -174,7 +175,9 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
         return NO_MATCH
     tail = tokens[len(index) :]
     found = index.find(tail)
-    return LookupMatch(found.length, tuple(index.after(found, COPY_LENGTHS[-1], tail))) if found else NO_MATCH
+    if found is None:
+        return NO_MATCH
+    return LookupMatch(found.length, tuple(index.after(found, TUNING.copy_lengths[-1], tail)))
 
 
 def _observer(

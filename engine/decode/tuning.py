@@ -14,6 +14,10 @@ class Tuning:
 
     # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
 
+    confidence_edges: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 0.95)
+    """Borders of the classes of a proposer's probability for its own token: finer where most tokens are sure."""
+    match_edges: tuple[int, ...] = (6, 12, 24)
+    """Tokens: borders of the classes of a match's length."""
     memory: float = 40.0
     """Trials: older ones fade. A few rounds' worth, so that a change of the text shows within a paragraph."""
     lookup_memory: float = 16.0
@@ -42,7 +46,12 @@ class Tuning:
     verify_prior: float = 0.85
     """Acceptance of pending tokens at the full cache, before any trial."""
 
-    # Costs of passes (``pass_costs``) -----------------------------------------------------------------------------
+    # Costs of passes (``acceptance``) -----------------------------------------------------------------------------
+
+    least_ms: float = 1e-3
+    """Milliseconds that a pass costs at least: speeds are divided by them."""
+    long_pass: int = 16
+    """Tokens of the long pass that the first measurement stands for in the least squares."""
 
     cost_fade: float = 0.95
     """Times: what a pass counts after the next one, so that about twenty are remembered."""
@@ -54,6 +63,67 @@ class Tuning:
     """Times the expected duration that a pass counts for at most: what took longer was disturbed."""
     newest_weight: float = 0.1
     """Share of the newest pass over one token in what such a pass costs, after the first few."""
+
+    # When the selection is refreshed (``acceptance``) -------------------------------------------------------------
+
+    refresh_every: int = 2
+    """Verifications between two refreshes."""
+    refresh_first: int = 4
+    """Verifications before the first one: what a question itself chose holds for a short answer, such as a quotation,
+    and a long one wanders."""
+    drop: float = 0.06
+    """Share by which the newest acceptance must fall below the usual one: the text has moved on."""
+    drop_newest: float = 12.0
+    """Verified tokens that are the newest ones there: a few verifications."""
+    drop_usual: float = 120.0
+    """Verified tokens that say what is usual: some paragraphs."""
+    usual_rate: float = 0.9
+    """Acceptance that is taken to be usual at first."""
+    usual_trials: float = 12.0
+    """Verified tokens that this counts for."""
+    drop_pause: int = 2
+    """Verifications after a refresh before acceptance is looked at again: it needs some to show."""
+
+    # Proposals from the book (``drafters``) -----------------------------------------------------------------------
+
+    ngram: int = 3
+    """Tokens that a place must share with the end of the text before it is looked at."""
+    long_ngram: int = 8
+    """Places that share this many tokens are looked at first: of the few words that are everywhere in a book only the
+    newest places are compared, and the right one may be older."""
+    places: int = 16
+    """Places of one n-gram that are compared, newest first: a common n-gram occurs everywhere and says little."""
+    enough_after: int = 64
+    """Tokens: a place with fewer after it is near the end of everything, and its match counts as shorter."""
+    end_penalty: int = 4
+    """Tokens by which it does."""
+    longest_match: int = 64
+    """Tokens: a match is not followed back further than this."""
+    alone: int = 8
+    """Tokens: a shorter match says too little to go alone, and the draft model must agree with what follows it."""
+    agreed: int = 2
+    """Tokens of such a match that it must agree with."""
+    stride: int = 8
+    """Tokens: a longer proposal is a multiple of it, since every shape of a middle pass is recorded anew on a GPU."""
+
+    # Lengths ------------------------------------------------------------------------------------------------------
+
+    most_draft: int = 8
+    """Drafted tokens before a middle pass, or straight before a verification, at most."""
+    most_passes: int = 12
+    """Middle passes of a round at most."""
+    most_pending: int = 48
+    """Tokens of one verification at most, apart from what the last middle pass adds beyond them."""
+    copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
+    """Tokens of the book that may be verified at once; ascending."""
+    fixed_draft: int = 4
+    """Drafted tokens where a seed asks for fixed lengths and none are given."""
+    fixed_pending: int = 8
+    """Pending tokens there."""
+    fixed_match: int = 12
+    """Tokens of a match at least that is copied there."""
+    fixed_growth: int = 2
+    """Times a match's length that is copied of it there."""
 
     # Choosing a plan (``controller``) -----------------------------------------------------------------------------
 

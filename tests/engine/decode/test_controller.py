@@ -18,7 +18,6 @@ from engine.decode.acceptance import (
     cost_of,
 )
 from engine.decode.controller import (
-    COPY_LENGTHS,
     NO_MATCH,
     PLAIN,
     Controller,
@@ -32,6 +31,7 @@ from engine.decode.controller import (
     stop_thresholds,
     tokens_per_ms,
 )
+from engine.decode.tuning import TUNING
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 
 LONG_BOOK = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(100.0, 2.0))
@@ -39,7 +39,7 @@ SHORT_TEXT = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(8.0, 0.
 SLOW_DRAFT = Costs(3.0, PassCost(20, 1), PassCost(50, 4))
 # A pass over two tokens costs much more than one over one: what is measured first, with one and sixteen, hides it.
 STEEP = Costs(2.5, PassCost(12.0, 0.5, 10.0), PassCost(21.0, 0.6, 17.0))
-LIMITS = Limits(8, 8, COPY_LENGTHS[-1])
+LIMITS = Limits(8, 8, TUNING.copy_lengths[-1])
 
 
 def rates(middle: float, verify: float, book: float = 0.0) -> AcceptanceRates:
@@ -83,7 +83,7 @@ def test_choices_at_the_extremes() -> None:
 def test_copies_grow_with_acceptance() -> None:
     lengths = [best_plan(LONG_BOOK, rates(0.0, 0.0, book), LIMITS).copy for book in (0.1, 0.5, 0.8, 0.95, 0.995)]
     assert lengths == sorted(lengths)
-    assert lengths[-1] == COPY_LENGTHS[-1]
+    assert lengths[-1] == TUNING.copy_lengths[-1]
     assert best_plan(LONG_BOOK, rates(0.0, 0.0, 0.995), Limits(0, 0, 20)).copy == 16
 
 

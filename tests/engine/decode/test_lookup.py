@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine.config import SamplingParams
-from engine.decode.drafters import NGRAM, LookupDrafter, LookupIndex, NoDrafter
+from engine.decode.drafters import LookupDrafter, LookupIndex, NoDrafter
+from engine.decode.tuning import TUNING
 from engine.decode.verify import Sampler, make_generator
 from engine.events import TokenSource
 
@@ -17,12 +18,12 @@ def longest_match(text: list[int], tail: list[int]) -> int:
     """Length of the longest earlier occurrence of the end of text + tail that ends inside text, by trying all."""
     whole = text + tail
     best = 0
-    for end in range(NGRAM, len(text)):
+    for end in range(TUNING.ngram, len(text)):
         length = 0
         while length < end and text[end - 1 - length] == whole[-1 - length]:
             length += 1
         best = max(best, length)
-    return best if best >= NGRAM else 0
+    return best if best >= TUNING.ngram else 0
 
 
 @pytest.mark.parametrize("seed", range(6))

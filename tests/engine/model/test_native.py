@@ -12,7 +12,7 @@ from torch import nn
 
 from app.core.settings import DEMO_MODEL
 from engine.decode import prefill
-from engine.decode.controller import COPY_LENGTHS, MOST_PENDING
+from engine.decode.tuning import TUNING
 from engine.kv.full import FullCache
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
@@ -32,7 +32,7 @@ from tests.engine.conftest import TRAINED
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
-LONGEST = max(COPY_LENGTHS[-1], MOST_PENDING) + 1  # rows of a verification
+LONGEST = max(TUNING.copy_lengths[-1], TUNING.most_pending) + 1  # rows of a verification
 SHORTER = 17  # of one on families whose products and attention are those of the others
 
 
