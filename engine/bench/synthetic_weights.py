@@ -26,7 +26,7 @@ import torch
 from engine.bench.report import STAND_IN
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import architectures, attention, decoder, linear
+from engine.model import architectures, attention, decoder, layers
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
 from engine.tokenizer import BookTokenizer
@@ -123,7 +123,7 @@ def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device
     config = grown_config(small.config, shape, window)
     chosen = architectures.pick_dtype(config, dtype, device)
     large = grow(small.model, config, device, chosen)
-    linear.pack(large)
+    layers.pack(large)
     return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen)
 
 

@@ -17,7 +17,6 @@ import torch
 
 from engine.errors import is_out_of_memory
 from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
-from engine.model.architectures import parameters_of_block
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
@@ -145,6 +144,6 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
-    config, shape = decoder.config, decoder.kv_shape
-    linear = 2.0 * shape.layers * parameters_of_block(config)
-    return count * (linear + 4.0 * shape.layers * config.num_attention_heads * shape.head_dim * (start + count / 2))
+    shape, heads = decoder.kv_shape, decoder.config.num_attention_heads
+    linear = 2.0 * shape.layers * decoder.block_parameters
+    return count * (linear + 4.0 * shape.layers * heads * shape.head_dim * (start + count / 2))

@@ -30,7 +30,7 @@ class Family:
         tied: whether embedding and output head are one matrix where ``config.json`` does not say.
         norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
             preceding it.
-        plain: whether its blocks are those of Llama up to names, which ``fused`` computes.
+        plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
     """
 
     title: str

@@ -19,7 +19,7 @@ import torch
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
 from engine.kv.shape import KvShape, Split
-from engine.model import attention, fused, linear, weights
+from engine.model import attention, layers, weights
 from engine.model.architectures import (
     FAMILIES,
     TEXT_WEIGHTS,
@@ -31,6 +31,7 @@ from engine.model.architectures import (
     head_dim_of,
     load_config,
     logits_divisor,
+    parameters_of_block,
     pick_dtype,
     rotated_layers,
 )
@@ -91,8 +92,7 @@ class Decoder:
         self._host_weights = host_weights or {}
         self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
-        parts = [linear.parts_of(layer) for layer in self._layers]
-        self._fused = fused.fuse(model, parts, self.dtype) if FAMILIES[self.config.model_type].plain else None
+        self._fused = layers.fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
@@ -124,7 +124,12 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        return linear.count_parameters(self.model)
+        return layers.count_parameters(self.model)
+
+    @cached_property
+    def block_parameters(self) -> int:
+        """Parameters of one layer, whatever is done to its weights; a share of the work of every block of a prompt."""
+        return parameters_of_block(self.config)
 
     @property
     def vocabulary(self) -> int:
@@ -274,13 +279,13 @@ def load(
     model.requires_grad_(False)
     title = display_name(name)
     if weights in BITS:
-        linear.quantize(model, weights, title)
+        layers.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
     host_weights = _place(model, device, split, in_host)
     model.eval()
     if packed:
-        linear.pack(model)
+        layers.pack(model)
     return Decoder(model, title, window, chosen, split, host_weights)
 
 
@@ -294,11 +299,11 @@ def _place(
     if split is None and not in_host:
         model.to(device)
         return {}
-    layers, model.model.layers = model.model.layers, torch.nn.ModuleList()
+    blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
     model.to(device)  # in one call: tied weights stay one
-    model.model.layers = layers
+    model.model.layers = blocks
     waiting: dict[str, torch.Tensor] = {}
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(blocks):
         place = split.devices[split.part_of[index]] if split else device
         if index not in in_host:
             layer.to(place)

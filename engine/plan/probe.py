@@ -27,7 +27,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.kv.full import FullCache
-from engine.model import attention, linear
+from engine.model import attention, layers
 from engine.model.architectures import embedding_parameters, estimate_parameters
 from engine.model.decoder import Decoder, kv_shape_of
 from engine.plan import cost_model
@@ -261,9 +261,9 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     for weight in model.model.layers[0].parameters():
         weight.fill_(_FILLING)
     if weights in BITS:
-        linear.quantize(model, weights, config.model_type)
+        layers.quantize(model, weights, config.model_type)
     model.model.layers[0].to(device)
-    linear.pack(model)
+    layers.pack(model)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype

@@ -202,7 +202,7 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
 
 
 def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
-    from engine.model import decoder, linear
+    from engine.model import decoder, layers
 
     shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
     for quantization in ("8bit", "4bit"):
@@ -210,7 +210,7 @@ def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
             str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=quantization
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        assert linear.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
+        assert layers.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
         assert fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
 
 

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from engine.kv.full import FullCache
-from engine.model import decoder, fused, linear
+from engine.model import decoder
 from engine.model.kernels import cpu
+from engine.model.layers import fuse
 
 CPU = torch.device("cpu")
 FAMILIES = ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3"]
 
 
 def refused(model: Any) -> bool:
-    return fused.fuse(model, [linear.parts_of(layer) for layer in model.model.layers], torch.float32) is None
+    return fuse(model, torch.float32) is None
 
 
 @pytest.mark.parametrize("weights", ["stored", "4bit"])

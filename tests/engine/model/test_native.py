@@ -17,7 +17,7 @@ from engine.kv.full import FullCache
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
-from engine.model.linear import (
+from engine.model.layers import (
     Linear4,
     Linear8,
     PackedLinear,

@@ -16,7 +16,7 @@ from engine.errors import ModelError, OptionError
 from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
 from engine.model import decoder
-from engine.model.linear import Linear4, Linear8
+from engine.model.layers import Linear4, Linear8
 from engine.quantization import BITS, GROUP, bytes_per_weight
 from engine.session import Session
 

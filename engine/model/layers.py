@@ -1,11 +1,16 @@
-"""Linear layers as this machine computes them fastest, and quantized ones on request.
+"""A model's layers as this machine computes them fastest: packed, fused, and quantized on request.
 
-On a processor the weights of every linear layer are packed once for ``engine.model.kernels.cpu``, whose skinny products
-read them at the speed of memory and give a row the same bits whatever rows come with it (``PackedLinear``). A wide
-product, when a book is read, unpacks the weights of the layer at hand again. Weights that bfloat16 holds exactly are
-kept in it, also beside activations in float32: the values are the same, the bytes are half.
+*Packed.* On a processor the weights of every linear layer are packed once for ``engine.model.kernels.cpu``, whose
+skinny products read them at the speed of memory and give a row the same bits whatever rows come with it
+(``PackedLinear``). A wide product, when a book is read, unpacks the weights of the layer at hand again. Weights that
+bfloat16 holds exactly are kept in it, also beside activations in float32: the values are the same, the bytes are half.
 
-Quantization is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
+*Fused.* transformers walks a layer in some forty small operations, which in a step of one token cost more than the
+layer itself where the model is small. The packed products and what lies between them (``kernels.rowwise``) are two
+programs of kernels instead (``FusedLayer``). Families whose layers are Llama's up to names (``architectures``) share
+this walk. All others go through transformers, as do layers with a part that is not known here, and passes of more rows.
+
+*Quantized.* This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they are.
 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``). On a
 processor they are packed like the others, and the skinny products read the levels as they are: half or a quarter of
@@ -23,7 +28,7 @@ import functools
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -33,12 +38,19 @@ from engine.errors import ModelError
 from engine.model.kernels import cpu
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
+if TYPE_CHECKING:
+    from engine.model.attention import KeyValues
+
 _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
 _QUERY_KEY_VALUE, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
+_GATE_PIECE = 1024  # numbers of a tile of gates
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
+
+
+# Packed ----------------------------------------------------------------------------------------------------------
 
 
 class PackedLinear(nn.Module):
@@ -246,6 +258,166 @@ def pack(model: Any) -> None:
             setattr(model.get_submodule(parent), last, new)
 
 
+def _fits(weight: torch.Tensor, lanes: int) -> bool:
+    return weight.is_cpu and weight.shape[0] % lanes == 0
+
+
+def _is_packable(layer: Any) -> bool:
+    """Whether there are kernels for a layer's weights."""
+    return type(layer) in _PACKED and layer.weight.is_cpu
+
+
+def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None:
+    held: list[torch.Tensor] = []
+    start = 0
+    for name in names:
+        stop = start + getattr(part, name).out_features
+        setattr(part, name, Share(product, start, stop, held))
+        start = stop
+
+
+def _smallest(weight: torch.Tensor) -> torch.Tensor:
+    """The same values in bfloat16 where it holds them all."""
+    half = weight.to(torch.bfloat16)
+    return half if torch.equal(half.to(weight.dtype), weight) else weight
+
+
+# Fused -----------------------------------------------------------------------------------------------------------
+
+
+class FusedLayer:
+    """A packed decoder layer for at most ``cpu.MOST_ROWS`` rows, in two calls.
+
+    Everything before its attention and everything behind it are programs of kernels, made once. Between what enters and
+    leaves it a layer computes in float32. A row has the same bits whatever rows come with it.
+
+    Args:
+        parts: of the layer, as ``parts_of`` found them.
+        kernels: that its products were packed for.
+        memory: which it shares with the other layers.
+        dtype: of hidden states.
+        rotary: numbers of a head that RoPE turns.
+    """
+
+    def __init__(
+        self, parts: dict[str, Any], kernels: cpu.Native, memory: cpu.Memory, dtype: torch.dtype, rotary: int
+    ) -> None:
+        attention = parts["self_attn"]
+        self._index, self._scaling, self._dtype = attention.layer_idx, attention.scaling, dtype
+        self._heads, self._kv_heads, self._head_dim = parts["heads"], parts["kv_heads"], attention.head_dim
+        self._held: list[Any] = [memory, parts]  # the programs know their addresses
+        kind, head_dim = cpu.KIND[dtype], self._head_dim
+        joint, output, gates, down = (parts[name] for name in ("joint", "output", "gates", "down"))
+        hidden, first, second = joint.in_features, parts["input_layernorm"], parts["post_attention_layernorm"]
+        small = _lanes(kernels.lanes, rotary // 2, head_dim)
+        normed, mixed = memory.of("normed", hidden), memory.of("mixed", output.in_features)
+
+        self._before = before = cpu.Program(kernels)
+        self._x = before.add(
+            kernels.address("normed", kind, False),
+            [0, 0, 0, 0, 0, first.weight.data_ptr(), cpu.bits(first.epsilon), normed.data_ptr(), hidden],
+            cpu.each_row,
+        )
+        out = joint.add_to(before, normed, memory)
+        norms = parts["norms"]
+        self._turned = before.add(
+            kernels.address("rotated", kind, head_dim, rotary, bool(norms), lanes=small),
+            [
+                *(out.data_ptr(), out.shape[1], self._bias(joint), 0, 0, 0, 0, self._heads, self._kv_heads),
+                *([norm.weight.data_ptr() for norm in norms] or [0, 0]),
+                cpu.bits(norms[0].epsilon if norms else 0.0),
+            ],
+            cpu.each_row,
+            rows_at=6,
+        )
+
+        self._behind = behind = cpu.Program(kernels)
+        self._answers = behind.add(
+            kernels.address("collected", kind, head_dim, lanes=small),
+            [0, mixed.data_ptr(), 0, self._heads],
+            cpu.each_row,
+            rows_at=2,
+        )
+        out, kept = output.add_to(behind, mixed, memory), memory.of("kept", hidden)
+        self._residual = behind.add(
+            kernels.address("normed", kind, True),
+            [
+                *(0, out.data_ptr(), out.shape[1], self._bias(output), kept.data_ptr()),
+                *(second.weight.data_ptr(), cpu.bits(second.epsilon), normed.data_ptr(), hidden),
+            ],
+            cpu.each_row,
+        )
+        out, gated = gates.add_to(behind, normed, memory), memory.of("gated", down.in_features)
+        pieces = -(-down.in_features // _GATE_PIECE)
+        behind.add(
+            kernels.address("gated"),
+            [
+                *(out.data_ptr(), out.shape[1], self._bias(gates), gated.data_ptr()),
+                *(down.in_features, _GATE_PIECE, pieces),
+            ],
+            lambda rows: rows * pieces,
+        )
+        out = down.add_to(behind, gated, memory)
+        self._result = behind.add(
+            kernels.address("added", kind),
+            [0, out.data_ptr(), out.shape[1], self._bias(down), kept.data_ptr(), 0, 0, 0, hidden],
+            cpu.each_row,
+        )
+
+    def _bias(self, layer: Any) -> int:
+        """Address of a product's bias in float32."""
+        bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float().contiguous()
+        self._held.append(bias)
+        return bias.data_ptr()
+
+    def __call__(self, hidden: torch.Tensor, rope: Any, kv: KeyValues) -> torch.Tensor:
+        """Hidden states (1, n, hidden) behind the layer, attending through ``kv``; ``rope``: a ``decoder.Rope``."""
+        rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
+        hidden, cos, sin = hidden.contiguous(), rope.cos.contiguous(), rope.sin.contiguous()
+        joint = torch.empty(1, heads + 2 * kv_heads, rows, self._head_dim, dtype=self._dtype)
+        turned = self._turned
+        self._before.run(
+            rows,
+            [
+                (self._x, 0, hidden.data_ptr()),
+                *((turned, 3, cos.data_ptr()), (turned, 4, sin.data_ptr()), (turned, 5, joint.data_ptr())),
+            ],
+        )
+        q, k, v = joint.split((heads, kv_heads, kv_heads), dim=1)
+        answers = kv.attend(self._index, q, k, v, self._scaling).contiguous()
+        out = torch.empty_like(hidden)
+        self._behind.run(
+            rows,
+            [
+                *((self._answers, 0, answers.data_ptr()), (self._residual, 0, hidden.data_ptr())),
+                (self._result, 7, out.data_ptr()),
+            ],
+        )
+        return out
+
+
+def fuse(model: Any, dtype: torch.dtype) -> list[FusedLayer] | None:
+    """The layers of a packed transformers causal LM; None where one of them is not as it is known here."""
+    found = [parts_of(layer) for layer in model.model.layers]
+    if not all(found) or dtype not in cpu.KIND or (kernels := cpu.native()) is None:
+        return None
+    cos = model.model.rotary_emb(torch.empty(1, dtype=dtype), torch.zeros(1, 1, dtype=torch.long))[0]
+    memory, rotary, layers = cpu.Memory(), int(cos.shape[-1]), []
+    for parts in filter(None, found):
+        widths = parts["joint"].in_features, parts["down"].in_features
+        if any(width % kernels.lanes for width in widths):
+            return None
+        if not _lanes(kernels.lanes, rotary // 2, parts["self_attn"].head_dim):
+            return None
+        layers.append(FusedLayer(parts, kernels, memory, dtype, rotary))
+    return layers or None
+
+
+def _lanes(most: int, *widths: int) -> int:
+    """The widest vectors that divide all widths; 0 if there are none."""
+    return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
+
+
 def parts_of(layer: Any) -> dict[str, Any] | None:
     """The parts of a packed layer by what they do, if it has these and no others."""
     names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
@@ -279,28 +451,7 @@ def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
     return getattr(part, whole, None)
 
 
-def _fits(weight: torch.Tensor, lanes: int) -> bool:
-    return weight.is_cpu and weight.shape[0] % lanes == 0
-
-
-def _is_packable(layer: Any) -> bool:
-    """Whether there are kernels for a layer's weights."""
-    return type(layer) in _PACKED and layer.weight.is_cpu
-
-
-def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None:
-    held: list[torch.Tensor] = []
-    start = 0
-    for name in names:
-        stop = start + getattr(part, name).out_features
-        setattr(part, name, Share(product, start, stop, held))
-        start = stop
-
-
-def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """The same values in bfloat16 where it holds them all."""
-    half = weight.to(torch.bfloat16)
-    return half if torch.equal(half.to(weight.dtype), weight) else weight
+# Quantized -------------------------------------------------------------------------------------------------------
 
 
 class Linear8(nn.Module):
