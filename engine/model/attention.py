@@ -59,12 +59,17 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
         neutral element of ``merge``.
     """
     heads, n = q.shape[1], q.shape[2]
-    kv_heads, seq = k.shape[1], k.shape[2]
-    if seq == 0:
+    if k.shape[2] == 0:
         return torch.zeros_like(q), q.new_full((1, heads, n), float("-inf"), dtype=torch.float32)
-    packed = q.reshape(1, kv_heads, heads // kv_heads * n, q.shape[3])
-    out, lse = _kernel_for(packed)(packed, k, v, scaling)
+    out, lse = _attend_packed(q, k, v, scaling)
     return out.reshape(q.shape), lse.reshape(1, heads, n)
+
+
+def _attend_packed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    packed = q.reshape(1, k.shape[1], -1, q.shape[3])
+    return _kernel_for(packed)(packed, k, v, scaling)
 
 
 def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
@@ -76,7 +81,7 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype:
-        return attend(q, k, v, scaling)[0]
+        return _attend_packed(q, k, v, scaling)[0].reshape(q.shape)
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
         group = q.shape[1] // k.shape[1]
         packed = q.reshape(1, k.shape[1], group * n, q.shape[3])

@@ -262,7 +262,8 @@ def load(
     Args:
         window: tokens that it will be used with; None takes the model's own limit.
         weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
-        packed: lay weights out for the kernels of a processor; without, they stay as transformers has them.
+        packed: lay weights out for the kernels of a processor, and take norms of one kernel on a GPU; without, all
+            stays as transformers has it.
         split: which layers lie on which device, of which ``device`` is the first; None has all of them there.
         in_host: layers whose weights wait in host memory, beside a GPU.
 
@@ -282,6 +283,8 @@ def load(
         layers.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
+    if packed and device.type == "cuda":
+        layers.fuse_norms(model)
     host_weights = _place(model, device, split, in_host)
     model.eval()
     if packed:

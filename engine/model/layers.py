@@ -9,6 +9,8 @@ bfloat16 holds exactly are kept in it, also beside activations in float32: the v
 layer itself where the model is small. The packed products and what lies between them (``kernels.rowwise``) are two
 programs of kernels instead (``FusedLayer``). Families whose layers are Llama's up to names (``architectures``) share
 this walk. All others go through transformers, as do layers with a part that is not known here, and passes of more rows.
+On a GPU the norms alone are replaced (``FusedNorm``): each is one kernel there instead of up to eight, which counts
+where launching them sets the pace.
 
 *Quantized.* This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they are.
@@ -211,6 +213,29 @@ class PackedNorm(nn.Module):
         return self._kernels.norm(x, self.weight, self.epsilon)
 
 
+class FusedNorm(nn.Module):
+    """An RMS norm of a GPU, in one kernel of torch where transformers launches up to eight. Rounds once, at the end.
+
+    Args:
+        norm: of transformers.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self.epsilon = float(norm.variance_epsilon)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+def fuse_norms(model: Any) -> None:
+    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved."""
+    for path, layer in list(model.named_modules()):
+        if _is_norm(layer):
+            _replace(model, path, FusedNorm(layer))
+
+
 class Unpacked:
     """The last few unpacked weights: prefill takes one layer's again and again before it goes to the next."""
 
@@ -251,11 +276,19 @@ def pack(model: Any) -> None:
             new = _PACKED[type(layer)]([layer], kernels, unpacked)
             if layer.weight is embedding.weight:  # they stay in memory once
                 model.set_input_embeddings(PackedEmbedding(new))
-        elif type(layer).__name__.endswith("RMSNorm") and _fits(layer.weight, kernels.lanes):
+        elif _is_norm(layer) and _fits(layer.weight, kernels.lanes):
             new = PackedNorm(layer, kernels)
         if new is not None:
-            parent, _, last = path.rpartition(".")
-            setattr(model.get_submodule(parent), last, new)
+            _replace(model, path, new)
+
+
+def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
+    parent, _, last = path.rpartition(".")
+    setattr(model.get_submodule(parent), last, new)
+
+
+def _is_norm(layer: nn.Module) -> bool:
+    return type(layer).__name__.endswith("RMSNorm")
 
 
 def _fits(weight: torch.Tensor, lanes: int) -> bool:
@@ -540,8 +573,7 @@ def quantize(model: Any, weights: str, name: str) -> None:
                     f"{name} has layers of width {layer.in_features}, and 4-bit weights come in groups of {GROUP}.",
                     "Use --weights 8bit.",
                 )
-            parent, _, last = path.rpartition(".")
-            setattr(block.get_submodule(parent), last, kind(layer))
+            _replace(block, path, kind(layer))
 
 
 def count_parameters(model: nn.Module) -> int:

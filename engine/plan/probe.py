@@ -262,6 +262,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         weight.fill_(_FILLING)
     if weights in BITS:
         layers.quantize(model, weights, config.model_type)
+    if device.type == "cuda":
+        layers.fuse_norms(model)
     model.model.layers[0].to(device)
     layers.pack(model)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)

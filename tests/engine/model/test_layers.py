@@ -1,4 +1,5 @@
-"""Weights in 8 and 4 bits: near what they stand for, computed as they say, and exact decoding with respect to them."""
+"""Weights in 8 and 4 bits: near what they stand for, computed as they say, and exact decoding with respect to them.
+Norms in one kernel of torch are transformers'."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from engine.errors import ModelError, OptionError
 from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
 from engine.model import decoder
-from engine.model.layers import Linear4, Linear8
+from engine.model.layers import FusedNorm, Linear4, Linear8
 from engine.quantization import BITS, GROUP, bytes_per_weight
 from engine.session import Session
 
@@ -28,6 +29,18 @@ def linear(dtype: torch.dtype = torch.float32, *, bias: bool = False, width: int
     torch.manual_seed(0)
     layer = nn.Linear(width, 80, bias=bias)
     return layer.to(dtype).requires_grad_(False)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_a_norm_in_one_kernel_is_that_of_transformers(dtype: torch.dtype, near: float) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    norm = LlamaRMSNorm(96, eps=1e-5).requires_grad_(False).to(dtype)
+    norm.weight.copy_(torch.randn(96, generator=torch.Generator().manual_seed(0)))
+    x = torch.randn(1, 5, 96, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = FusedNorm(norm)(x)
+    assert found.dtype == dtype
+    assert torch.allclose(found.float(), norm(x).float(), rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
