@@ -313,7 +313,7 @@ def forget_error(device: torch.device) -> None:
 
 def to_rows(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """KV (1, kv_heads, n, storage_dim) as rows (n, 2, kv_heads, storage_dim)."""
-    return torch.stack([k[0], v[0]]).permute(2, 0, 1, 3).contiguous()
+    return torch.stack([k[0].transpose(0, 1), v[0].transpose(0, 1)], dim=1).contiguous()
 
 
 def from_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

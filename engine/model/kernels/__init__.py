@@ -23,10 +23,14 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
     if len(parts) == 1:
         return parts[0][0]
-    lse = torch.stack([part[1] for part in parts])
-    weights = torch.softmax(lse, dim=0).unsqueeze(-1)
-    outs = torch.stack([part[0] for part in parts])
-    return (outs * weights).sum(dim=0).to(outs.dtype)
+    return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
+    """The attention over all keys (1, heads, rows, head_dim), of parts that lie in one batch: outs (parts, heads, rows,
+    head_dim) and lses (parts, heads, rows)."""
+    weights = torch.softmax(lses, dim=0).unsqueeze(-1)
+    return (outs * weights).sum(dim=0, keepdim=True).to(outs.dtype)
 
 
 def plain(
@@ -46,21 +50,22 @@ def split_attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run ``kernel`` on equal pieces of the keys as one batch, and join them. The views copy nothing."""
     even = k.shape[2] // splits * splits
-    parts = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)
+    outs, lses = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)
     if even < k.shape[2]:
-        parts.append(kernel(q, k[:, :, even:], v[:, :, even:]))
-    joined = torch.logsumexp(torch.stack([lse for _, lse in parts]), dim=0)
-    return merge(parts), joined
+        out, lse = kernel(q, k[:, :, even:], v[:, :, even:])
+        outs, lses = torch.cat([outs, out]), torch.cat([lses, lse])
+    return join(outs, lses), torch.logsumexp(lses, dim=0, keepdim=True)
 
 
 def attend_each(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The results of ``kernel`` on each of ``splits`` equal pieces of the keys, taken as one batch."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results of ``kernel`` on each of ``splits`` equal pieces of the keys, taken as one batch: outs (splits,
+    heads, rows, head_dim) and lses (splits, heads, rows)."""
     heads, piece, dim = k.shape[1], k.shape[2] // splits, k.shape[3]
 
     def cut(x: torch.Tensor) -> torch.Tensor:
         return x[0].unflatten(1, (splits, piece)).transpose(0, 1)
 
-    out, lse = kernel(q.expand(splits, heads, q.shape[2], dim), cut(k), cut(v))
-    return list(zip(out.unsqueeze(1), lse.unsqueeze(1), strict=True))
+    made: tuple[torch.Tensor, torch.Tensor] = kernel(q.expand(splits, heads, q.shape[2], dim), cut(k), cut(v))
+    return made

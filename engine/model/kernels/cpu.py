@@ -71,7 +71,7 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
     if even == 0:
         return tail[0]
     kernel = functools.partial(_fused, scaling=scaling)
-    return merge([*attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail])
+    return merge([attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail])
 
 
 # The layers of a pass share these, so the last few are kept.
