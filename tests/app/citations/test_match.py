@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.citations.match import (
+from app.citations import (
     BookIndex,
     check_quotation,
     closest_sentence,

@@ -7,26 +7,25 @@ from collections.abc import Callable
 
 import pytest
 
-from app.citations import NoteTaker, notes
-from app.citations.notes import MOST_ATTENDED
+from app.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
 from tests.app.citations.conftest import PAGES, make
 from tests.app.scripted import figures
 
 
 def test_a_page_that_always_draws_is_not_cited() -> None:
-    baseline = notes.AttentionBaseline(40)
+    baseline = AttentionBaseline(40)
     habit = [0.5 if page == 7 else 0.5 / 39 for page in range(40)]
-    assert [page for page, _ in notes.attended_pages(habit, baseline)] == [7]
+    assert [page for page, _ in attended_pages(habit, baseline)] == [7]
     for _ in range(4):
         baseline.add(habit)
-    assert notes.attended_pages(habit, baseline) == []
+    assert attended_pages(habit, baseline) == []
     fresh = [0.4 if page in (7, 20) else 0.2 / 38 for page in range(40)]
-    assert notes.attended_pages(fresh, baseline) == [(20, pytest.approx(16.0))]
+    assert attended_pages(fresh, baseline) == [(20, pytest.approx(16.0))]
     many = [0.2 if page < 5 else 0.0 for page in range(40)]
-    assert len(notes.attended_pages(many, notes.AttentionBaseline(40))) == notes.MOST_PAGES
-    assert notes.attended_pages([1 / 40] * 40, notes.AttentionBaseline(40)) == []
-    assert notes.attended_pages([0.0] * 40, notes.AttentionBaseline(40)) == []
+    assert len(attended_pages(many, AttentionBaseline(40))) == MOST_PAGES
+    assert attended_pages([1 / 40] * 40, AttentionBaseline(40)) == []
+    assert attended_pages([0.0] * 40, AttentionBaseline(40)) == []
 
 
 def events(answer: str, readings: tuple[PagesScored, ...] = ()) -> list[object]:

@@ -1,0 +1,576 @@
+"""The pages behind the words: what an answer quotes, what the model attended to, and who produced its tokens.
+
+    taker = NoteTaker()                    one per program
+    notes = taker.begin(document)          one per answer
+    notes.take(event)                      every event of the engine; True when the notes have changed
+    notes.record()                         plain JSON, kept with the exchange
+
+A quotation is checked against the text of the pages: that is a fact. Text is folded to what two printings of the same
+words share: letters and digits, in their order, without case, accents and joints. Spacing, hyphens (also those at the
+end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides must
+follow each other.
+
+A page the model attended to is a hint, and is never called more: attention is spread over every page, and a few pages
+draw it whatever is asked, so that a page counts only when its share is several times an even one and well above its
+usual one in this book.
+
+The record's names ("ink", "drew", "extract") are those of every kept chat.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from statistics import median_low
+from typing import Any, Literal
+
+from engine.document import Document, Page
+from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
+
+Kind = Literal["quoted", "verbatim", "missing", "drew"]
+"""Words in quotation marks that stand in the book; a sentence without marks that does; words in quotation marks that
+stand nowhere; a page that the model attended to."""
+
+VERSION = 1  # of the record
+MOST_PAGES = 3  # that one sentence is said to attend to
+_TIMES_EVEN = 6.0  # a page's share of attention over an even one
+_TIMES_USUAL = 2.0  # and over its own usual one
+_REMEMBERED = 15  # answers
+MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
+FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
+_WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.RETRIEVAL: "R", TokenSource.TARGET: "T"}
+_POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
+_RUN = re.compile(r"([A-Z])(\d+)")
+_ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
+
+_DROPPED = re.compile(r"[\W_]+")
+_NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_MOST_PLACES = 32  # occurrences of one passage that are looked at
+_MOST_MAPPED = 64  # pages whose way back is remembered
+# Code is no prose; the same shapes that the chat leaves alone.
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
+# A sentence ends at its mark with whatever closes behind it, or where its paragraph does.
+_END = re.compile(
+    r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
+    r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
+)
+_WORD = re.compile(r"\w+(?:[’'-]\w+)*")
+_LONGEST_QUOTE = 3000
+_QUOTED = re.compile(
+    rf"“([^“”]{{1,{_LONGEST_QUOTE}}}(?:“[^“”]{{1,500}}”[^“”]{{0,500}}){{0,4}})(”|\n[ \t]*\n|\Z)"
+    rf"|„([^„“”]{{1,{_LONGEST_QUOTE}}})([“”]|\n[ \t]*\n|\Z)"
+    rf"|«([^«»]{{1,{_LONGEST_QUOTE}}})(»|\n[ \t]*\n|\Z)"
+    rf'|(?<!\w)"(?!\s)([^"\n]{{1,{_LONGEST_QUOTE}}})(")(?!\w)'
+)
+_CLOSERS = ("”", "“", "»", '"')
+
+_FEWEST_WORDS = 3
+"""A shorter one between quotation marks is a name or a term, not a quotation."""
+
+_ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
+_MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
+_APART = 4000  # folded characters within which the parts of one quotation follow each other
+_FEWEST_SHARED = 4  # neighbouring words that a quotation which is not found must share with the book to be shown them
+_MOST_WORDS = 150  # of a quotation which is not found that are compared
+_EXCERPT_AROUND = 160  # characters on either side
+_LONGEST_EXCERPT = 700
+_FEWEST_LETTERS = 4  # of a word that says something
+_SPACES = re.compile(r"\s+")
+
+
+# Words of an answer in the book ----------------------------------------------------------------------------------
+
+
+def fold(text: str) -> str:
+    """The letters and digits of a text. The fold of a join is the join of the folds."""
+    return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
+
+
+def places(text: str) -> list[int]:
+    """For every character of ``fold(text)`` the index in ``text`` that it comes from."""
+    return [index for index, sign in enumerate(text) for _ in fold(sign)]
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers in a text, as a reader tells them apart: 10.5 is not 105, but 1,912 is 1912."""
+    return [_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)]
+
+
+@dataclass(frozen=True)
+class PageSpan:
+    """Characters [start, end) of the text of ``document.pages[page]``."""
+
+    page: int
+    start: int
+    end: int
+
+
+class BookIndex:
+    """A book in which passages are found, whatever their spacing and across the borders of pages.
+
+    Args:
+        document: the book; its pages are folded when the first passage is looked for.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._mapped: dict[int, list[int]] = {}
+
+    @cached_property
+    def _folded(self) -> tuple[str, list[int]]:
+        parts = [fold(page.text) for page in self.document.pages]
+        starts, length = [], 0
+        for part in parts:
+            starts.append(length)
+            length += len(part)
+        return "".join(parts), starts
+
+    def find(self, passage: str) -> Iterator[int]:
+        """Where a folded passage stands, as whole words: offsets for ``spans``, in the order of the book."""
+        text, _ = self._folded
+        found, seen = text.find(passage), 0
+        while passage and found >= 0 and seen < _MOST_PLACES:
+            seen += 1
+            if self._whole_words(found, found + len(passage)):
+                yield found
+            found = text.find(passage, found + 1)
+
+    def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
+        """The folded stretch [start, end) on the pages that it covers."""
+        _, starts = self._folded
+        spans = []
+        page = max(0, bisect.bisect_right(starts, start) - 1)
+        while page < len(starts) and starts[page] < end:
+            way = self._way_back(page)
+            first, last = max(0, start - starts[page]), min(len(way), end - starts[page])
+            if first < last:
+                spans.append(PageSpan(page, way[first], way[last - 1] + 1))
+            page += 1
+        return tuple(spans)
+
+    def text(self, span: PageSpan) -> str:
+        return self.document.pages[span.page].text[span.start : span.end]
+
+    def _whole_words(self, start: int, end: int) -> bool:
+        spans = self.spans(start, end)
+        if not spans:
+            return False
+        before = self.document.pages[spans[0].page].text[: spans[0].start][-1:]
+        after = self.document.pages[spans[-1].page].text[spans[-1].end :][:1]
+        return not (before.isalnum() or after.isalnum())
+
+    def _way_back(self, page: int) -> list[int]:
+        if page not in self._mapped:
+            while len(self._mapped) >= _MOST_MAPPED:
+                self._mapped.pop(next(iter(self._mapped)))
+            self._mapped[page] = places(self.document.pages[page].text)
+        return self._mapped[page]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters [start, end) of an answer."""
+
+    start: int
+    end: int
+
+    def touches(self, other: Span) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """What stands between two quotation marks; ``whole`` runs from mark to mark. ``closed``: the second has come."""
+
+    inner: Span
+    whole: Span
+    closed: bool
+
+
+def sentences(text: str) -> list[Span]:
+    """The sentences of an answer in Markdown, without the white space around them. Code belongs to none."""
+    masked = _masked(text)
+    found, start = [], 0
+    for end in _END.finditer(masked):
+        if _ABBREVIATION.search(masked[start : end.end()]):
+            continue
+        body = masked[start : end.end()]
+        words = body.strip()
+        if words and _WORD.search(words):
+            begin = start + len(body) - len(body.lstrip())
+            found.append(Span(begin, begin + len(words)))
+        start = end.end()
+    return found
+
+
+def quotations(text: str) -> list[Quotation]:
+    """Passages in quotation marks, in order. A single quotation mark may be an apostrophe and opens none."""
+    masked = _masked(text)
+    found = []
+    for match in _QUOTED.finditer(masked):
+        group = next(number for number in (1, 3, 5, 7) if match[number] is not None)
+        closed = match[group + 1] in _CLOSERS
+        end = match.end(group + 1) if closed else match.end(group)
+        found.append(Quotation(Span(*match.span(group)), Span(match.start(), end), closed))
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Words as they stand."""
+    return _WORD.findall(text)
+
+
+def _masked(text: str) -> str:
+    return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code.group(0)), text)
+
+
+@dataclass(frozen=True)
+class QuotationCheck:
+    """Whether words stand in the book as an answer has them.
+
+    Args:
+        verified: every word stands in the book.
+        spans: where; of a quotation that was not found, where the longest run of its words stands.
+        matched: words of that run, of ``total`` words.
+    """
+
+    verified: bool
+    spans: tuple[PageSpan, ...] = ()
+    matched: int = 0
+    total: int = field(default=0, compare=False)
+
+
+def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()) -> QuotationCheck | None:
+    """Look a quoted passage up.
+
+    Args:
+        favour: a weight per page; where the words stand more than once, the page with the highest is named.
+
+    Returns:
+        None if it is too short to be a quotation.
+    """
+    passage = _MARKUP.sub("", passage)
+    total = len(words(passage))
+    if total < _FEWEST_WORDS:
+        return None
+    parts = [part for part in _ELLIPSIS.split(passage) if fold(part)]
+    spans = _in_order(index, parts, favour)
+    if spans:
+        return QuotationCheck(True, spans, total, total)
+    matched, spans = _longest_run(index, passage, favour)
+    return QuotationCheck(False, spans, matched, total)
+
+
+def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
+    """Where all parts stand behind each other, each as whole words."""
+    folded = [fold(part) for part in parts]
+    found: list[tuple[PageSpan, ...]] = []
+    for start in index.find(folded[0]):
+        at, stretches = start, [(start, start + len(folded[0]))]
+        for part in folded[1:]:
+            end = stretches[-1][1]
+            at = next((place for place in index.find(part) if end <= place <= end + _APART), -1)
+            if at < 0:
+                break
+            stretches.append((at, at + len(part)))
+        if len(stretches) < len(folded):
+            continue
+        spans = tuple(span for first, last in stretches for span in index.spans(first, last))
+        if numbers(" ".join(parts)) == numbers(" ".join(index.text(span) for span in spans)):
+            found.append(spans)
+    return max(found, key=lambda spans: _weight(spans, favour), default=())
+
+
+def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
+    """The most neighbouring words of the passage that stand in the book, if they are enough to mean something."""
+    places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
+    best: tuple[int, tuple[PageSpan, ...]] = (0, ())
+    first, size = 0, _FEWEST_SHARED
+    while first + size <= len(places):
+        spans = _in_order(index, [passage[places[first][0] : places[first + size - 1][1]]], favour)
+        if spans:
+            best = (size, spans)
+            size += 1
+        else:
+            first += 1
+    return best
+
+
+def _weight(spans: tuple[PageSpan, ...], favour: Sequence[float]) -> float:
+    page = spans[0].page
+    return favour[page] if page < len(favour) else 0.0
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """``hit`` is the passage, as it is printed; ``before`` and ``after`` what stands around it, spaces between kept."""
+
+    before: str
+    hit: str
+    after: str
+
+
+def excerpt(text: str, start: int, end: int) -> Excerpt:
+    """The characters [start, end) of a page with their surroundings, lines joined, cut at words."""
+    left, right = max(0, start - _EXCERPT_AROUND), min(len(text), end + _EXCERPT_AROUND)
+    before, after = text[left:start], text[end:right]
+    if left:
+        before = "…" + before[before.find(" ") + 1 :]
+    if right < len(text):
+        after = after[: after.rfind(" ") + 1].rstrip() + "…"
+    hit = text[start:end]
+    if len(hit) > _LONGEST_EXCERPT:
+        hit, after = hit[:_LONGEST_EXCERPT].rstrip() + "…", ""
+    before, hit, after = (_SPACES.sub(" ", part) for part in (before, hit, after))
+    return Excerpt(before.lstrip(), hit, after.rstrip())
+
+
+def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
+    """Characters [start, end) of the page's sentence that shares most words with another one; None if none does."""
+    wanted = _telling(sentence)
+    best, found = 1, None
+    for span in sentences(page):
+        shared = sum((wanted & _telling(page[span.start : span.end])).values())
+        if shared > best:
+            best, found = shared, (span.start, span.end)
+    return found
+
+
+def _telling(text: str) -> Counter[str]:
+    return Counter(folded for word in words(text) if len(folded := fold(word)) >= _FEWEST_LETTERS)
+
+
+# The notes of an answer ------------------------------------------------------------------------------------------
+
+
+class AttentionBaseline:
+    """What share of attention each page of one book has whatever is asked: the median over the newest answers.
+
+    Args:
+        pages: of the book.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self._answers: deque[tuple[float, ...]] = deque(maxlen=_REMEMBERED)
+
+    def add(self, scores: Sequence[float]) -> None:
+        """The mean scores of one whole answer."""
+        if len(scores) == self.pages and sum(scores) > 0:
+            self._answers.append(tuple(scores))
+
+    def share(self, page: int) -> float:
+        even = 1.0 / max(1, self.pages)
+        return median_low([even, *(scores[page] for scores in self._answers)])
+
+
+def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
+    """The readings of one sentence as one."""
+    return [sum(column) / len(readings) for column in zip(*readings, strict=True)] if readings else []
+
+
+def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list[tuple[int, float]]:
+    """(page, times an even share) of the pages that stand out, the strongest first, ``MOST_PAGES`` at most."""
+    pages = len(scores)
+    if pages <= 1 or sum(scores) <= 0:
+        return []
+    standing = [
+        (page, score * pages)
+        for page, score in enumerate(scores)
+        if score * pages >= _TIMES_EVEN and score >= _TIMES_USUAL * baseline.share(page)
+    ]
+    return sorted(standing, key=lambda item: -item[1])[:MOST_PAGES]
+
+
+class NoteTaker:
+    """Begins the notes of every answer; keeps what is the same for all answers about one book."""
+
+    def __init__(self) -> None:
+        self._index: BookIndex | None = None
+        self._baseline = AttentionBaseline(0)
+
+    def begin(self, document: Document | None, so_far: str = "", record: Mapping[str, Any] | None = None) -> Notes:
+        """Notes of one answer about a document.
+
+        Args:
+            so_far, record: of an answer that is continued, what there is of it and its notes.
+        """
+        document = document or Document("", "", (), "", "")
+        if self._index is None or self._index.document is not document:
+            self._index = BookIndex(document)
+            self._baseline = AttentionBaseline(len(document.pages))
+        return Notes(self._index, self._baseline, so_far, str((record or {}).get("ink", "")))
+
+
+class Notes:
+    """The notes of one answer, which grow with it.
+
+    Args:
+        index: of the book.
+        baseline: the usual attention of its pages; the answer is added to it when it is done.
+        so_far, provenance: the beginning of an answer that is continued, and who wrote it.
+    """
+
+    def __init__(self, index: BookIndex, baseline: AttentionBaseline, so_far: str = "", provenance: str = "") -> None:
+        self._index = index
+        self._baseline = baseline
+        self._text = so_far
+        self._origin = len(so_far)
+        self._ends: list[int] = []  # of every token: characters of the answer up to it
+        self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
+        self._readings: list[PagesScored] = []
+        self._done = self._stale = False  # whether words have come since the citations were looked up
+        self._chips: list[dict[str, Any]] = []
+        self._checked: dict[str, QuotationCheck | None] = {}
+        self._near: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def take(self, event: object) -> bool:
+        """Take an event of the engine; whether the citations may have changed."""
+        if isinstance(event, TextDelta):
+            self._add(event)
+            if not event.text.rstrip().endswith(_ENDS) and not any(mark in event.text for mark in _ENDS):
+                return False
+        elif isinstance(event, PagesScored):
+            self._readings.append(event)
+            return False
+        elif isinstance(event, AnswerDone):
+            self._done = True
+            self._readings = list(event.readings) or self._readings
+        else:
+            return False
+        self._stale = True
+        if self._done:
+            self._look_up()
+            self._baseline.add(mean_scores([reading.scores for reading in self._readings]))
+        return True
+
+    def close(self) -> None:
+        """The answer ends here, without its last event."""
+        self._done = self._stale = True
+
+    def record(self) -> dict[str, Any]:
+        """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``)."""
+        self._look_up()
+        return self.sketch()
+
+    def sketch(self) -> dict[str, Any]:
+        """The record with the citations that were looked up last: looking them up takes time while an answer grows."""
+        return {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
+
+    def provenance(self) -> str:
+        """Who wrote the letters of the answer, as runs: "D12T3" is twelve of the draft, three of the target's own.
+
+        Only letters count: a page that shows the answer can count them too, whatever the marks became.
+        """
+        return "".join(f"{writer}{count}" for writer, count in self._runs if count)
+
+    def _look_up(self) -> None:
+        if self._stale:
+            self._stale = False
+            self._chips = sorted(self._cite(), key=lambda chip: chip["at"])
+
+    def _add(self, event: TextDelta) -> None:
+        start = len(self._text)
+        self._text += event.text
+        lengths = event.lengths or _spread(len(event.text), len(event.token_ids))
+        for length, stage in zip(lengths, event.sources, strict=True):
+            letters = sum(map(str.isalpha, self._text[start : start + length]))
+            start += length
+            self._ends.append(start)
+            if self._runs and self._runs[-1][0] == _WRITERS[stage]:
+                letters += self._runs.pop()[1]
+            self._runs.append((_WRITERS[stage], letters))
+
+    def _cite(self) -> Iterator[dict[str, Any]]:
+        taken: list[Span] = []
+        for quotation in quotations(self._text):
+            if not (quotation.closed or self._done):
+                continue
+            found = self._check(self._text[quotation.inner.start : quotation.inner.end], quotation.whole)
+            if found is not None:
+                taken.append(quotation.whole)
+                yield self._quoted("quoted" if found.verified else "missing", found, quotation.whole)
+        whole = sentences(self._text)
+        left, said = MOST_ATTENDED, frozenset[int]()  # the pages that the sentence before attended to
+        for sentence in whole if self._done else whole[:-1]:
+            if any(sentence.touches(span) for span in taken):
+                continue
+            chips = list(self._unquoted(sentence))
+            attended = frozenset(chip["pages"][0]["number"] for chip in chips if chip["kind"] == "drew")
+            if attended and (attended <= said or len(attended) > left):
+                continue
+            left, said = left - len(attended), attended
+            yield from chips
+
+    def _unquoted(self, sentence: Span) -> Iterator[dict[str, Any]]:
+        passage = self._text[sentence.start : sentence.end]
+        if len(words(passage)) >= FEWEST_VERBATIM:
+            found = self._check(passage, sentence)
+            if found is not None and found.verified:
+                yield self._quoted("verbatim", found, sentence)
+                return
+        for page, times in attended_pages(self._scores(sentence), self._baseline):
+            yield self._attended(page, times, sentence, passage)
+
+    def _check(self, passage: str, where: Span) -> QuotationCheck | None:
+        """A quotation that was looked up while the answer grew is not looked up again."""
+        if self._done or passage not in self._checked:
+            self._checked[passage] = check_quotation(self._index, passage, self._scores(where))
+        return self._checked[passage]
+
+    def _scores(self, where: Span) -> list[float]:
+        """The attention of the pages while the characters of ``where`` were decoded."""
+        pages = len(self._index.document.pages)
+        return mean_scores(
+            [one.scores for one in self._readings if len(one.scores) == pages and self._span(one).touches(where)]
+        )
+
+    def _span(self, reading: PagesScored) -> Span:
+        if reading.last_token < reading.first_token or reading.first_token >= len(self._ends):
+            return Span(0, 0)
+        start = self._ends[reading.first_token - 1] if reading.first_token else self._origin
+        return Span(start, self._ends[min(reading.last_token, len(self._ends) - 1)])
+
+    def _quoted(self, kind: Kind, found: QuotationCheck, where: Span) -> dict[str, Any]:
+        at = where.end + len(_POINTS.match(self._text, where.end)[0])  # type: ignore[index]
+        chip: dict[str, Any] = {"kind": kind, "at": at, "from": where.start, "pages": [], "marks": []}
+        if kind == "missing":
+            chip |= {"matched": found.matched, "total": found.total}
+        if found.spans:
+            chip |= self._places(found.spans)
+        return chip
+
+    def _attended(self, page: int, times: float, where: Span, sentence: str) -> dict[str, Any]:
+        text = self._index.document.pages[page].text
+        if (page, sentence) not in self._near:
+            self._near[page, sentence] = closest_sentence(text, sentence) or (0, 0)
+        chip = {
+            "kind": "drew",
+            "at": where.end,
+            "from": where.start,
+            "times": round(times, 1),
+        }
+        return chip | self._places((PageSpan(page, *self._near[page, sentence]),))
+
+    def _places(self, spans: tuple[PageSpan, ...]) -> dict[str, Any]:
+        """Pages by number and printed label, the characters to mark on them, and a few lines for the eye."""
+        pages: dict[int, Page] = {span.page: self._index.document.pages[span.page] for span in spans}
+        first = spans[0]
+        around = excerpt(pages[first.page].text, first.start, first.end)
+        return {
+            "pages": [{"number": page.number, "label": page.label} for page in pages.values()],
+            "marks": [[pages[span.page].number, span.start, span.end] for span in spans if span.end > span.start],
+            "extract": asdict(around),
+        }
+
+
+def _spread(characters: int, tokens: int) -> list[int]:
+    """Lengths of tokens that nobody measured: as even as can be."""
+    return [(number + 1) * characters // tokens - number * characters // tokens for number in range(tokens)]
