@@ -73,8 +73,8 @@ class Exchange:
     ``interrupted``: the program ended before the answer did. ``pages_read``: the answer is from this many first pages
     of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
     behind the words, under "made" what wrote them (``format.made_line``), under "refused" why they are no answer
-    ("only quotes", "not found"; ``app.core.abilities``), and under "uncounted" why their speed says nothing
-    (``app.core.speed``); plain JSON, kept as it is.
+    ("only quotes", "not found"; ``app.core.chat_run.Abilities``), and under "uncounted" why their speed says nothing
+    (``app.core.format``); plain JSON, kept as it is.
     ``stages``: the first letter of each token's ``TokenSource``.
     ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
     """
@@ -92,6 +92,11 @@ class Exchange:
     answer_id: int = 0
     questions: tuple[int, ...] = ()
     answers: tuple[int, ...] = ()
+
+    @property
+    def provenance(self) -> str:
+        """Who wrote the letters of the answer, as ``app.citations.Notes.provenance`` says."""
+        return str((self.notes or {}).get("ink", ""))
 
     @property
     def can_be_continued(self) -> bool:

@@ -309,9 +309,8 @@ class Live:
         current = self._state.current
         chat = self._state.chat
         page = page_view(current, self._state.engine.status(), chat)
-        page["writing"] = self._running(current, chat)
         # The map comes first: what glows on it needs to know how many pages there are.
-        view = {"map": self._map(current), **page, "scores": self._glow(current)}
+        view = {"map": self._map(current), **page, **self._writing(current, chat), "scores": self._glow(current)}
         for panel in self._panels:
             view.update(panel.view())
         return view
@@ -347,12 +346,15 @@ class Live:
         status = self._state.engine.status()
         return OWN if status.state == "idle" else throttle_of(status, card)  # nothing is taken from an idle engine
 
-    def _running(self, current: OpenBook, chat: Chat | None) -> RunningAnswer | None:
-        """Formatted when its citations have been looked up, once for all tabs; in between its words are just words."""
+    def _writing(self, current: OpenBook, chat: Chat | None) -> View:
+        """The answer that is being written, and who writes its letters.
+
+        Formatted when its citations have been looked up, once for all tabs; in between its words are just words.
+        """
         turns = chat.exchanges if chat and current.asking else ()
         turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
         if turn is None:
-            return None
+            return {"writing": None, "provenance": None}
         answer, cited = turns[turn], current.cited
         if cited is not self._formatted[0]:
             html = messages.written(cited, turn) if cited and cited.answer else ""
@@ -360,7 +362,11 @@ class Live:
         known, html, at = self._formatted
         if known is None or known.answer_id != answer.answer_id or not answer.answer.startswith(known.answer):
             html, at = "", 0
-        return RunningAnswer(answer.answer_id, answer.answer, html, at, "" if answer.answer else current.waiting)
+        waiting = "" if answer.answer else current.waiting
+        return {
+            "writing": RunningAnswer(answer.answer_id, answer.answer, html, at, waiting),
+            "provenance": {"turn": turn, "sources": answer.provenance},
+        }
 
     def _map(self, current: OpenBook) -> View:
         """A book of two thousand pages is not looked through ten times a second."""

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.books import Book
-from app.core.chats import Exchange
 from app.core.format import View
 from app.core.state import AppState
 from app.readers.page_images import PageImages
@@ -58,19 +57,17 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """Who writes the letters of the answer that is being written, and where the pages on the map begin."""
-        current, chat = self._state.current, self._state.chat
+        """Where the pages on the map begin."""
+        current = self._state.current
         pages = current.document.pages if current.document else ()
-        paging = {"book": current.book.sha256 if current.book else "", "first": pages[0].number if pages else 1}
-        turns = chat.exchanges if chat and current.asking else ()
-        turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
-        written = None if turn is None else {"turn": turn, "sources": _sources(turns[turn])}
-        return {"provenance": written, "paging": paging}
+        return {
+            "paging": {"book": current.book.sha256 if current.book else "", "first": pages[0].number if pages else 1}
+        }
 
     def provenance(self, request: Request) -> Response:
         chat = self._state.chat
         turns = chat.exchanges if chat else ()
-        return JSONResponse({"answers": [_sources(turn) for turn in turns]})
+        return JSONResponse({"answers": [turn.provenance for turn in turns]})
 
     def card(self, request: Request) -> Response:
         shown = messages.card(self._notes(request.path_params["turn"]), request.path_params["chip"])
@@ -136,11 +133,6 @@ class PageViewer:
         found = messages.marks(self._notes(int(turn)), int(chip))
         length = len(page.text)
         return [(start, end) for number, start, end in found if number == page.number and 0 <= start < end <= length]
-
-
-def _sources(turn: Exchange) -> str:
-    """Who wrote its letters, as ``app.citations.Notes.provenance`` says."""
-    return str((turn.notes or {}).get("ink", ""))
 
 
 def _page(document: Document, number: int) -> Page:
