@@ -4,22 +4,26 @@ Owns the waiting, the draining of the engine's events at a pace that a page can 
 the person stops it or has gone; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
 whoever shows them reads them there.
 
+Owns what is an answer at all and what is a refusal, by the model's own card (``Abilities``).
+
 Owns also how often a page may move while an answer is written (``Throttle``). Every move is a frame that a browser lays
 out, paints and composes; where the engine computes on the processor, that is time of the engine's.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from app.citations import Notes
-from app.core import format, speed
-from app.core.abilities import Abilities, abilities
+from app.core import format
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
@@ -29,6 +33,46 @@ from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
+
+CARD = "abilities.json"
+ADVICE = (
+    "The built-in demo only finds passages, by words that stand in them. For answers in a model's own words, choose "
+    "the starter in Settings (93 MB, early, for documents) or a larger model; in the terminal: --model starter."
+)
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a model says of itself that the page has to know: the card ``CARD`` in its folder, where there is one.
+
+        {"only_quotes": true, "refusals": ["The book does not say that."]}
+
+    Any model may have a card; most have none, and nothing is assumed of those.
+
+    Args:
+        only_quotes: it finds passages by words that stand in them and does nothing else.
+        refusals: what it says instead of an answer, word for word.
+    """
+
+    only_quotes: bool = False
+    refusals: tuple[str, ...] = ()
+
+    def refuses(self, answer: str) -> bool:
+        """Whether this is no answer: all of it is one of the model's refusals."""
+        return " ".join(answer.split()) in self.refusals
+
+
+@lru_cache(maxsize=8)
+def abilities(folder: str) -> Abilities:
+    """Of the model in this folder; a name of the hub, or a card that cannot be read, promises nothing."""
+    try:
+        card = json.loads((Path(folder) / CARD).read_text(encoding="utf-8"))
+        return Abilities(bool(card.get("only_quotes")), tuple(str(words) for words in card.get("refusals", ())))
+    except FileNotFoundError:
+        return Abilities()
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        logger.warning("%s of %s cannot be read: %s", CARD, folder, error)
+        return Abilities()
 
 
 @dataclass(frozen=True)
@@ -342,7 +386,7 @@ class _Writer:
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
             notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
-        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
+        notes["uncounted"] = format.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
         return notes
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.core import format
-from app.core.abilities import ADVICE
+from app.core.chat_run import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.format import View
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import Page
 
-from app.core.speed import AGREE
+from app.core.format import AGREE
 from tests.e2e.conftest import ROOT
 from tests.e2e.steps import (
     READ_SECONDS,

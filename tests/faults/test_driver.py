@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core import speed
+from app.core import format
 from app.core.chats import Exchange, Trouble
 from app.web import messages
 from engine.events import Figures, StopReason
@@ -29,7 +29,7 @@ def _shown(exchange: Exchange) -> Asked:
 @pytest.mark.parametrize("text", [_TEXT, "dy" * 40, "lamp " * 40, "灯" * 40, "Yes", ""])
 @pytest.mark.parametrize("measured", [_FIGURES, replace(_FIGURES, speedup_vs_plain=None)])
 def test_an_answer_that_the_engine_ended_is_whole(stopped: StopReason, text: str, measured: Figures) -> None:
-    for why_not in ("", *speed.WHY):
+    for why_not in ("", *format.WHY_NO_SPEED):
         notes = {"uncounted": why_not}
         for pages, stages in ((0, ""), (3, "d" * 90)):
             exchange = Exchange("Who?", text, stopped, measured, notes=notes, pages_read=pages, stages=stages)

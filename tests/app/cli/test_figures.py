@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from app.cli import ask
-from app.core.abilities import Abilities
+from app.core.chat_run import Abilities
 from app.core.forecast import Remaining
 from engine import ModelInfo
 from engine.config import KV_NOTES
