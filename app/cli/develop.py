@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from app.cli.read import open_book
-from app.core.settings import CHECKOUT, COMMAND, INSTALLED, SAMPLE_BOOKS, Settings
+from app.core.settings import CHECKOUT, COMMAND, EXIT_FAULT, INSTALLED, SAMPLE_BOOKS, Settings
 from app.launcher.console import say
 from engine.errors import TrifoldError
 
@@ -29,8 +29,6 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
         prog=f"{COMMAND} bench",
     )
 
-
-EXIT_FAILED = 1
 
 # Many tests wait for programs that they have started, so two processes share them; more would ask for more memory than
 # a small machine has. ``-n 0`` is one test after the other.
@@ -55,7 +53,7 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     if failed:
         say(f"Not clean: {', '.join(failed)}. The tests run all the same.")
     status = _python("tests", *_PYTEST, *options.rest)
-    return status or (EXIT_FAILED if failed else 0)
+    return status or (EXIT_FAULT if failed else 0)
 
 
 def _python(name: str, *module_and_arguments: str) -> int:

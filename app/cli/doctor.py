@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.core.format import day, size
-from app.core.settings import INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
+from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import choose_build
@@ -39,7 +39,6 @@ _CHARACTERS = 3_500  # of the sample book: enough to be chosen from, little enou
 _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
 _LITTLE_MEMORY = 4_000_000_000
-EXIT_FAILED = 1
 _REPAIR = f"To install torch afresh: {REPAIR}"
 _LITTLE_DISK = 2_000_000_000
 _SECONDS_UP_TO = 100  # longer than this is said in minutes
@@ -87,7 +86,7 @@ def _selftest(settings: Settings, *, as_json: bool) -> int:
     )
     text = json.dumps(dataclasses.asdict(result), ensure_ascii=False, indent=2) if as_json else verdict
     sys.stdout.write(f"{text}\n")
-    return 0 if result.passed else EXIT_FAILED
+    return 0 if result.passed else EXIT_FAULT
 
 
 def examine(settings: Settings) -> Findings:

@@ -1,6 +1,6 @@
 """The edge of the program in the terminal: picks the command, and turns every error into words and an exit status.
 
-Exit status: 0 done, 1 an error of the program itself, 2 something the person can mend, 130 stopped with Ctrl-C.
+Exit status: ``app.core.settings.EXIT_DONE`` and those beside it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from app.cli.arguments import HelpAsked, engine_options, parse
-from app.core.settings import LOG_NAME, REPAIR, data_folder, make_settings
+from app.core.settings import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAULT,
+    EXIT_INTERRUPTED,
+    LOG_NAME,
+    REPAIR,
+    data_folder,
+    make_settings,
+)
 from engine.errors import TrifoldError
 from engine.threads import sleep_while_waiting
-
-EXIT_DONE = 0
-EXIT_FAULT = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 _LOG_BYTES = 2_000_000
 _LOG_FILES = 3

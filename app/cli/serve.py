@@ -27,16 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import window
-from app.core.settings import HOST, Settings
+from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, Settings
 from app.launcher import lock
 from app.launcher.console import say
 from app.web import auth
 from engine.errors import ResourceError
 
 logger = logging.getLogger(__name__)
-
-HEALTH_PATH = "/healthz"
-PROGRAM_NAME = "trifold"
 
 _ANSWER_TIMEOUT_S = 2
 _START_TIMEOUT_S = 120.0  # within which an app that was started before has surely opened its page, or has ended

@@ -111,8 +111,6 @@ _POLL = 0.1  # seconds that one look for an event may take: a stop is noticed th
 HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
 _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
 
-_ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
-
 
 def ask(
     state: AppState, question: str, sampling: SamplingParams, mode: Mode, position: int | None = None, tab: str = ""
@@ -128,8 +126,8 @@ def ask(
         TrifoldError: there is no book to ask about.
     """
 
-    def begin(chat: Chat) -> _Writer:
-        return _Writer(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode)
+    def begin(chat: Chat) -> _ExchangeWriter:
+        return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode)
 
     return _run(state, begin, sampling, mode, tab)
 
@@ -137,15 +135,15 @@ def ask(
 def go_on(state: AppState, sampling: SamplingParams, mode: Mode, position: int, tab: str = "") -> Iterator[str]:
     """Continue the answer at ``position``, which was cut; yields and raises as ``ask``."""
 
-    def begin(chat: Chat) -> _Writer:
+    def begin(chat: Chat) -> _ExchangeWriter:
         state.chats.resume(chat.id, position)
-        return _Writer(state, chat.id, position, sampling, mode)
+        return _ExchangeWriter(state, chat.id, position, sampling, mode)
 
     return _run(state, begin, sampling, mode, tab)
 
 
 def _run(
-    state: AppState, begin: Callable[[Chat], _Writer], sampling: SamplingParams, mode: Mode, tab: str
+    state: AppState, begin: Callable[[Chat], _ExchangeWriter], sampling: SamplingParams, mode: Mode, tab: str
 ) -> Iterator[str]:
     claim = state.claim(tab)
     try:
@@ -198,7 +196,7 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
     Raises:
         TrifoldError: the book did not arrive.
     """
-    while not state.current.paused and state.current.stage in _ON_THE_WAY and not claim.is_set():
+    while not state.current.paused and state.current.stage.is_on_the_way and not claim.is_set():
         yield _waiting_words(state.current)
         if can_be_answered_now(state.current):
             state.pause_reading()
@@ -225,7 +223,7 @@ def _waiting_words(current: OpenBook) -> str:
 
 
 def _answer(
-    state: AppState, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Iterator[str]:
     request = _request(state, writer, claim, sampling, mode)
     if request is None:
@@ -260,7 +258,7 @@ def _news(request: Request, claim: threading.Event, gather: bool) -> list[Event]
 
 
 def _request(
-    state: AppState, writer: _Writer, claim: threading.Event, sampling: SamplingParams, mode: Mode
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request | None:
     """Hand the question to the engine as soon as what was cancelled has let go of it; None if it was stopped first."""
     history = tuple(Turn(question, answer) for question, answer in writer.history())
@@ -276,7 +274,7 @@ def _request(
         raise
 
 
-class _Writer:
+class _ExchangeWriter:
     """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
 
     def __init__(self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode) -> None:

@@ -44,8 +44,18 @@ COMMAND = "trifold" if INSTALLED else "python launch.py"
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
 """What a person types when a package of the program is missing or broken."""
 
+EXIT_DONE = 0
+EXIT_FAULT = 1
+"""An error of the program itself, or a check that has failed."""
+EXIT_BAD_INPUT = 2
+"""Something that the person can mend. (``launch.py`` has its own: it must run where nothing can be imported.)"""
+EXIT_INTERRUPTED = 130
+"""Stopped with Ctrl-C."""
+
 HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
+HEALTH_PATH, PROGRAM_NAME = "/healthz", "trifold"
+"""Where a running program says that it is one, and by what name: a second start looks there."""
 
 NO_DRAFT = "none"
 """What a person types to decode without a draft model."""

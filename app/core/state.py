@@ -53,6 +53,11 @@ class Stage(str, Enum):
     READY = "ready"  # questions are answered
     FAILED = "failed"  # see ``trouble``
 
+    @property
+    def is_on_the_way(self) -> bool:
+        """Whether the book will be ready without anybody doing anything."""
+        return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
+
 
 class Action(str, Enum):
     """The button that mends a trouble."""

@@ -10,12 +10,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from app.core.settings import CHECKOUT
+from app.core.settings import CHECKOUT, EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from app.launcher.environment import PROGRAM, TESTS, Environment, PackageSet, find_environment
 
 REPAIR = "--repair"
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 
 def start(arguments: Sequence[str]) -> int:

@@ -26,18 +26,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from app.core.chat_run import HANDOVER
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEGABYTE, AllowedRoute
 from app.web.openai_schema import (
     MESSAGES,
+    ApiError,
     ChatRequest,
     Completion,
     ModelEntry,
-    Refused,
+    api_error_of,
     error_of,
     parse,
-    refused_of,
     shown,
 )
 from engine import Request as EngineRequest
@@ -56,8 +57,6 @@ _GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that 
 _CHAT = "/v1/chat/completions"
 _LEFT = 499  # the status of a client that has gone, in the log alone
 _LOOK_SECONDS = 0.1
-_HANDOVER_SECONDS = 10.0  # within which a cancelled request has surely let go of the engine
-_ON_THE_WAY = (Stage.OPENING, Stage.WAITING, Stage.READING)
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
 _PREFIX = "sk-trifold-"
@@ -100,19 +99,19 @@ class Api:
         async def answered(request: Request) -> Response:
             try:
                 if not opens(request.headers.get("authorization", ""), load(self._data)):
-                    raise Refused(
+                    raise ApiError(
                         401, "This key does not open Trifold. Copy it from Trifold's settings.", "invalid_api_key"
                     )
                 return await handler(request)
-            except Refused as refused:
+            except ApiError as refused:
                 return _refusal(refused)
             except TrifoldError as error:
-                return _refusal(refused_of(error))
+                return _refusal(api_error_of(error))
             except ClientDisconnect:
                 return Response(status_code=_LEFT)
             except Exception:  # a program at the other end gets JSON whatever broke
                 logger.exception("a request of another program failed")
-                return _refusal(Refused(500, "Something in Trifold broke; its log has the details.", "internal_error"))
+                return _refusal(ApiError(500, "Something in Trifold broke; its log has the details.", "internal_error"))
 
         return answered
 
@@ -127,19 +126,19 @@ class Api:
         return JSONResponse(entry.model_dump())
 
     async def _unknown(self, request: Request) -> Response:
-        raise Refused(404, f"Trifold has /v1/models and {_CHAT}, not {request.url.path}.", "unknown_url")
+        raise ApiError(404, f"Trifold has /v1/models and {_CHAT}, not {request.url.path}.", "unknown_url")
 
     def _entry(self) -> ModelEntry:
         status = self._state.engine.status()
         if status.model is None:
-            raise Refused(503, status.detail or "The model is being loaded.", "model_not_ready")
+            raise ApiError(503, status.detail or "The model is being loaded.", "model_not_ready")
         model = status.model
         return ModelEntry(id=model.name, object="model", created=0, owned_by=OWNER, context_length=model.context_limit)
 
     @staticmethod
     def _check_model(asked: str | None, loaded: str) -> None:
         if asked not in (None, "", loaded, OWNER):
-            raise Refused(404, f"The model {shown(asked)} is not loaded; {loaded!r} is.", "model_not_found", "model")
+            raise ApiError(404, f"The model {shown(asked)} is not loaded; {loaded!r} is.", "model_not_found", "model")
 
     # Chat ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +165,7 @@ class Api:
                 if isinstance(event, TextDelta):
                     text += stops.feed(event.text)
                 if isinstance(event, Failed):
-                    raise refused_of(error_of(event))
+                    raise api_error_of(error_of(event))
                 if isinstance(event, TextDelta) and stops.found:
                     return _json(head.whole(text, _ended(event), {}))
                 if isinstance(event, AnswerDone):
@@ -174,7 +173,7 @@ class Api:
                     return _json(head.whole(text + stops.rest(), event, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
-        raise Refused(500, "The answer ended without a result.", "internal_error")
+        raise ApiError(500, "The answer ended without a result.", "internal_error")
 
     async def _stream(
         self, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
@@ -194,7 +193,7 @@ class Api:
                         yield _event(head.usage_piece(done).json_text)
                     break
                 if isinstance(done, Failed):
-                    yield _event(json.dumps(refused_of(error_of(done)).body))
+                    yield _event(json.dumps(api_error_of(error_of(done)).body))
                     break
         yield "data: [DONE]\n\n"
 
@@ -203,7 +202,7 @@ async def _first(events: AsyncGenerator[Event, None]) -> Event:
     """The first event, or the error that comes in its place while there can still be a status for it."""
     first = await anext(events)
     if isinstance(first, Failed):
-        raise refused_of(error_of(first))
+        raise api_error_of(error_of(first))
     return first
 
 
@@ -221,7 +220,7 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 async def _body(request: Request) -> bytes:
     """The body, as long as it stays within the limit; a claimed length is not believed."""
-    too_large = Refused(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
+    too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
     blocks, size = [], 0
@@ -233,7 +232,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(blocks)
 
 
-def _refusal(refused: Refused) -> JSONResponse:
+def _refusal(refused: ApiError) -> JSONResponse:
     headers = {"retry-after": str(RETRY_SECONDS)} if refused.status == 429 else {}
     if refused.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -255,7 +254,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
     """Ask, and yield the engine's events. Ending the iteration early stops the answer.
 
     Raises:
-        Refused: the book that is asked about is not there.
+        ApiError: the book that is asked about is not there.
         TrifoldError: the engine does not take the question; ``Busy`` when another one is being answered.
     """
     system, history, question = asked.conversation
@@ -270,7 +269,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
             await _send(state, claim, system)
         turns = tuple(Turn(*turn) for turn in history)
         request = await asyncio.to_thread(
-            state.engine.ask, question, turns, asked.sampling, asked.mode, wait=_HANDOVER_SECONDS, cancel=claim
+            state.engine.ask, question, turns, asked.sampling, asked.mode, wait=HANDOVER, cancel=claim
         )
         async for event in _follow(request):
             if isinstance(event, TextDelta | AnswerDone):
@@ -303,18 +302,18 @@ async def _book(state: AppState, wanted: str | None) -> None:
         if current.asking:
             raise Busy("One question at a time: another one is being answered.", "Try again in a moment.")
         state.open(state.books.get(wanted))
-    while wanted is not None and state.current.stage in _ON_THE_WAY:
+    while wanted is not None and state.current.stage.is_on_the_way:
         await asyncio.sleep(_LOOK_SECONDS)
     current = state.current
     if current.stage is Stage.READY:
         return
-    if current.stage in _ON_THE_WAY:
+    if current.stage.is_on_the_way:
         raise Busy(f"The book is still being read{_so_far(state)}.", "Try again when it has been read.")
     if current.trouble is not None:
-        raise Refused(
+        raise ApiError(
             409, f"{current.trouble.cause} {current.trouble.remedy}".strip(), "book_not_ready", "trifold.book"
         )
-    raise Refused(
+    raise ApiError(
         409,
         "No book is open. Open one in Trifold, name one in trifold.book, or send its text as the system message.",
         "no_book",
@@ -330,9 +329,9 @@ def _so_far(state: AppState) -> str:
 async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     """Have the engine read a text that came with the request, unless it is the one that it has read already."""
     if not text.strip():
-        raise Refused(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
+        raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:
-        raise Refused(409, _BOOK_OPEN, "book_open")
+        raise ApiError(409, _BOOK_OPEN, "book_open")
     digest = hashlib.sha256(text.encode()).hexdigest()
     title = f"{_SENT_TITLE} {digest[:12]}"
     await asyncio.to_thread(state.engine.wait_ready)
@@ -340,7 +339,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     if known is not None and known.title == title and known.complete:
         return
     document = Document(title, "", (Page(1, "1", text),), "text", "")  # without a file's hash: not kept on disk
-    request = await asyncio.to_thread(state.engine.read, document, wait=_HANDOVER_SECONDS, cancel=claim)
+    request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER, cancel=claim)
     async for event in _follow(request):
         if isinstance(event, Failed):
             raise error_of(event)

@@ -33,7 +33,7 @@ _FINISH = {
 }
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A request that cannot be done, in OpenAI's terms."""
 
     def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
@@ -50,16 +50,16 @@ def shown(sent: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def refused_of(error: TrifoldError) -> Refused:
+def api_error_of(error: TrifoldError) -> ApiError:
     """An error of the program in OpenAI's terms."""
     message = f"{error.cause} {error.remedy}".strip()
     if isinstance(error, Busy):
-        return Refused(429, message, "busy")
+        return ApiError(429, message, "busy")
     if isinstance(error, ContextTooSmall):
-        return Refused(400, message, "context_length_exceeded", "messages")
+        return ApiError(400, message, "context_length_exceeded", "messages")
     if isinstance(error, InputError):
-        return Refused(400, message, "invalid_value")
-    return Refused(503 if isinstance(error, ModelError) else 500, message, type(error).__name__)
+        return ApiError(400, message, "invalid_value")
+    return ApiError(503 if isinstance(error, ModelError) else 500, message, type(error).__name__)
 
 
 def error_of(event: Failed) -> TrifoldError:
@@ -78,22 +78,22 @@ class _Wire(BaseModel):
 
 def _some_messages(messages: Any) -> Any:
     if not isinstance(messages, list) or not messages:
-        raise Refused(400, "messages must be a list with at least one message.", "invalid_value", "messages")
+        raise ApiError(400, "messages must be a list with at least one message.", "invalid_value", "messages")
     if len(messages) > MOST_MESSAGES:
-        raise Refused(400, f"messages can hold {MOST_MESSAGES:,} messages at most.", "invalid_value", "messages")
+        raise ApiError(400, f"messages can hold {MOST_MESSAGES:,} messages at most.", "invalid_value", "messages")
     return messages
 
 
 def _known_mode(mode: Any) -> Any:
     if mode not in MODES:
-        raise Refused(400, f"trifold.mode must be one of {', '.join(MODES)}.", "invalid_value", "trifold.mode")
+        raise ApiError(400, f"trifold.mode must be one of {', '.join(MODES)}.", "invalid_value", "trifold.mode")
     return mode
 
 
 def _few_stops(stop: Any) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or len(stops) > MOST_STOPS or not all(isinstance(s, str) and s for s in stops):
-        raise Refused(400, f"stop must be a text or a list of up to {MOST_STOPS}.", "invalid_value", "stop")
+        raise ApiError(400, f"stop must be a text or a list of up to {MOST_STOPS}.", "invalid_value", "stop")
     return tuple(stops)
 
 
@@ -106,7 +106,7 @@ class Message(_Wire):
         parts = self.content if isinstance(self.content, list) else [{"type": "text", "text": self.content}]
         words = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
         if not all(isinstance(word, str) for word in words):
-            raise Refused(400, "Only text can be asked.", "invalid_value", f"{where}.content")
+            raise ApiError(400, "Only text can be asked.", "invalid_value", f"{where}.content")
         return "\n".join(map(str, words))
 
 
@@ -158,7 +158,7 @@ class ChatRequest(_Wire):
     def _asks_for_nothing_else(cls, asked: Any) -> Any:
         for name, nothing in _UNSUPPORTED.items():
             if isinstance(asked, dict) and asked.get(name) is not None and asked[name] not in nothing:
-                raise Refused(400, f"{name} is not supported by Trifold.", "unsupported_parameter", name)
+                raise ApiError(400, f"{name} is not supported by Trifold.", "unsupported_parameter", name)
         return asked
 
     @property
@@ -181,7 +181,7 @@ class ChatRequest(_Wire):
         try:
             return SamplingParams(**named, **({} if most is None else {"max_tokens": most}))
         except InputError as error:
-            raise Refused(400, f"{error.cause} {error.remedy}", "invalid_value") from error
+            raise ApiError(400, f"{error.cause} {error.remedy}", "invalid_value") from error
 
     @cached_property
     def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
@@ -202,9 +202,9 @@ class ChatRequest(_Wire):
                 turns[-1][1].append(words)
             else:
                 sentence = f"A message of the role {shown(role)} cannot stand here."
-                raise Refused(400, sentence, "invalid_value", f"{where}.role")
+                raise ApiError(400, sentence, "invalid_value", f"{where}.role")
         if role != "user":
-            raise Refused(400, "The last message must be the user's.", "invalid_value", "messages")
+            raise ApiError(400, "The last message must be the user's.", "invalid_value", "messages")
         joined = tuple(("\n\n".join(asked), "".join(answer)) for asked, answer in turns)
         return "\n\n".join(system), joined[:-1], joined[-1][0]
 
@@ -224,7 +224,7 @@ def parse(body: bytes) -> ChatRequest:
     """Read a request's body.
 
     Raises:
-        Refused: what is wrong with it.
+        ApiError: what is wrong with it.
     """
     try:
         asked = ChatRequest.model_validate_json(body)
@@ -243,14 +243,14 @@ _KINDS = {
 }
 
 
-def _refusal_of(wrong: Mapping[str, Any]) -> Refused:
+def _refusal_of(wrong: Mapping[str, Any]) -> ApiError:
     """The first thing that is wrong, by the name of its field as OpenAI writes it."""
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"]).lstrip(".")
     if wrong["type"] == "json_invalid":
-        return Refused(400, "The body is not JSON.", "invalid_json")
+        return ApiError(400, "The body is not JSON.", "invalid_json")
     if not param:
-        return Refused(400, "The body is not a JSON object.", "invalid_json")
-    return Refused(400, f"{param} must be {_KINDS.get(wrong['type'], 'valid')}.", "invalid_type", param)
+        return ApiError(400, "The body is not a JSON object.", "invalid_json")
+    return ApiError(400, f"{param} must be {_KINDS.get(wrong['type'], 'valid')}.", "invalid_type", param)
 
 
 # Answers -------------------------------------------------------------------------------------------------------------

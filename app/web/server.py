@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.core.settings import HOST, SAMPLE_BOOKS, Settings
+from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, SAMPLE_BOOKS, Settings
 from app.web.auth import EVERYWHERE, MEGABYTE, USED_FILE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
 from engine.errors import ResourceError
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROGRAM_NAME = "trifold"
 VERIFIED_FILE = "verified.json"
 EXPERIENCE_FILE = "experience.json"
 SHUTDOWN_SECONDS = 2
@@ -39,7 +38,7 @@ _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
 _FIRST_STYLE = "trifold.css"  # it defines the colours that the others use
 
 _ALLOWED = (
-    AllowedRoute("GET", "/healthz", open=True),
+    AllowedRoute("GET", HEALTH_PATH, open=True),
     AllowedRoute("GET", "/"),
     AllowedRoute("GET", "/live"),
     AllowedRoute("GET", "/ui/*"),
@@ -188,7 +187,7 @@ def _own_routes() -> list[Route]:
         Route("/", start),
         Route("/ui/{name}", file),
         Route("/gradio.js", gradio_script),
-        Route("/healthz", healthz),
+        Route(HEALTH_PATH, healthz),
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import EXIT_BAD_INPUT
+from app.core.settings import EXIT_BAD_INPUT
 from app.web.auth import load_secret
 from tests.faults.conftest import LONG
 from tests.faults.driver import START_SECONDS, App

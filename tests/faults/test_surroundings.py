@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import EXIT_BAD_INPUT
+from app.core.settings import EXIT_BAD_INPUT
 from tests.faults import jumping_clock
 from tests.faults.conftest import LONG
 from tests.faults.driver import HOST, ROOT, START_SECONDS, App, Asked

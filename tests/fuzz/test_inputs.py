@@ -63,10 +63,10 @@ def test_the_body_of_v1(body: bytes) -> None:
     count("fuzzed requests")
 
 
-def _asked(body: bytes) -> tuple[openai_schema.ChatRequest | None, openai_schema.Refused | None]:
+def _asked(body: bytes) -> tuple[openai_schema.ChatRequest | None, openai_schema.ApiError | None]:
     try:
         return openai_schema.parse(body), None
-    except openai_schema.Refused as refused:
+    except openai_schema.ApiError as refused:
         return None, refused
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.web.openai_schema import MOST_MESSAGES, Refused, parse
+from app.web.openai_schema import MOST_MESSAGES, ApiError, parse
 from engine.config import MAX_COUNT, SamplingParams
 
 _SOON = 5.0  # seconds, on a busy machine; joined one by one these took 31 to 73
@@ -23,7 +23,7 @@ def test_more_messages_than_any_chat_has_are_refused_at_once(roles: tuple[str, .
     messages = [{"role": roles[at % len(roles)], "content": "x" * 21} for at in range(300_000)]
     sent = body(messages=messages)
     began = time.monotonic()
-    with pytest.raises(Refused, match="10,000 messages at most"):
+    with pytest.raises(ApiError, match="10,000 messages at most"):
         parse(sent)
     assert time.monotonic() - began < _SOON
 
@@ -44,7 +44,7 @@ def test_as_many_messages_as_may_be_are_joined_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "top_k", "seed"])
 def test_numbers_without_end_are_refused_by_name(name: str) -> None:
-    with pytest.raises(Refused, match=r"top_k|max_tokens|seed") as caught:
+    with pytest.raises(ApiError, match=r"top_k|max_tokens|seed") as caught:
         parse(body(**{name: 10**40}))
     assert str(caught.value).count("0") < 100
     if name != "seed":
@@ -55,11 +55,11 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     assert parse(body()).sampling == SamplingParams()
     named: Any = {"temperature": 0, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1}
     assert parse(body(**named)).sampling == SamplingParams(**named)
-    with pytest.raises(Refused, match="repetition_penalty"):
+    with pytest.raises(ApiError, match="repetition_penalty"):
         parse(body(repetition_penalty=0))
 
 
 def test_what_was_sent_is_not_sent_back_whole() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ApiError) as caught:
         parse(body(messages=[{"role": "x" * 100_000, "content": "Who?"}]))
     assert len(str(caught.value)) < 200
