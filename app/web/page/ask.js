@@ -1,7 +1,5 @@
 // Asking: the question box, how answers are made, and the actions under questions and answers.
-import { call, post, tell } from "./frame.js";
-
-const byId = (id) => document.getElementById(id);
+import { byId, call, post, tell } from "./frame.js";
 
 const COPIED_MS = 1600;
 const MOST_LINES = 8;

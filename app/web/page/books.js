@@ -1,8 +1,7 @@
 // Books: dropping one in, the shelf, the password, the choice of pages, and what went wrong on the way.
 import { confirmed } from "./confirm.js";
-import { post, tell } from "./frame.js";
+import { byId, post, tell } from "./frame.js";
 
-const byId = (id) => document.getElementById(id);
 const MOST_BYTES = 200_000_000;
 
 const WORDS = { opening: "Opening the book…", waiting: "The book is open. It is read as soon as the model is loaded…" };

@@ -3,7 +3,7 @@
 // Gradio is asked to show the chat when the stream names a record that it does not show yet: a question has come, another
 // version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./frame.js";
 
 const RETRY_MS = 1500;
 const BOTTOM = 60; // pixels from its end within which somebody follows the chat

@@ -1,6 +1,6 @@
 // A question before something is lost.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./frame.js";
 
 // What was chosen: "yes", "no", or "" if the dialog was left otherwise.
 export function confirmed(question, consequence, { yes, no, danger = false }) {

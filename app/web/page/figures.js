@@ -1,6 +1,7 @@
 // The figures beside the chat. Every word comes ready from the server; here it is put in place and drawn.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./frame.js";
+
 const NAMES = {
   draft: "guessing",
   middle: "first check",

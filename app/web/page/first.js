@@ -1,7 +1,5 @@
 // The choice of a model before the first book, and the models that would hold a book that is too long for this one.
-import { call, made } from "./frame.js";
-
-const byId = (id) => document.getElementById(id);
+import { byId, call, made } from "./frame.js";
 
 let wanted = false; // nobody has chosen yet
 let options = null;

@@ -2,7 +2,7 @@
 // are drawers on a narrow screen. On a wide one the figures are a column that is folded until somebody wants them shown:
 // the demo view, which this browser remembers.
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 // An element with a text and a class.
 export function made(tag, words, kind) {

@@ -1,9 +1,7 @@
 // The library: books with their covers, the chats of the open book, and what can be done with either.
 import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
-import { post, tell } from "./frame.js";
-
-const byId = (id) => document.getElementById(id);
+import { byId, post, tell } from "./frame.js";
 
 let open = ""; // id of the open book
 let chat = ""; // id of the open chat

@@ -1,6 +1,7 @@
 // The live map: every page of the book as one bar. Pages that were read are filled, pages that are being read glow.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./frame.js";
+
 const FADE_MS = 420; // a glow fades to a third in this time
 // The strip is drawn a few times a second: with the news where there are any, which move the page anyway, and by itself
 // only while a glow fades and no news come. Every frame that is drawn is time of the engine's where no graphics card is.

@@ -1,7 +1,7 @@
 // The pages behind the words: the card beside a citation, and the page that a click opens next to the chat.
+import { byId } from "./frame.js";
 import { bindMap } from "./map.js";
 
-const byId = (id) => document.getElementById(id);
 const ZOOMS = [1, 1.4, 2, 3];
 const HOVER_MS = 140;
 

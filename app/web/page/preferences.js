@@ -1,7 +1,5 @@
 // Settings: which model answers, the key of other programs, a server elsewhere, help with faults.
-import { call, made } from "./frame.js";
-
-const byId = (id) => document.getElementById(id);
+import { byId, call, made } from "./frame.js";
 
 let setup = { stage: "" };
 let seen = ""; // the trouble that was looked at: its chip has done its work

@@ -1,7 +1,8 @@
 // Words coloured by who wrote them. The letters of an answer are counted, here as on the server, and painted over the
 // page without touching it (CSS highlights), so that the chat underneath stays as it is.
 
-const byId = (id) => document.getElementById(id);
+import { byId } from "./frame.js";
+
 const WRITERS = { D: "provenance-draft", L: "provenance-lookup", R: "provenance-retrieval", T: "provenance-target" };
 const LETTER = /\p{L}/u;
 const APART = "button, .under, .actions, .trouble, .waiting";

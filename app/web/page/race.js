@@ -1,7 +1,6 @@
 // The race: two runs that have been recorded, replayed side by side on one clock. Every sentence comes from the server.
-import { post } from "./frame.js";
+import { byId, post } from "./frame.js";
 
-const byId = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 let state = { running: false, done: 0 };

@@ -1,8 +1,7 @@
 // Search in all chats about all books: Ctrl+K, a few words, Enter.
 import { isOpen, mayOpen } from "./books.js";
-import { call, tell } from "./frame.js";
+import { byId, call, tell } from "./frame.js";
 
-const byId = (id) => document.getElementById(id);
 const WAIT_MS = 140;
 
 let waiting = 0;
