@@ -82,7 +82,7 @@ class RacePanel:
             if race.question_at:
                 run = f"Question {race.question_at + 1}, {'fast' if race.run_at else 'plain'}"
             view["line"] = f"{run}: {format.counted(race.tokens, 'token')}"
-            view["lane"] = race.run_at
+            view["run"] = race.run_at
         elif race.trouble is not None:
             view["trouble"] = f"{race.trouble.cause} {race.trouble.remedy}".strip()
         elif result is not None and book is not None and result.book == book.sha256:
@@ -123,7 +123,7 @@ def recording(result: RaceResult, lookup: bool = False) -> View:
     return {
         "number": result.number,
         "question": f"{shown[0].question} … and {more} more" if more else shown[0].question,
-        "lanes": runs,
+        "runs": runs,
         "same": result.same,
         "identical": result.identical,
         "verdict": verdict(result),
@@ -169,7 +169,7 @@ def _left_out(result: RaceResult) -> list[str]:
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """One run. ``heats``: per question its steps, each (milliseconds on the clock of the whole run, text)."""
+    """One run. ``questions``: of each its steps, each (milliseconds on the clock of the whole run, text)."""
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
     for run, one in zip(runs, asked, strict=True):
@@ -180,7 +180,7 @@ def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
     return {
         "name": NAMES.get(runs[0].mode, runs[0].mode),
         "note": _NOTES.get(runs[0].mode, ""),
-        "heats": questions,
+        "questions": questions,
         "tokens": sum(len(run.token_ids) for run in runs),
         "ms": round(before, 2),
         "pace": f"{format.milliseconds(mean)} per token" if mean else "",

@@ -153,8 +153,8 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     page.wait_for_timeout(400)
     assert page.text_content("#race-verdict") == "identical 122/122 tokens, 2.9 times faster"
     assert "replay of two runs" in page.inner_text("#race-note")
-    lanes = page.locator("#race .words").all_inner_texts()
-    assert lanes[0] == lanes[1]
+    texts = page.locator("#race .words").all_inner_texts()
+    assert texts[0] == texts[1]
     fine(page)
     page.keyboard.press("Tab")
     assert page.evaluate("document.querySelector('#race').contains(document.activeElement)")
@@ -179,16 +179,16 @@ def test_the_replay_ends_with_every_word(scripted: Server, open_page: Open) -> N
         if route.request.method != "GET":
             return route.continue_()
         told = route.fetch().json()
-        for lane in told["lanes"]:
-            lane["heats"][-1]["steps"].append([lane["ms"] + 0.01, " Finis."])
+        for run in told["runs"]:
+            run["questions"][-1]["steps"].append([run["ms"] + 0.01, " Finis."])
         return route.fulfill(json=told)
 
     page.route("**/race", rounded_up)
     press(page, "#race-start")
     page.wait_for_selector('#race-end[data-state="over"]')
-    for lane in page.locator("#race article").all():
-        assert lane.locator(".words").inner_text().endswith("Finis.")
-        assert lane.locator(".asked").count() == 2, "a short answer is followed by another question"
-        assert "122 tokens" in lane.locator(".count").inner_text()
-        assert lane.locator(".track b").get_attribute("style") == "width: 100%;"
+    for run in page.locator("#race article").all():
+        assert run.locator(".words").inner_text().endswith("Finis.")
+        assert run.locator(".asked").count() == 2, "a short answer is followed by another question"
+        assert "122 tokens" in run.locator(".count").inner_text()
+        assert run.locator(".track b").get_attribute("style") == "width: 100%;"
     fine(page)

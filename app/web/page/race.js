@@ -82,7 +82,7 @@ function drawRunning() {
   byId("race-line").textContent = state.line;
   for (const item of document.querySelectorAll("#race-running li")) {
     const run = Number(item.dataset.run);
-    item.dataset.state = run < state.lane ? "done" : run === state.lane ? "now" : "later";
+    item.dataset.state = run < state.run ? "done" : run === state.run ? "now" : "later";
   }
 }
 
@@ -101,20 +101,20 @@ async function replay() {
   byId("race-verdict").textContent = recorded.verdict;
   byId("race-detail").textContent = recorded.detail;
   byId("race-end").dataset.identical = recorded.identical ? "yes" : "no";
-  recorded.lanes.forEach((lane, number) => {
-    const place = laneAt(number);
-    place.querySelector("h3").textContent = lane.name;
-    place.querySelector("header .quiet").textContent = lane.note;
+  recorded.runs.forEach((run, number) => {
+    const place = placeOf(number);
+    place.querySelector("h3").textContent = run.name;
+    place.querySelector("header .quiet").textContent = run.note;
     place.querySelector(".words").replaceChildren();
-    lane.shown = "";
+    run.shown = "";
   });
-  run();
+  play();
 }
 
-const laneAt = (number) => document.querySelector(`#race [data-lane="${number}"]`);
-const ends = () => Math.max(...recorded.lanes.map((lane) => lane.ms));
+const placeOf = (number) => document.querySelector(`#race article[data-run="${number}"]`);
+const ends = () => Math.max(...recorded.runs.map((run) => run.ms));
 
-function run() {
+function play() {
   cancelAnimationFrame(frame);
   began = performance.now();
   clock = calm.matches ? ends() : 0;
@@ -130,40 +130,40 @@ function tick(now) {
   const over = clock >= ends();
   if (over) clock = ends();
   byId("race-clock").textContent = `${(clock / 1000).toFixed(1)} s`;
-  recorded.lanes.forEach(drawLane);
+  recorded.runs.forEach(drawRun);
   if (over) finish();
   else frame = requestAnimationFrame(tick);
 }
 
 // What is said up to a moment: the steps of every question that has begun by then. The last moment has everything.
-function drawLane(lane, number) {
-  const done = clock >= lane.ms;
-  const told = lane.heats
-    .filter((heat) => done || heat.begins <= clock)
-    .map((heat) => ({ ...heat, steps: done ? heat.steps : heat.steps.filter(([at]) => at <= clock) }));
-  const count = told.reduce((sum, heat) => sum + heat.steps.length, 0);
-  const place = laneAt(number);
-  place.querySelector("output").textContent = done ? `${(lane.ms / 1000).toFixed(2)} s` : `${(clock / 1000).toFixed(1)} s`;
+function drawRun(run, number) {
+  const done = clock >= run.ms;
+  const told = run.questions
+    .filter((part) => done || part.begins <= clock)
+    .map((part) => ({ ...part, steps: done ? part.steps : part.steps.filter(([at]) => at <= clock) }));
+  const count = told.reduce((sum, part) => sum + part.steps.length, 0);
+  const place = placeOf(number);
+  place.querySelector("output").textContent = done ? `${(run.ms / 1000).toFixed(2)} s` : `${(clock / 1000).toFixed(1)} s`;
   const state = `${told.length} ${count} ${done}`;
-  if (state === lane.shown) return;
-  lane.shown = state;
+  if (state === run.shown) return;
+  run.shown = state;
   const words = place.querySelector(".words");
-  words.replaceChildren(...told.flatMap((heat) => [...asked(lane, heat), textOf(heat)]));
+  words.replaceChildren(...told.flatMap((part) => [...asked(run, part), textOf(part)]));
   place.dataset.state = done ? "done" : "racing";
-  const all = lane.heats.reduce((sum, heat) => sum + heat.steps.length, 0);
+  const all = run.questions.reduce((sum, part) => sum + part.steps.length, 0);
   place.querySelector(".track b").style.width = `${(100 * count) / Math.max(1, all)}%`;
-  place.querySelector(".count .quiet").textContent = done ? [`${lane.tokens} tokens`, lane.pace, lane.first].filter(Boolean).join(" · ") : "";
+  place.querySelector(".count .quiet").textContent = done ? [`${run.tokens} tokens`, run.pace, run.first].filter(Boolean).join(" · ") : "";
   words.scrollTop = words.scrollHeight; // last: the line above may have taken some of the room
 }
 
-const textOf = (heat) => heat.steps.map(([, text]) => text).join("");
+const textOf = (part) => part.steps.map(([, text]) => text).join("");
 
 // The question above its answer, where there are several.
-function asked(lane, heat) {
-  if (lane.heats.length < 2) return [];
+function asked(run, part) {
+  if (run.questions.length < 2) return [];
   const head = document.createElement("span");
   head.className = "asked";
-  head.textContent = heat.question;
+  head.textContent = part.question;
   return [head];
 }
 
@@ -171,13 +171,13 @@ function asked(lane, heat) {
 function finish() {
   byId("race-end").dataset.state = "over";
   if (recorded.identical) return;
-  const texts = recorded.lanes.map((lane) => textOf(lane.heats.at(-1)));
+  const texts = recorded.runs.map((run) => textOf(run.questions.at(-1)));
   let same = 0;
   while (same < texts[0].length && texts[0][same] === texts[1][same]) same++;
   texts.forEach((text, number) => {
     const mark = document.createElement("mark");
     mark.textContent = text.slice(same);
-    laneAt(number).querySelector(".words").lastChild.replaceWith(text.slice(0, same), mark);
+    placeOf(number).querySelector(".words").lastChild.replaceWith(text.slice(0, same), mark);
   });
 }
 
@@ -212,8 +212,8 @@ export function bindRace() {
   byId("race-close").addEventListener("click", close);
   byId("race-stop").addEventListener("click", stop);
   byId("race-again").addEventListener("click", () => {
-    for (const lane of recorded.lanes) lane.shown = "";
-    run();
+    for (const run of recorded.runs) run.shown = "";
+    play();
   });
   byId("race-speeds").addEventListener("click", (event) => {
     const button = event.target.closest("button");

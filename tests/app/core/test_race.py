@@ -61,8 +61,8 @@ def test_the_verdict_and_what_is_said_when_the_texts_part() -> None:
     assert "almost equally likely" in race.detail(parted)
     assert "did not pay" in race.detail(result((1, 2), (1, 2), 0.8))
     assert "replay of two runs" in race.recording(parted)["replay"]
-    assert "from the book" not in race.recording(parted)["lanes"][1]["note"]
-    assert "from the book" in race.recording(parted, lookup=True)["lanes"][1]["note"]
+    assert "from the book" not in race.recording(parted)["runs"][1]["note"]
+    assert "from the book" in race.recording(parted, lookup=True)["runs"][1]["note"]
 
 
 def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_refusals_and_circles_are_counted_apart_and_passages_follow(quoting: App
     assert (found.same, found.tokens) == (96, 96), "the refusal is compared word for word all the same"
     told = race.recording(found)
     assert "1 answer was no answer from the book: passages of the book were raced instead." in told["detail"]
-    assert [part["question"] for part in told["lanes"][0]["heats"]] == list(PASSAGES)
+    assert [part["question"] for part in told["runs"][0]["questions"]] == list(PASSAGES)
     going_round = raced(quoting, tmp_path, "Why in a circle?")
     assert going_round.questions[0].uncounted == "circles"
     assert "1 answer repeated itself" in race.detail(going_round)
@@ -171,7 +171,7 @@ def test_where_no_answer_counts_no_speed_is_told() -> None:
     assert found.times is None
     assert race.verdict(found) == "identical 4/4 tokens, no speed to compare"
     assert "1 answer was no answer from the book and 1 answer repeated itself: equal in both" in race.detail(found)
-    assert len(race.recording(found)["lanes"][0]["heats"]) == 2
+    assert len(race.recording(found)["runs"][0]["questions"]) == 2
 
 
 def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppState, tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> N
     assert told["question"] == "Who? … and 1 more"
     assert "replay of two runs" in told["replay"]
     assert "from each first token on" in told["replay"]
-    plain = told["lanes"][0]
-    assert [(part["question"], part["begins"]) for part in plain["heats"]] == [("Who?", 0.0), ("Where?", 80.0)]
-    assert plain["heats"][1]["steps"] == [[95.0, "a"]]
+    plain = told["runs"][0]
+    assert [(part["question"], part["begins"]) for part in plain["questions"]] == [("Who?", 0.0), ("Where?", 80.0)]
+    assert plain["questions"][1]["steps"] == [[95.0, "a"]]
     assert (plain["ms"], plain["tokens"], plain["first"]) == (125.0, 5, "")
 
 

@@ -121,8 +121,8 @@ def test_a_race_through_the_page(served: tuple[TestClient, AppState]) -> None:
     assert recording["identical"] is True
     tokens = 4 * len(ANSWER.split())
     assert recording["verdict"].startswith(f"identical {tokens}/{tokens} tokens, ")
-    for lane in recording["lanes"]:
-        said = ["".join(text for _, text in heat["steps"]) for heat in lane["heats"]]
+    for run in recording["runs"]:
+        said = ["".join(text for _, text in part["steps"]) for part in run["questions"]]
         assert said == [ANSWER]
     assert client.post("/race", content=b"not json").status_code == 400
     assert client.post("/race", content=b"x" * 70_000).status_code == 413
