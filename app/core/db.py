@@ -97,7 +97,9 @@ CREATE TABLE desk (
 );
 """
 
-MIGRATIONS = (FIRST,)
+NAMED = "ALTER TABLE desk RENAME TO app_state;"
+
+MIGRATIONS = (FIRST, NAMED)
 """The n-th script makes version n of n - 1. Scripts that have been released are never changed; new ones are added."""
 
 VERSION = len(MIGRATIONS)
@@ -470,7 +472,7 @@ def _set_aside(path: Path) -> Path:
 def _table_columns() -> dict[str, tuple[str, ...]]:
     """The columns of every table of ours, in the order of its rows."""
     with closing(_in_memory()) as memory:
-        tables = ("books", "chats", "messages", "desk")
+        tables = ("books", "chats", "messages", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
 
 

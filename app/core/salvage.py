@@ -44,7 +44,7 @@ class Salvage:
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)
     messages: Rows = field(default_factory=dict)
-    desk: Rows = field(default_factory=dict)
+    app_state: Rows = field(default_factory=dict)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ _FITS: dict[str, Callable[[Record], bool]] = {
     "books": lambda row: _is_hash(row[0]) and isinstance(row[1], str),
     "chats": lambda row: isinstance(row[0], str) and _is_hash(row[1]),
     "messages": lambda row: row[0] is None and isinstance(row[1], str) and row[3] in ("question", "answer"),
-    "desk": lambda row: isinstance(row[0], str) and isinstance(row[1], str),
+    "app_state": lambda row: isinstance(row[0], str) and isinstance(row[1], str),
 }
 
 
@@ -93,7 +93,7 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     A message whose number another one has got meanwhile gets a new one.
     """
     connection.execute("BEGIN IMMEDIATE")
-    for table in ("books", "desk"):
+    for table in ("books", "app_state"):
         for row in getattr(found, table).values():
             _insert(connection, table, row)
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})

@@ -129,14 +129,14 @@ class Bookmark:
 
         def write(connection: sqlite3.Connection) -> None:
             if value is None:
-                connection.execute("DELETE FROM desk WHERE name = ?", (_BOOKMARK,))
+                connection.execute("DELETE FROM app_state WHERE name = ?", (_BOOKMARK,))
             else:
-                connection.execute("INSERT OR REPLACE INTO desk (name, value) VALUES (?, ?)", (_BOOKMARK, value))
+                connection.execute("INSERT OR REPLACE INTO app_state (name, value) VALUES (?, ?)", (_BOOKMARK, value))
 
         self._database.write(write)
 
     def find(self) -> Mark | None:
-        rows = self._database.rows("SELECT value FROM desk WHERE name = ?", (_BOOKMARK,))
+        rows = self._database.rows("SELECT value FROM app_state WHERE name = ?", (_BOOKMARK,))
         found = db.from_json(rows[0]["value"]) if rows else None
         if not (isinstance(found, list) and len(found) == 3):
             return None

@@ -49,7 +49,7 @@ def written(file: Path) -> dict[str, list[tuple[str, str, StopReason | None]]]:
             text = LONG if number == CHATS - 1 else f"Answer {turn} of chat {number}: Maren, of Bücherl é."
             chats.update(chat.id, at, replace(exchange, answer=text, stopped=StopReason.END))
     chats.rename(chats.all()[0].id, "A name of its own")
-    database.write(lambda connection: connection.execute("INSERT INTO desk VALUES ('open', '[1, 2, true]')"))
+    database.write(lambda connection: connection.execute("INSERT INTO app_state VALUES ('open', '[1, 2, true]')"))
     said = told(chats)
     database.close()
     assert len(said) == CHATS

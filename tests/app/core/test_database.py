@@ -16,6 +16,7 @@ import pytest
 from app.core import db as module
 from app.core.chats import Chats
 from app.core.db import VERSION, Database
+from app.core.state import Bookmark, Mark
 from engine.events import StopReason
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,6 +70,59 @@ def test_an_older_file_is_brought_up(file: Path, monkeypatch: pytest.MonkeyPatch
     second = Database(file)
     assert second.rows("PRAGMA user_version")[0][0] == VERSION + 1
     assert [row["pinned"] for row in second.rows("SELECT pinned FROM chats")] == [None]
+
+
+@pytest.fixture
+def version_1(file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[Any, ...]]]:
+    """The file as the first version left it, with something in every table; gives its rows."""
+    with monkeypatch.context() as first:
+        first.setattr(module, "MIGRATIONS", module.MIGRATIONS[:1])
+        first.setattr(module, "VERSION", 1)
+        database = Database(file)
+    chats, chat = asked(database)
+    answered = module_replace(chats.get(chat).exchanges[0], answer="It was Maren.", stopped=StopReason.END)
+    chats.update(chat, 0, answered)
+    mark = module.to_json([BOOK, chat, True])
+    database.write(lambda connection: connection.execute("INSERT INTO desk VALUES ('open', ?)", (mark,)))
+    database.close()
+    return all_rows(file)
+
+
+def all_rows(file: Path) -> dict[str, list[tuple[Any, ...]]]:
+    connection = sqlite3.connect(file)
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+    connection.close()
+    return found
+
+
+def test_a_file_of_version_1_loses_nothing(file: Path, version_1: dict[str, list[tuple[Any, ...]]]) -> None:
+    assert {len(version_1[table]) for table in ("books", "chats", "desk")} == {1}
+    database = Database(file)
+    assert database.trouble == database.notice == ""
+    (chat,) = Chats(database).all()
+    assert Bookmark(database).find() == Mark(BOOK, chat.id, ready=True)
+    assert len(Chats(database).search("Maren")) == 1
+    Bookmark(database).keep(Mark(BOOK, chat.id, ready=False))
+    Bookmark(database).keep(Mark(BOOK, chat.id, ready=True))
+    database.close()
+    assert all_rows(file) == {{"desk": "app_state"}.get(table, table): rows for table, rows in version_1.items()}
+
+
+def test_a_damaged_file_of_version_1_loses_nothing(file: Path, version_1: dict[str, list[tuple[Any, ...]]]) -> None:
+    connection = sqlite3.connect(file)
+    page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages_of_chat'").fetchone()[0]
+    size = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.close()
+    with file.open("r+b") as opened:
+        opened.seek((page - 1) * size)
+        opened.write(b"\xff" * 200)
+    database = Database(file)
+    assert "The library was damaged" in database.notice
+    assert database.rows("PRAGMA user_version")[0][0] == VERSION
+    (chat,) = Chats(database).all()
+    assert Bookmark(database).find() == Mark(BOOK, chat.id, ready=True)
+    assert [turn.answer for turn in Chats(database).get(chat.id).exchanges] == ["It was Maren."]
 
 
 def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
