@@ -479,11 +479,9 @@ class Staging:
         return sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until nothing is on its way: stores and buffers may go then."""
+        """Wait until nobody is moving anything: stores and buffers may go, behind what the current stream does."""
         for buffer in self._buffers:
             self._wait(buffer)
-        if self._stream is not None:
-            self._stream.synchronize()
 
     def reserve(self, capacity: int) -> None:
         """Allocate for ``capacity`` tokens. What the buffers hold is forgotten."""

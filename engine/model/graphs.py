@@ -58,10 +58,10 @@ class CudaRecorder:
             with torch.cuda.stream(aside):
                 for _ in range(_WARM_UPS):
                     work()
-            torch.cuda.current_stream(self._device).wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            # Another thread may be bringing spilled layers meanwhile; what it does is not part of this. The outer block
-            # puts the stream back: a capture that fails leaves its own in place.
+            # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers
+            # meanwhile; what it does is not part of this. The outer block puts the stream back: a capture that fails
+            # leaves its own in place.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
                 torch.cuda.graph(graph, capture_error_mode="thread_local"),

@@ -219,9 +219,15 @@ class Gpu:
         self.capability = (8, 9)
         self.flash = True
         """Whether this build of torch has the flash kernel; those for Windows have none."""
-        self.skip_wait: int | None = None
-        """The number of a wait that does nothing, for tests that a missing wait is seen."""
-        self.ordered_waits = 0
+        self.lost_wait: tuple[str, int] | None = None
+        """File and line of a wait that does nothing, for tests that a missing wait is seen."""
+        self.leaving: list[torch.Tensor] = []
+        """Pinned memory that copies on their way read or write."""
+        self.freed_under_copy = 0
+        """Times that such memory was given back."""
+        self.fails_at: int | None = None
+        """The number of the allocation for which there is no memory, once."""
+        self.allocations = 0
         self.streams: list[Stream] = []
         self.capturing: list[Graph] = []
         self.pool: dict[tuple[Stream, int], list[torch.Tensor]] = {}
@@ -230,9 +236,13 @@ class Gpu:
         self.mains: list[Stream] = []
 
     def loses_wait(self) -> bool:
-        """Count a wait; whether it is the one that is to be left out."""
-        self.ordered_waits += 1
-        return self.skip_wait is not None and self.ordered_waits - 1 == self.skip_wait
+        """Whether the wait that somebody asks for is the one that is to be left out."""
+        if self.lost_wait is None:
+            return False
+        caller: Any = sys._getframe(1)
+        while caller.f_code.co_filename == __file__:
+            caller = caller.f_back
+        return self.lost_wait == (caller.f_code.co_filename, caller.f_lineno)
 
     @property
     def peak(self) -> int:
@@ -372,8 +382,22 @@ class Gpu:
         return 0
 
     def cudaHostUnregister(self, address: int) -> int:
-        self.pinned.pop(address, None)
+        """What is on its way from there is lost, as it is where somebody else has the memory by then."""
+        size = self.pinned.pop(address, 0)
+        for rows in [rows for rows in self.leaving if address <= rows.data_ptr() < address + size]:
+            self.freed_under_copy += 1
+            rows.zero_()
         return 0
+
+    def copy_later(self, into: torch.Tensor, source: torch.Tensor, pinned: torch.Tensor, sent: int = 0) -> None:
+        """Copy from or to pinned memory when its turn comes: it must still be there, and the same."""
+        self.leaving.append(pinned)
+
+        def work() -> None:
+            into.copy_(source)
+            self.leaving[:] = [rows for rows in self.leaving if rows is not pinned]
+
+        self.current().enqueue(work, sent)
 
 
 class _Block:
@@ -384,9 +408,11 @@ class _Block:
         card = stream.device.index
         with gpu.lock:
             free = gpu.pool.get((stream, size))
-            if not free and not gpu.has_room(card, size):
+            gpu.allocations += 1
+            fails = gpu.allocations == gpu.fails_at
+            if fails or (not free and not gpu.has_room(card, size)):
                 gpu.empty_cache()
-                if not gpu.has_room(card, size):
+                if fails or not gpu.has_room(card, size):
                     raise torch.OutOfMemoryError(
                         f"CUDA out of memory. Tried to allocate {size} bytes. "
                         f"GPU {card} has a total capacity of {gpu.limit} bytes."
@@ -625,7 +651,7 @@ def _crosses(gpu: Gpu, into: torch.Tensor, source: torch.Tensor, non_blocking: b
         assert isinstance(source, DeviceTensor)
         numbers = source.elem
         if non_blocking and gpu.is_pinned(into):
-            gpu.current().enqueue(lambda: into.copy_(numbers))
+            gpu.copy_later(into, numbers, into)
         else:
             gpu.waits["copy to the host"] += 1
             into.copy_(gpu.host(source))
@@ -647,8 +673,7 @@ def _send(gpu: Gpu, elem: torch.Tensor, source: torch.Tensor, non_blocking: bool
     card = gpu.card_of()
     gpu.sent[card] += source.numel() * source.element_size()
     if non_blocking and gpu.is_pinned(source):
-        # Read when its turn comes: it must still be the same.
-        gpu.current().enqueue(lambda: elem.copy_(source), source.numel() * source.element_size())
+        gpu.copy_later(elem, source, source, source.numel() * source.element_size())
     elif non_blocking:
         taken = source.clone()
         gpu.current().enqueue(lambda: elem.copy_(taken))
