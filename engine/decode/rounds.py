@@ -429,9 +429,9 @@ def full_pass(
     Args:
         tokens: ids, as numbers or, where nobody has read them yet, (n,) on the device.
     """
-    ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
 
     def work() -> torch.Tensor:
+        ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
         full.reserve(start + len(ids))
         rope = decoder.rope(decoder.span(start, len(ids)))
         return decoder.forward(ids, rope, full.extend(start, observer))

@@ -408,8 +408,8 @@ class _Block:
         card = stream.device.index
         with gpu.lock:
             free = gpu.pool.get((stream, size))
-            gpu.allocations += 1
-            fails = gpu.allocations == gpu.fails_at
+            gpu.allocations += size > 0
+            fails = size > 0 and gpu.allocations == gpu.fails_at
             if fails or (not free and not gpu.has_room(card, size)):
                 gpu.empty_cache()
                 if fails or not gpu.has_room(card, size):

@@ -1,0 +1,162 @@
+"""What goes wrong on a card, one thing at a time: memory that runs out, pinning that is refused, captures that others
+work beside, or that fail."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from engine.decode.rounds import full_pass
+from engine.kv import offload
+from engine.kv.full import FullCache
+from engine.kv.offload import HostStore, Placement, Tier
+from engine.kv.retrieval import ChunkScoring, RetrievalCache, SelectionRefresh
+from engine.kv.shape import KvShape
+from engine.model import decoder
+from engine.model.graphs import CudaRecorder
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+
+LAYERS = 3
+GPU = torch.device("cuda", 0)
+SHAPE = KvShape(4, 2, 8, torch.float32, GPU)
+LAYER = 2 * 2 * 8 * 4  # bytes of a token in one layer
+TRIED = 0 if os.environ.get("TRIFOLD_LONG") else 12  # allocations that fail in turn; 0 is every one
+SPILLED = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK))
+
+
+def passes(model: decoder.Decoder, placement: Placement, folder: Path) -> list[int]:
+    """The likeliest tokens behind three, after a book of 100."""
+    cache = FullCache(model.kv_shape, 1024, placement, folder)
+    full_pass(model, cache, 0, list(range(10, 110)))
+    cache.advance(100)
+    logits = full_pass(model, cache, 100, [7, 8, 9])
+    cache.clear()
+    return [int(token) for token in logits.cpu().argmax(-1).tolist()]
+
+
+@pytest.mark.parametrize("placement", [Placement.resident(LAYERS), SPILLED], ids=["resident", "spilled"])
+def test_memory_may_run_out_at_every_allocation(
+    pair: tuple[str, str], placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offload, "_CUDA_PIECE", 1 << 16)
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        model = decoder.load(pair[0], window=1024, device=GPU, dtype="float32")
+        gpu.allocations = 0
+        expected = passes(model, placement, tmp_path)
+        total = gpu.allocations
+        assert total > 100
+        for failing in range(1, total, total // TRIED if TRIED else 1):
+            gpu.allocations, gpu.fails_at = 0, failing
+            assert passes(model, placement, tmp_path) == expected, failing
+
+
+def test_placing_a_book_makes_room_for_it() -> None:
+    """Three layers fit where four were planned."""
+    with simulated_cuda("eager", limit=4096 * LAYER * 7 // 2) as gpu:
+        cache = FullCache(SHAPE, 4096)
+        cache.place(Placement.resident(4), 4096)
+        assert 0 < len(cache.placement.spilled) < 4
+        assert gpu.peak <= gpu.limit
+        cache.clear()
+
+
+def test_relief_takes_little_memory() -> None:
+    """The card is full when layers are spilled: they go piece by piece."""
+    with simulated_cuda("eager") as gpu:
+        cache = FullCache(SHAPE, 8192)
+        cache.reserve(8192)
+        cache.advance(8192)
+        gpu.peaks = list(gpu.allocated)
+        before = gpu.peak
+        cache.spill([1, 2], Tier.HOST)
+        assert gpu.peak - before < 8192 * LAYER // 2
+        cache.clear()
+
+
+def test_refused_pinning_is_forgotten() -> None:
+    """A runtime that is asked for more than there is keeps the error, and the next launch would raise it."""
+    with simulated_cuda("lazy", pin_limit=100 * LAYER) as gpu:
+        stores = [HostStore(SHAPE.of_layer(0)) for _ in range(2)]
+        for store in stores:
+            store.reserve(80, 0)
+        assert [store.moves_in_place for store in stores] == [True, False]
+        assert not gpu.sticky
+        x = torch.ones(1, 2, 3, 8, device=GPU) * 2
+        for store in stores:
+            store.write(5, x, x)
+            store.arrived()
+            assert store.rows(5, 8).eq(2).all()
+            store.close()
+
+
+def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "sys", SimpleNamespace(platform="win32"))
+    with simulated_cuda("lazy") as gpu:
+        store = HostStore(SHAPE.of_layer(0))
+        store.reserve(80, 0)
+        assert not gpu.pinned
+        assert not store.moves_in_place
+        store.close()
+
+
+@pytest.mark.parametrize("kind", [SelectionRefresh, ChunkScoring])
+def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str], kind: type) -> None:
+    """Once for every layer it did: an index that was a list of Python came from the host."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        model = decoder.load(tiny(), window=512, device=GPU, dtype="float32")
+        cache = FullCache(model.kv_shape, 512)
+        retrieval = RetrievalCache(cache, 64, 8, 128)
+        full_pass(model, cache, 0, list(range(10, 210)))
+        cache.advance(200)
+        retrieval.reselect(160, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
+        before = Counter(gpu.waits)
+        full_pass(model, cache, 200, list(range(20, 29)), kind(retrieval))
+        assert not gpu.waits - before
+
+
+# Captures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST])
+def test_a_reading_is_kept_while_a_pass_is_recorded(tier: Tier) -> None:
+    """A wait for the whole device, from the thread that keeps it, would end the recording."""
+    with simulated_cuda("lazy"), torch.no_grad():
+        cache = FullCache(SHAPE, 64, Placement((tier,) * 4))
+        cache.reserve(64)
+        numbers = torch.randn(1, 2, 10, 8)
+        there = numbers.to(GPU)
+        cache.write(0, 0, there * 1, there * 2)
+        cache.advance(10)
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        x = torch.ones(3, device=GPU)
+
+        def work() -> torch.Tensor:
+            keeper = threading.Thread(target=lambda: kept.append(cache.export(0, 0, 10)))
+            keeper.start()
+            keeper.join()
+            return x * 3
+
+        replay = CudaRecorder(GPU).record(work)
+        assert replay().tolist() == [3.0] * 3
+        assert len(kept) == 3
+        for keys, values in kept:
+            assert torch.equal(keys, numbers[0])
+            assert torch.equal(values, numbers[0] * 2)
+        cache.clear()
+
+
+def test_a_recording_that_fails_leaves_the_stream_as_it_was() -> None:
+    with simulated_cuda("lazy"), torch.no_grad():
+        before = torch.cuda.current_stream()
+        x = torch.ones(3, device=GPU)
+        with pytest.raises(RuntimeError, match="captur"):
+            CudaRecorder(GPU).record(lambda: x * float(x.sum()))
+        assert torch.cuda.current_stream() is before
+        assert (x * 2).tolist() == [2.0] * 3
