@@ -146,6 +146,18 @@ def test_room_that_cannot_be_had_is_made(decoder: Decoder) -> None:
     assert len(cache.placement.spilled) == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA out of memory. Tried to allocate 2 GiB",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_every_way_to_say_it_is_understood(words: str) -> None:
+    assert is_out_of_memory(RuntimeError(words))
+
+
 def test_other_errors_are_not_taken_for_it(decoder: Decoder) -> None:
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("out of memory"))
