@@ -26,7 +26,7 @@ from app.core.format import day, size
 from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
-from app.launcher.torch_build import choose_build
+from app.launcher.torch_build import FOR_GPUS, choose_build
 from app.models import starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
@@ -125,7 +125,8 @@ def lines_of(found: Findings) -> list[str]:
         f"Disk       {size(here.disk_free)} free at {here.disk_of}",
     ]
     if found.torch:
-        built = f"CUDA {found.torch.cuda}" if found.torch.cuda else "processors only"
+        rocm = f"ROCm {found.torch.rocm}" if found.torch.rocm else "processors only"
+        built = f"CUDA {found.torch.cuda}" if found.torch.cuda else rocm
         lines.append(f"torch      {found.torch.version} for {built}, {found.torch.threads} threads")
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
@@ -169,9 +170,10 @@ def _gpu_advice(found: Findings) -> list[str]:
         return []
     gpus = [device for device in found.torch.devices if device.device != "cpu"]
     advice = [f"{gpu.name}: {gpu.trouble}. {_REPAIR}" for gpu in gpus if gpu.trouble]
-    if found.machine.gpus and not gpus:
-        fitting = choose_build(found.machine.gpus, platform.system())
-        advice.append(f"torch sees no GPU. {fitting.reason} {_REPAIR}")
+    if not gpus:
+        fitting = choose_build(found.machine.gpus, platform.system(), found.machine.amd_gpus)
+        if found.machine.gpus or fitting.name in FOR_GPUS:
+            advice.append(f"torch sees no GPU. {fitting.reason} {_REPAIR}")
     return advice
 
 

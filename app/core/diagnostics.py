@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from app.core.format import size
 from app.core.settings import LOG_NAME
-from app.launcher.torch_build import Gpu, find_gpus
+from app.launcher.torch_build import Gpu, find_amd_gpus, find_gpus
 from engine import Status
 
 PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2", "flash-attn")
@@ -46,7 +46,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and the system. Sizes in bytes; ``gpus`` are what the NVIDIA driver reports."""
+    """The hardware and the system. Sizes in bytes; ``gpus`` are what the NVIDIA driver reports, ``amd_gpus`` the
+    targets of AMD's."""
 
     system: str
     python: str
@@ -60,6 +61,7 @@ class Machine:
     disk_of: str
     gpus: tuple[Gpu, ...]
     browser: str | None
+    amd_gpus: tuple[str, ...] = ()
 
 
 class ProbeFailed(Exception):
@@ -89,6 +91,7 @@ def look_around(data: Path) -> Machine:
         disk_of=str(existing),
         gpus=tuple(find_gpus()),
         browser=next((found for name in BROWSERS if (found := shutil.which(name))), None),
+        amd_gpus=tuple(find_amd_gpus()),
     )
 
 
@@ -159,7 +162,8 @@ def facts_of(data: Path, status: Status) -> list[str]:
     """What the running program knows without asking anybody: quick, and without effect on an answer."""
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
-    gpus = ", ".join(f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus) or "none"
+    nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
+    gpus = ", ".join([*nvidia, *(f"AMD {target}" for target in here.amd_gpus)]) or "none"
     return [
         f"System     {here.system}",
         f"Python     {here.python} at {here.python_path}",

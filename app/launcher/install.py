@@ -143,7 +143,7 @@ def _say_what_comes(environment: Environment) -> None:
         say(f"The environment in {environment.folder} is not whole: making it afresh. Downloads are reused.")
     else:
         say("Making Trifold's own environment. This happens once and takes some minutes.")
-        say(f"It goes to {environment.folder} and needs about 1.5 GB, several GB with CUDA.")
+        say(f"It goes to {environment.folder} and needs about 1.5 GB, several GB with a GPU.")
     free = shutil.disk_usage(environment.notes).free
     if free < DISK_NEED_BYTES:
         raise LaunchError(
@@ -184,7 +184,7 @@ def _install_torch(environment: Environment) -> str:
         return torch_build.PLAIN
     try:
         with ProgressLine(f"Fetching torch from {build.index_url}") as shown:
-            run_pip(environment, [pinned, "--index-url", build.index_url], shown)
+            run_pip(environment, build.pip_arguments(pinned), shown)
             shown.done()
     except LaunchError as error:
         say(f"{error} Taking the build of torch that the usual index has instead.")
@@ -196,7 +196,7 @@ def _wanted_build() -> torch_build.TorchBuild:
     """``TRIFOLD_TORCH`` names a build where the choice should not be made by looking at the machine."""
     named = os.environ.get("TRIFOLD_TORCH")
     if not named:
-        return torch_build.choose_build(torch_build.find_gpus(), platform.system())
+        return torch_build.choose_build(torch_build.find_gpus(), platform.system(), torch_build.find_amd_gpus())
     return torch_build.TorchBuild(named, f"TRIFOLD_TORCH asks for the build of torch named {named}.")
 
 
@@ -210,7 +210,7 @@ def _install_packages(
 
 def _try_out(environment: Environment, torch: str) -> None:
     """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
-    wants_gpu = torch in (torch_build.CUDA_12, torch_build.CUDA_13)
+    wants_gpu = torch in torch_build.FOR_GPUS
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.cuda.is_available() else 0)"
     with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:
         status = run_logged([str(environment.python), "-c", code], log)

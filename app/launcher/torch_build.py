@@ -2,13 +2,17 @@
 
 torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the
 CUDA support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or
-later (NVIDIA, "CUDA Compatibility", minor version compatibility).
+later (NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD's GPUs there is a build for ROCm 7.2, on
+Linux alone; it answers as CUDA, and Trifold has not been tried with it. Intel's and Apple's GPUs are not computed on,
+so there is no build for their sake.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 INDEX_URL = "https://download.pytorch.org/whl"
@@ -16,12 +20,23 @@ PLAIN = "plain"  # whatever the package index of this machine has for the pinned
 CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
+ROCM = "rocm7.2"
+FOR_GPUS = (CUDA_12, CUDA_13, ROCM)
 
 MIN_DRIVER_CUDA_12 = 525
 MIN_DRIVER_CUDA_13 = 580
 MIN_CAPABILITY_CUDA_12 = 5.0
 MIN_CAPABILITY_CUDA_13 = 7.5
 MAX_CAPABILITY_CUDA_12 = 9.0
+
+AMD_TARGETS = (
+    *("gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102"),
+    *("gfx1150", "gfx1151", "gfx1200", "gfx1201"),
+)
+"""What that build has kernels for. Most GPUs inside of processors are not among them."""
+
+AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+"""Where Linux says what AMD's driver computes on; there without any package of ROCm."""
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _NVIDIA_SMI_TIMEOUT_S = 20
@@ -45,17 +60,27 @@ class TorchBuild(NamedTuple):
     def index_url(self) -> str | None:
         return None if self.name == PLAIN else f"{INDEX_URL}/{self.name}"
 
+    def pip_arguments(self, pinned: str) -> list[str]:
+        """What pip is to install for the line of the requirements that pins torch."""
+        return [pinned] if self.index_url is None else [pinned, "--index-url", self.index_url]
 
-def choose_build(gpus: Sequence[Gpu], system: str) -> TorchBuild:
-    """Pick the build for the most capable GPU, since the engine runs on one.
+
+def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = ()) -> TorchBuild:
+    """Pick the build for the most capable GPU.
 
     Args:
         gpus: what ``find_gpus`` found.
         system: ``platform.system()``.
+        amd: what ``find_amd_gpus`` found; looked at where there is no NVIDIA GPU.
     """
+    fitting = next((target for target in amd if target in AMD_TARGETS), None)
+    if not gpus and fitting and system == "Linux":
+        return TorchBuild(ROCM, f"An AMD GPU ({fitting}) is here: the ROCm 7.2 build of torch, untested with Trifold.")
     if not gpus:
         if system == "Linux":  # there the usual wheel carries gigabytes of CUDA libraries
-            return TorchBuild(CPU, "No NVIDIA GPU answers here, so the build of torch for processors is enough.")
+            return TorchBuild(
+                CPU, "No GPU is seen that torch has a build for, so the build of torch for processors is enough."
+            )
         return TorchBuild(PLAIN, "No NVIDIA GPU answers here, so the usual build of torch is right.")
     gpu = max(gpus, key=lambda each: each.capability)
     what = f"{gpu.name} (compute capability {gpu.capability}) with driver {gpu.driver}"
@@ -78,6 +103,20 @@ def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [gpu for gpu in map(_parse_gpu, answer.splitlines()) if gpu]
+
+
+def find_amd_gpus(nodes: Path = AMD_NODES) -> list[str]:
+    """The AMD GPUs that Linux can compute on, by their targets, such as "gfx1100"."""
+    return [target for node in sorted(nodes.glob("*/properties")) for target in _amd_target(node)]
+
+
+def _amd_target(properties: Path) -> Iterator[str]:
+    with suppress(OSError, ValueError):
+        for line in properties.read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "gfx_target_version" and int(value):  # that of a processor is 0
+                major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
+                yield f"gfx{major}{minor:x}{step:x}"
 
 
 def _parse_gpu(line: str) -> Gpu | None:

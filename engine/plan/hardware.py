@@ -41,12 +41,13 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed torch. ``cuda`` is the CUDA version that it was built for, or None."""
+    """The installed torch. ``cuda`` and ``rocm`` are the versions that it was built for, or None."""
 
     version: str
     cuda: str | None
     threads: int
     devices: tuple[DeviceFacts, ...]
+    rocm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def probe_torch() -> TorchFacts:
     memory = psutil.virtual_memory()
     cpu = DeviceFacts("cpu", "processor", memory.total, memory.available, gflops=_matrix_rates("cpu"))
     gpus = tuple(_probe_gpu(index) for index in range(torch.cuda.device_count()))
-    return TorchFacts(torch.__version__, torch.version.cuda, torch.get_num_threads(), (cpu, *gpus))
+    built_for = torch.version.cuda, torch.version.hip
+    return TorchFacts(torch.__version__, built_for[0], torch.get_num_threads(), (cpu, *gpus), built_for[1])
 
 
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:

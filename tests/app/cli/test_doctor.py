@@ -97,6 +97,7 @@ def with_machine(**changes: Any) -> Findings:
         (with_machine(disk_free=GB), "of disk"),
         (with_machine(browser=None), "sudo apt install chromium"),
         (with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), "CUDA 13.0 build of torch"),
+        (with_machine(amd_gpus=("gfx1100",)), "An AMD GPU (gfx1100) is here: the ROCm 7.2 build of torch, untested"),
         (dataclasses.replace(WELL, troubles=("It is broken. Mend it.",)), "It is broken. Mend it."),
         (dataclasses.replace(WELL, target=dataclasses.replace(MODEL, context_in_memory=9)), "very long books"),
         (
@@ -111,6 +112,12 @@ def test_each_trouble_gets_one_sentence(found: Findings, words: str) -> None:
     advice = advice_for(found)
     assert len(advice) == 1
     assert words in advice[0]
+
+
+def test_torch_for_rocm_is_called_so() -> None:
+    built = TorchFacts("2.13.0", None, 2, (CPU, GPU), "7.2.5")
+    assert "torch      2.13.0 for ROCm 7.2.5, 2 threads" in lines_of(dataclasses.replace(WELL, torch=built))
+    assert "torch      2.13.0 for processors only, 2 threads" in lines_of(WELL)
 
 
 def test_working_gpu_needs_no_advice() -> None:

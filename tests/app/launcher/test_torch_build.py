@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from app.launcher.torch_build import CPU, CUDA_12, CUDA_13, PLAIN, Gpu, TorchBuild, choose_build, find_gpus
+from app.launcher.torch_build import (
+    CPU,
+    CUDA_12,
+    CUDA_13,
+    PLAIN,
+    ROCM,
+    Gpu,
+    TorchBuild,
+    choose_build,
+    find_amd_gpus,
+    find_gpus,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +50,52 @@ def test_build_fits_driver_and_gpu(driver: int, capability: float, build: str, s
 @pytest.mark.parametrize(("system", "build"), [("Linux", CPU), ("Windows", PLAIN), ("Darwin", PLAIN)])
 def test_without_gpu_the_small_build_is_enough(system: str, build: str) -> None:
     assert choose_build([], system).name == build
+
+
+@pytest.mark.parametrize(
+    ("gpus", "amd", "system", "build"),
+    [
+        ([], ["gfx1100"], "Linux", ROCM),
+        ([], ["gfx1036", "gfx90a"], "Linux", ROCM),  # the one inside of the processor comes first
+        ([], ["gfx1036"], "Linux", CPU),
+        ([], ["gfx1100"], "Windows", PLAIN),
+        ([Gpu("NVIDIA Test", 580, 8.9)], ["gfx1100"], "Linux", CUDA_13),
+    ],
+)
+def test_an_amd_gpu_gets_the_build_for_rocm(gpus: list[Gpu], amd: list[str], system: str, build: str) -> None:
+    chosen = choose_build(gpus, system, amd)
+    assert chosen.name == build
+    assert ("untested" in chosen.reason) == (build == ROCM)
+
+
+def test_what_is_seen_becomes_what_pip_is_told() -> None:
+    told = {
+        name: choose_build(gpus, "Linux", amd).pip_arguments("torch==2.13.0")
+        for name, gpus, amd in (
+            ("NVIDIA", [Gpu("NVIDIA Test", 580, 8.9)], []),
+            ("AMD", [], ["gfx1201"]),
+            ("none", [], []),
+            ("too old", [Gpu("NVIDIA Test", 470, 8.6)], []),
+        )
+    }
+    index = "https://download.pytorch.org/whl"
+    assert told == {
+        "NVIDIA": ["torch==2.13.0", "--index-url", f"{index}/cu130"],
+        "AMD": ["torch==2.13.0", "--index-url", f"{index}/rocm7.2"],
+        "none": ["torch==2.13.0", "--index-url", f"{index}/cpu"],
+        "too old": ["torch==2.13.0"],
+    }
+
+
+def test_amd_gpus_are_read_from_the_driver(tmp_path: Path) -> None:
+    """A processor, three cards, and a node that cannot be read."""
+    for node, version in enumerate((0, 110000, 90010, 100306)):
+        (tmp_path / str(node)).mkdir()
+        text = f"cpu_cores_count {16 * (version == 0)}\ngfx_target_version {version}\nvendor_id 4098\n"
+        (tmp_path / str(node) / "properties").write_text(text, encoding="ascii")
+    (tmp_path / "4" / "properties").mkdir(parents=True)
+    assert find_amd_gpus(tmp_path) == ["gfx1100", "gfx90a", "gfx1036"]
+    assert find_amd_gpus(tmp_path / "nothing") == []
 
 
 def test_most_capable_gpu_decides() -> None:
