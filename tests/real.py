@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from engine.bench.real_model import RealModel, real_model
 from engine.errors import OptionError
+from engine.model.real_model import RealModel, real_model
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 

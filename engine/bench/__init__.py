@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench import real_model
 from engine.bench.peers import LLAMA_CPP, has_llama_cpp
 from engine.bench.report import (
     Measurement,
@@ -31,7 +30,7 @@ from engine.bench.workloads import WORKLOADS, held_back_books, tokens_behind
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
-from engine.model import decoder
+from engine.model import decoder, real_model
 from engine.session import Session
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.

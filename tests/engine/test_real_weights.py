@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from engine.bench import parser
-from engine.bench.real_model import WINDOW
 from engine.bench.report import Measurement
 from engine.bench.rows import Bench
 from engine.bench.workloads import SAMPLE, open_text
@@ -24,6 +23,7 @@ from engine.conversation import Turn
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
+from engine.model.real_model import WINDOW
 from engine.prompt import book_message
 from engine.session import Session
 from tests.real import LONG, real_or_skip

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench import parser, real_model, take_real_model
+from engine.bench import parser, take_real_model
 from engine.errors import OptionError
+from engine.model import real_model
 
 
 @pytest.fixture

