@@ -9,9 +9,9 @@ The public names below are imported without torch; it is loaded by the engine's 
 """
 
 from engine.config import EngineConfig, Mode, SamplingParams
-from engine.conversation import Turn
 from engine.document import Document, OutlineItem, Page
 from engine.events import BookInfo, ModelInfo, Status
+from engine.prompt import Turn
 from engine.worker import Engine, EngineLike, Request
 
 __all__ = [

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.events import Event, KvBytes, Round, TokenSource
     from engine.kv.full import FullCache
     from engine.model.decoder import Decoder
-    from engine.tokenizer import TextStream
+    from engine.prompt import TextStream
 
 
 # Plain steps timed on a new context, for the controller's first costs; the median counts.

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 import torch
 
 from engine.config import GREEDY, EngineConfig, Mode, SamplingParams
-from engine.conversation import Conversation, Prompt, Turn
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.document import Document
@@ -44,8 +43,7 @@ from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
-from engine.prompt import ChatFormat
-from engine.tokenizer import BookTokenizer, BookTokens
+from engine.prompt import BookTokenizer, BookTokens, ChatFormat, Conversation, Prompt, Turn
 
 # How long closing waits for a book to be kept on disk.
 _SAVING_PATIENCE_S = 20.0

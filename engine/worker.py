@@ -38,8 +38,8 @@ from engine.events import (
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
-    from engine.conversation import Turn
     from engine.plan.memory_budget import BookFit
+    from engine.prompt import Turn
     from engine.session import Session
 
 logger = logging.getLogger(__name__)

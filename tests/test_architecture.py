@@ -24,7 +24,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.threads",
         "engine.quantization",
     ),
-    ("engine.prompt", "engine.tokenizer", "engine.conversation"),
+    ("engine.prompt",),
     ("engine.kv.shape",),
     ("engine.model",),
     ("engine.kv",),

@@ -107,7 +107,7 @@ def count_tokens(document: Document, model: str) -> int:
     Raises:
         ModelError: the model has no usable tokenizer.
     """
-    from engine.tokenizer import BookTokenizer
+    from engine.prompt import BookTokenizer
 
     tokenizer = BookTokenizer(model)
     return len(tokenizer.book(document, tokenizer.format_for(document.title)).ids)

@@ -29,7 +29,7 @@ from engine.errors import OptionError, UnsupportedModel
 from engine.model import architectures, attention, decoder, layers
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
-from engine.tokenizer import BookTokenizer
+from engine.prompt import BookTokenizer
 
 _GROWABLE_ROPE = ("default", "linear", "llama3")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.document import Document, Page
 from engine.errors import InputError
-from engine.tokenizer import BookTokenizer
+from engine.prompt import BookTokenizer
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 TARGET, DRAFT = (str(ASSETS / "demo" / name) for name in ("target", "draft"))

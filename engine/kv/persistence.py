@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from engine.config import EngineConfig, bytes_of
-from engine.conversation import Conversation, Turn
 from engine.document import Document
 from engine.errors import SnapshotRefused, SnapshotUnreadable
 from engine.kv.full import FullCache
@@ -31,7 +30,7 @@ from engine.kv.manifest import Identity, Snapshot, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, Writer, restore
 from engine.kv.snapshots import SnapshotStore, TurnStore, default_cap
 from engine.model.decoder import Decoder
-from engine.tokenizer import BookTokenizer
+from engine.prompt import BookTokenizer, Conversation, Turn
 
 # Settings that say where a model came from or how it is run, not what it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")

@@ -42,8 +42,8 @@ from engine.plan.memory_budget import (
     largest,
     share_layers,
 )
+from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
-from engine.tokenizer import BookTokens
 
 # Tokens that are set aside for a chat where the window has them.
 _CHAT_TOKENS = 4096

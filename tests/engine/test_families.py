@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from engine.config import EngineConfig, SamplingParams
-from engine.conversation import Turn
 from engine.document import Document
 from engine.errors import UnsupportedModel
 from engine.events import AnswerDone, BookRead, TextDelta
 from engine.kv.full import FullCache
 from engine.kv.streaming import StreamingCache
 from engine.model import decoder
+from engine.prompt import Turn
 from engine.session import Session
 from tests.engine.conftest import SHAPES, TRAINED, VOCABULARY, build_tokenizer
 from tests.engine.test_random_acts import assert_the_cache_is_what_its_tokens_say

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from engine.config import EngineConfig, Mode, SamplingParams
-from engine.conversation import Turn
 from engine.decode import prefill, rounds
 from engine.document import Document
 from engine.events import AnswerDone, TextDelta
 from engine.generation import Generation
 from engine.kv import snapshot_io
 from engine.kv.full import FullCache
+from engine.prompt import Turn
 from engine.session import Session
 
 ACTS = 60

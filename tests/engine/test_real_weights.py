@@ -19,12 +19,11 @@ from engine.bench.report import Measurement
 from engine.bench.rows import Bench
 from engine.bench.workloads import SAMPLE, open_text
 from engine.config import EngineConfig, SamplingParams
-from engine.conversation import Turn
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
 from engine.model.real_model import WINDOW
-from engine.prompt import book_message
+from engine.prompt import Turn, book_message
 from engine.session import Session
 from tests.real import LONG, real_or_skip
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from engine.config import EngineConfig, Mode, SamplingParams
-from engine.conversation import Turn
 from engine.decode import loops
 from engine.document import Document, Page
 from engine.errors import (
@@ -39,6 +38,7 @@ from engine.events import (
 )
 from engine.generation import Generation
 from engine.model.decoder import check_vocabulary
+from engine.prompt import Turn
 from engine.session import Session
 
 ASK = SamplingParams(max_tokens=24)

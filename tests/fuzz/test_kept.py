@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig, SamplingParams
-from engine.conversation import Turn
 from engine.document import Document, Page
 from engine.errors import SnapshotRefused
 from engine.events import AnswerDone, AnswerStarted, BookRead, TextDelta
@@ -29,6 +28,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import TURN_MANIFEST, ids_hash, read_turn_manifest
 from engine.kv.snapshot_io import restore
 from engine.kv.snapshots import SnapshotStore, TurnStore
+from engine.prompt import Turn
 from engine.session import Session
 from tests.engine import conftest as tiny
 from tests.engine.kv.test_persistence import BOOK, IDENTITY, IDS, SPANS, kept

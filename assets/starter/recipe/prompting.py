@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.readers.reader import read_document
 from engine.document import Document, Page
-from engine.tokenizer import BookTokenizer
+from engine.prompt import BookTokenizer
 
 FIRST_TOKENS = 4
 """Of an answer: they decide of what kind it is and from which place it quotes."""

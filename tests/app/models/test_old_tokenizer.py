@@ -10,7 +10,7 @@ import sentencepiece
 
 from app.core.settings import SAMPLE_BOOKS
 from engine.document import Document, Page
-from engine.tokenizer import BookTokenizer
+from engine.prompt import BookTokenizer
 
 TOKENS = 800
 PAGES = ("The lamp was lit.", "Who counted them? Nobody, in 1904.", "É\u00e9 \u4e2d\u6587 \U0001f525 last.")

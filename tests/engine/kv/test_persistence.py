@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from engine.config import SamplingParams
-from engine.conversation import Turn
 from engine.document import Document
 from engine.errors import ContextTooSmall, ResourceError, SnapshotRefused
 from engine.events import AnswerDone, AnswerStarted, Event, Loading
@@ -28,6 +27,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import MANIFEST, TURN_MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, restore
 from engine.kv.snapshots import CHATS, SnapshotStore, TurnStore
+from engine.prompt import Turn
 from engine.session import Session
 from tests.engine.kv.test_snapshots import failing_once, open_session, read
 from tests.engine.small_caches import SHAPE, assert_same, filled

@@ -12,7 +12,6 @@ import torch
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, SAMPLE_BOOKS
 from engine.config import KV_NOTES, EngineConfig, Mode, SamplingParams
-from engine.conversation import Turn
 from engine.decode import prefill
 from engine.document import Document, Page
 from engine.errors import OptionError, SnapshotRefused
@@ -27,6 +26,7 @@ from engine.model.kernels import plain as attend_slowly
 from engine.plan.hardware import inspect_model
 from engine.plan.memory_budget import FINE_CHUNK
 from engine.plan.planner import Resources, plan
+from engine.prompt import Turn
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.kv.test_snapshots import identity_of

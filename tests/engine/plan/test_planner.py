@@ -18,7 +18,7 @@ from engine.kv.full import KvShape
 from engine.kv.offload import Tier
 from engine.plan.memory_budget import MIN_CHAT_TOKENS
 from engine.plan.planner import Resources, fit_book, free_resources, longest_context, pick_device, plan
-from engine.tokenizer import BookTokens
+from engine.prompt import BookTokens
 
 SHAPE = KvShape(layers=10, kv_heads=4, head_dim=64, dtype=torch.float32, device=torch.device("cpu"))
 PAGES = Document("T", "", tuple(Page(n + 1, str(n + 1), "text") for n in range(10)), "pdf", "0")

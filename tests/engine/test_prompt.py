@@ -12,8 +12,7 @@ from jinja2 import Environment
 from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page, page_index
 from engine.errors import ModelError, OptionError
-from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
-from engine.tokenizer import BookTokenizer
+from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, BookTokenizer, chat_format
 
 TEMPLATES = {
     "plain fallback": FALLBACK_TEMPLATE,
