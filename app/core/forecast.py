@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.events import BookRead, Figures, ReadingProgress
+from engine.events import BookRead, Figures, ModelInfo, ReadingProgress
 from engine.plan.memory_budget import BookFit
 
 logger = logging.getLogger(__name__)
@@ -184,17 +184,17 @@ class Experience:
         self._lock = threading.Lock()
         self._seen: dict[str, _Seen] = _load(file)
 
-    def read(self, model: Any, read: BookRead) -> None:
+    def read(self, model: ModelInfo | None, read: BookRead) -> None:
         """A book was read, from its first token to its last."""
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
-    def answered(self, model: Any, figures: Figures) -> None:
+    def answered(self, model: ModelInfo | None, figures: Figures) -> None:
         """An answer was written."""
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
-    def reading(self, model: Any, tokens: int, probed: float | None) -> Span | None:
+    def reading(self, model: ModelInfo | None, tokens: int, probed: float | None) -> Span | None:
         """Seconds to read so many tokens.
 
         Args:
@@ -206,7 +206,7 @@ class Experience:
             return Span.about(point[1] * (tokens / point[0]) ** _GROWTH, SEEN if near else PROBED)
         return Span.about(probed, PROBED) if probed else None
 
-    def writing(self, model: Any, tokens: int, step_ms: float | None) -> Span | None:
+    def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Span | None:
         """Words a second behind so many tokens.
 
         Args:
@@ -217,7 +217,7 @@ class Experience:
             return Span.about(WORDS_PER_TOKEN * point[1], SEEN)
         return Span.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
-    def corrected(self, model: Any, fit: BookFit) -> BookFit:
+    def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
         """The fit of a book with the one estimate in its words, wherever they are shown."""
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
@@ -227,11 +227,11 @@ class Experience:
         sentence = fit.sentence.replace(fit.estimate, words) if fit.estimate else fit.sentence
         return replace(fit, estimate=words, sentence=sentence)
 
-    def _of(self, model: Any) -> _Seen:
+    def _of(self, model: ModelInfo | None) -> _Seen:
         with self._lock:
             return _Seen() if model is None else self._seen.get(identity(model), _Seen())
 
-    def _note(self, model: Any, kind: str, point: Point) -> None:
+    def _note(self, model: ModelInfo | None, kind: str, point: Point) -> None:
         if model is None:
             return
         with self._lock:
@@ -253,7 +253,7 @@ class Experience:
             logger.exception("what was seen of this machine could not be written down")
 
 
-def identity(model: Any) -> str:
+def identity(model: ModelInfo) -> str:
     """Everything of a loaded pair that its speed and its text depend on; its name tells the bits of its weights."""
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))

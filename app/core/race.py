@@ -27,14 +27,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from app.core import format
 from app.core.chat_run import HANDOVER, Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
 from app.core.state import AppState, Stage
-from engine import Request
+from engine import ModelInfo, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
 from engine.events import AnswerDone, Failed, Figures, PagesScored, StopReason, TextDelta
@@ -387,13 +386,15 @@ class Verified:
         self._read_at = -1  # when the file that was read had been written; another program may write it too
         self._records: dict[str, Verification] = {}
 
-    def of(self, model: Any) -> Verification | None:
-        """The record of a loaded pair (``engine.ModelInfo``), if there is one. Cheap."""
+    def of(self, model: ModelInfo | None) -> Verification | None:
+        """The record of a loaded pair, if there is one. Cheap."""
         with self._lock:
             return None if model is None else self._all().get(identity(model))
 
-    def note(self, model: Any, how: str, same: int, tokens: int) -> None:
+    def note(self, model: ModelInfo | None, how: str, same: int, tokens: int) -> None:
         """A check has ended: ``same`` of ``tokens`` tokens were equal."""
+        if model is None:  # it has been closed meanwhile
+            return
         with self._lock:
             records = dict(self._all())
             if same < tokens:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker
 from app.core import books, db
@@ -30,6 +30,10 @@ from engine import EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
 from engine.events import BookRead, Failed, Figures, ReadingProgress
+from engine.plan.memory_budget import BookFit
+
+if TYPE_CHECKING:
+    from engine.kv.snapshots import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ class OpenBook:
     book: Book | None = None
     whole: Document | None = None
     document: Document | None = None
-    fit: Any = None
+    fit: BookFit | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
     read: BookRead | None = None
@@ -184,7 +188,7 @@ class AppState:
         books: Books,
         chats: Chats,
         read_document: Reader,
-        readings: Any = None,
+        readings: SnapshotStore | None = None,
         experience: Experience | None = None,
     ) -> None:
         self.engine = engine

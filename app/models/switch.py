@@ -23,10 +23,11 @@ from app.core import settings
 from app.core.settings import MODELS_FOLDER, NO_DRAFT, STARTERS, ModelChoice, Remote, Settings
 from app.models import fit, starter
 from app.models.catalogue import known
-from app.models.engine_proxy import EngineProxy
+from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
+from engine import EngineConfig, EngineLike
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ SHARED = 0.95
 """A draft must know this share of the tokens by the same ids (as in ``engine.model.decoder.check_vocabulary``)."""
 _TOKENIZER = "tokenizer.json"
 
-MakeEngine = Callable[[Any], Any]
+MakeEngine = Callable[[EngineConfig], EngineLike]
 """From the engine's configuration to an engine that is being loaded."""
 Show = Callable[[Progress], None]
 
@@ -224,7 +225,7 @@ class ModelSwitch:
             raise
         return note
 
-    def _maker(self, wanted: ModelChoice) -> tuple[Callable[[], Any], str]:
+    def _maker(self, wanted: ModelChoice) -> tuple[Make, str]:
         if (remote := wanted.remote) is not None:
             return self._reached(remote), ""
         download = self._download or Download()
@@ -235,7 +236,7 @@ class ModelSwitch:
         config = self._config(wanted, installed.model, installed.draft)
         return lambda: self._make_engine(config), installed.note
 
-    def _reached(self, remote: Remote) -> Callable[[], Any]:
+    def _reached(self, remote: Remote) -> Make:
         """A server that has answered: only then does the present model make room for it.
 
         Raises:
@@ -251,7 +252,7 @@ class ModelSwitch:
             raise
         return lambda: engine
 
-    def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> Any:
+    def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
         """The engine's settings; a window that was asked for belongs to the model that it was asked with."""
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None

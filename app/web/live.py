@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -31,6 +31,7 @@ from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from app.web import messages
 from app.web.auth import AllowedRoute
+from engine import ModelInfo, Status
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.document import Document
 
@@ -82,11 +83,11 @@ class RunningAnswer:
         return news
 
 
-def page_view(current: OpenBook, status: Any, chat: Chat | None = None) -> View:
+def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> View:
     """What the page shows of the state, but for the map (``map_view`` and ``format.glow``), which is large.
 
     Args:
-        status: the engine's own snapshot, ``engine.Status``.
+        status: the engine's own snapshot.
         chat: the open one.
     """
     return {
@@ -106,7 +107,7 @@ def page_view(current: OpenBook, status: Any, chat: Chat | None = None) -> View:
     }
 
 
-def model_view(status: Any) -> View:
+def model_view(status: Status) -> View:
     """Which model answers, or why none does."""
     if status.state == "failed":
         return {"state": "failed", "line": "No model", "detail": status.detail, "parts": []}
@@ -121,7 +122,7 @@ def model_view(status: Any) -> View:
     return {"state": "ready", "line": name, "detail": "", "parts": _model_parts(model), "here": here, "draft": draft}
 
 
-def sampling_view(status: Any) -> View:
+def sampling_view(status: Status) -> View:
     """What is used of how answers are sampled where the person says nothing, as far as it is known; and whose it is."""
     own = status.model.sampling if status.model is not None else SamplingParams()
     if own is None:
@@ -230,7 +231,7 @@ def _choice(current: OpenBook) -> View:
     }
 
 
-def _model_parts(model: Any) -> list[str]:
+def _model_parts(model: ModelInfo) -> list[str]:
     """What the tooltip of the model's name lists."""
     if not model.parameters:  # another machine's
         return [f"Answers come from {model.device}", f"Window of {format.counted(model.context_limit, 'token')}"]

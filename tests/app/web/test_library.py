@@ -23,13 +23,14 @@ from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import Busy
 from engine.events import StopReason
+from engine.kv.snapshots import SnapshotStore
 from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.app.web.entering import enter
 
 PORT = 7863
 
 
-class Readings:
+class Readings(SnapshotStore):
     """What an engine keeps of books."""
 
     def __init__(self) -> None:
