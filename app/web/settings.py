@@ -36,6 +36,7 @@ from app.models.fit import (
     ModelShape,
     fit_pair,
     gpu_in_words,
+    pace,
     read_config,
     rounding,
     shape_of,
@@ -43,7 +44,6 @@ from app.models.fit import (
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
-from app.models.pace import pace
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute

@@ -17,9 +17,8 @@ from app.core import settings as choice
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, ModelChoice, Remote
 from app.models import catalogue, fit, switch
 from app.models import fit as shapes
-from app.models.fit import FreeMemory, ModelShape
+from app.models.fit import FreeMemory, ModelShape, pace
 from app.models.local import LocalModels
-from app.models.pace import pace
 from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.kv.shape import KvShape
