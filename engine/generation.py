@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from engine.prompt import TextStream
 
 
-# Plain steps timed on a new context, for the controller's first costs; the median counts.
-_PLAIN_PROBES = 3
-# A speedup rests on plain steps that are spread over the answer: at least so many, timed so far apart (seconds) that
-# they take at most this share of its time. What is still wanting at its end may take a larger share, or
-# so little (seconds) that nobody notices.
+PLAIN_PROBES = 3
+"""Plain steps timed on a new context, for the controller's first costs; the median counts."""
+# A speedup rests on plain steps that are spread over the answer: at least these, timed these seconds apart, and taking
+# at most this share of its time. What is still wanting at its end may take a larger share, or a moment (seconds)
+# that nobody notices.
 _LEAST_PLAIN_STEPS = 3
 _PLAIN_EVERY_S = 2.0
 _PLAIN_SHARE = 0.01
@@ -108,11 +108,11 @@ class GenerationLoop:
         self._full.unchanged = len(prompt) - 1  # another chat's turns may take their place before this is asked again
         if mode == "plain":
             return
-        for _ in range(1 if self._plain_ms else _PLAIN_PROBES):
+        for _ in range(1 if self._plain_ms else PLAIN_PROBES):
             observer = None if self._has_newest_query else self._queries
             self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
             self._has_newest_query = True
-        self._plain_ms = self._plain_ms[-_PLAIN_PROBES:]
+        self._plain_ms = self._plain_ms[-PLAIN_PROBES:]
 
     def decode(
         self,

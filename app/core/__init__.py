@@ -1,1 +1,1 @@
-"""The state of the program: the open book, chats, questions, settings. Knows no page and no terminal."""
+"""The state of the program: the open book, chats, questions, settings."""

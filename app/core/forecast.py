@@ -33,7 +33,7 @@ SEEN = 1.25
 _SETTLED = 0.15  # part of a reading after which its end is said as one number
 _TRUST = 0.05  # part of it that is worth as much as what was known before
 _SLOWER = 1.25  # the clock says so much more than was said: it is called slower, and the time does not rise
-_LIKE = 4.0  # a book is like another one if it is up to so many times as long
+_LIKE = 4.0  # times the length of another book up to which a book is like it
 _GROWTH = 1.15  # reading time grows with this power of the tokens: more than they do, less than their square
 _FEWEST_TOKENS = 512  # of a reading, and
 _FEWEST_WRITTEN = 16  # of an answer, from which anything is learned
@@ -195,7 +195,7 @@ class Experience:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
     def reading(self, model: ModelInfo | None, tokens: int, probed: float | None) -> Span | None:
-        """Seconds to read so many tokens.
+        """Seconds to read ``tokens``.
 
         Args:
             probed: what the engine's probes say.
@@ -207,7 +207,7 @@ class Experience:
         return Span.about(probed, PROBED) if probed else None
 
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Span | None:
-        """Words a second behind so many tokens.
+        """Words a second behind ``tokens`` of context.
 
         Args:
             step_ms: of a plain step, as the engine's probes say; how much faster guessing makes it is not known.

@@ -48,8 +48,8 @@ BOOK_PAGES = 300
 BOOK_TOKENS = BOOK_PAGES * TOKENS_PER_PAGE
 _TALK_TOKENS = 1_024  # of a window, for a question and its answer
 _REACHED = 0.6  # share of its largest products that a machine reaches over a whole model
-_WIDTH = 12  # a block of the usual kind has so many times its width squared as weights
-_GUESSED = 2.5  # so many times as fast is a quotation written as by plain steps (assets/measurements)
+_WIDTH = 12  # weights of a block of the usual kind, over its width squared
+_GUESSED = 2.5  # times the speed of plain steps at which a quotation is written (assets/measurements)
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Verdict = Literal["whole", "part", "none"]

@@ -56,11 +56,12 @@ PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter")
 """Modules that fetch what is not on the hub, by the names of models."""
 DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the disk
 FIRST_ANSWER_SECONDS = 6.0
-_REPORT_SECONDS = 0.2
+REPORT_SECONDS = 0.2  # from one report of a transfer to the next
 _BLOCK = 1 << 20  # bytes; as much is lost when the connection breaks
 _LAST_WORDS = 400  # characters of what a process that broke has said
 
 Say = Callable[..., None]
+"""Tells whoever has started this process how far it is."""
 
 
 @dataclass(frozen=True)
@@ -433,7 +434,7 @@ class _ProgressHook:
     def update(self, count: int) -> None:
         """Called before ``count`` more bytes are written."""
         now = time.monotonic()
-        if self._written > self._initial and now - self._told > _REPORT_SECONDS:
+        if self._written > self._initial and now - self._told > REPORT_SECONDS:
             self._told = now
             self._tell(self._written)
         self._written += count

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
+from app.models.hub import REPORT_SECONDS, Say
 from engine.errors import ModelError, ModelNotFound
 
 if TYPE_CHECKING:  # every command loads this module, also the doctor's, which names the packages that are missing
@@ -44,10 +45,7 @@ _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # in which pip has to tell its settings
 _MOST_LISTED = 1 << 24  # bytes of an index page
 _BLOCK = 1 << 18  # bytes that are read at once from the disk
-_REPORT_SECONDS = 0.2
 _OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP
-
-Say = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -313,7 +311,7 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
                 if done > wheel.size:
                     raise _Missed("it is larger than the known file")
                 out.write(block)
-                if time.monotonic() - told > _REPORT_SECONDS:
+                if time.monotonic() - told > REPORT_SECONDS:
                     told = time.monotonic()
                     say("progress", done=done, total=wheel.size)
 

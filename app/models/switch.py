@@ -29,11 +29,10 @@ from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
 from engine import EngineConfig, EngineLike
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
+from engine.model.architectures import SHARED_VOCABULARY
 
 logger = logging.getLogger(__name__)
 
-SHARED = 0.95
-"""A draft must know this share of the tokens by the same ids (as in ``engine.model.decoder.check_vocabulary``)."""
 _TOKENIZER = "tokenizer.json"
 
 MakeEngine = Callable[[EngineConfig], EngineLike]
@@ -410,7 +409,7 @@ def shares_vocabulary(target: Path, draft: Path) -> bool | None:
         return None
     both = theirs.keys() & ours.keys()
     alike = all(theirs[token] == ours[token] for token in both)
-    return alike and len(both) >= SHARED * max(len(theirs), len(ours))
+    return alike and len(both) >= SHARED_VOCABULARY * max(len(theirs), len(ours))
 
 
 def _tokens(folder: Path) -> dict[str, int]:

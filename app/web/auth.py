@@ -274,7 +274,7 @@ _HEADERS = (
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
 _NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # what makes a path absolute on one system or another
 _LONGEST_PATH = 250  # bytes: there are no such numbers and names in ours, and none of a file may be longer
-_MOST_DIGITS = 18  # of a number that is taken for one
+MOST_DIGITS = 18  # of a number that is taken for one
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -355,7 +355,7 @@ class Guard:
         if host not in self._hosts and not known:
             return 400, "This is not an address of Trifold. Use the one that it opened."
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > _MOST_DIGITS:
+        if not length.isdecimal() or len(length) > MOST_DIGITS:
             return 400, "The request states no length that makes sense."
         if _is_navigation(scope["method"], headers):
             return None

@@ -24,11 +24,10 @@ from app.core.format import View
 from app.core.state import AppState
 from app.readers.page_images import PageImages
 from app.web import messages
-from app.web.auth import AllowedRoute
+from app.web.auth import MOST_DIGITS, AllowedRoute
 from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
-_MOST_DIGITS = 18  # of what is taken for a number
 _DRAWN = "pdf"  # the kind of documents that have pictures of their pages
 _DAY = "private, max-age=86400, immutable"  # the address names the content
 
@@ -128,7 +127,7 @@ class PageViewer:
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
         """What the citation named by ?turn=..&chip=.. marks on a page."""
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
-        if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= _MOST_DIGITS):
+        if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []
         found = messages.marks(self._notes(int(turn)), int(chip))
         length = len(page.text)

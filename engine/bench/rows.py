@@ -42,6 +42,7 @@ from engine.decode.tuning import TUNING
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import OptionError
 from engine.events import Round
+from engine.generation import PLAIN_PROBES
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex
 
@@ -74,7 +75,6 @@ COMPARED = {"lookup_to_middle": Row(lookup=True), "lookup_to_full": Row(copies=T
 _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
 _AGAIN = 2 * PROMPT_QUERIES
-_PLAIN_PROBES = 3
 # Rows that are nothing without a draft model.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -274,7 +274,7 @@ class Bench:
             given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
         if row not in self._policies:
-            probes = range(_PLAIN_PROBES)
+            probes = range(PLAIN_PROBES)
             plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
             limits = Limits(
                 TUNING.most_draft if draft else 0,

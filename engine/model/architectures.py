@@ -72,6 +72,9 @@ TEXT_WEIGHTS = {
 }
 """Names of the text part's weights in the files of a wrapper, as patterns, and in the text model itself."""
 
+SHARED_VOCABULARY = 0.95
+"""A draft must know at least this share of the target's tokens, by the same ids."""
+
 CPU_FLOAT32_PARAMETERS = 1_500_000_000
 """Above this size a CPU holds weights in bfloat16: float32 would not fit, and speed is lost anyway."""
 

@@ -22,6 +22,7 @@ from engine.kv.shape import KvShape, Split
 from engine.model import attention, layers, weights
 from engine.model.architectures import (
     FAMILIES,
+    SHARED_VOCABULARY,
     TEXT_WEIGHTS,
     check_architecture,
     check_numbers,
@@ -40,9 +41,6 @@ from engine.quantization import BITS
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
-
-# A draft must know at least this share of the target's tokens, by the same ids.
-_SHARED_VOCABULARY = 0.95
 
 # Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
 _MAX_DESCRIBED = 3
@@ -377,7 +375,7 @@ def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens:
     """
     shared = draft_tokens.keys() & target_tokens.keys()
     odd = sorted(token for token in shared if draft_tokens[token] != target_tokens[token])
-    if not odd and len(shared) >= _SHARED_VOCABULARY * max(len(draft_tokens), len(target_tokens)):
+    if not odd and len(shared) >= SHARED_VOCABULARY * max(len(draft_tokens), len(target_tokens)):
         return
     example = f", and differ, for example, at {odd[0]!r}" if odd else ""
     raise VocabularyMismatch(
