@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -382,3 +383,11 @@ def test_fixed_lengths_copy_only_where_that_was_asked_for() -> None:
     assert fixed.next(match).copy == 40
     assert fixed.next(LookupMatch(5, (1, 2))).copy == 0
     assert fixed.next().draft == 3
+
+
+def test_a_record_of_its_own_says_where_the_classes_of_confidence_part() -> None:
+    tuning = replace(TUNING, confidence_edges=(0.5,), draft_priors=(0.1, 0.9), middle_priors=(0.2, 0.8))
+    plan = Controller(LONG_BOOK, LIMITS, tuning).next()
+    assert plan.speculates
+    assert [plan.draft_stop.chance(sure) for sure in (0.45, 0.55)] == pytest.approx([0.1, 0.9])
+    assert [plan.middle_stop.chance(sure) for sure in (0.45, 0.55)] == pytest.approx([0.2, 0.8])
