@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 
 import pytest
 
@@ -46,6 +47,8 @@ APP: tuple[tuple[str, ...], ...] = (
 )
 # Modules in the longest chain of imports: of the engine, and with the bench that stands on top of it.
 MOST_ENGINE_FLOORS, MOST_FLOORS_WITH_BENCH = 8, 9
+# Files that a question passes on its way from the page to its last word: fewer than these.
+MOST_ON_THE_PATH = 40
 
 GRAPH = modules()
 ENGINE_MODULES = sorted(name for name in GRAPH if name.split(".")[0] == "engine")
@@ -120,3 +123,13 @@ def test_what_the_scripts_of_assets_import_is_there() -> None:
                 names = [alias.name for alias in node.names if f"{node.module}.{alias.name}" not in GRAPH]
                 missing += [f"{script.name}: {name}" for name in names if not hasattr(module, name)]
     assert missing == []
+
+
+def test_the_path_of_a_question_is_told_of_files_that_are_there() -> None:
+    """Counted in the running program by ``tests.house``, which takes a minute; here only what was written down."""
+    told = (ROOT / "engine" / "README.md").read_text(encoding="utf-8").split("## The path of a question")[1]
+    table = told.split("\n## ")[0]
+    files = [name for line in table.splitlines() if line.startswith("|") for name in re.findall(r"`([^`]+\.py)`", line)]
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    assert len(set(files)) == len(files) == int(re.findall(r"these (\d+) files run", table)[0])
+    assert len(files) < MOST_ON_THE_PATH
