@@ -323,7 +323,7 @@ class _ExchangeWriter:
             self._abilities = abilities(str(model.path))
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
-    def take(self, events: Sequence[Any]) -> None:
+    def take(self, events: Sequence[Event]) -> None:
         """Take what the engine has said; written down and shown once."""
         if not events:
             return
@@ -338,7 +338,7 @@ class _ExchangeWriter:
         if self._notes is not None and not self.done:
             self._write(notes=self._behind(self._notes.record()))
 
-    def _take(self, event: Any) -> None:
+    def _take(self, event: Event) -> None:
         self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
@@ -371,7 +371,7 @@ class _ExchangeWriter:
             self.cite()
             self._write(stopped=StopReason.CANCELLED)
 
-    def _note(self, event: Any) -> None:
+    def _note(self, event: Event) -> None:
         """What stands behind the words, as far as it is known."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
