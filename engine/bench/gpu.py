@@ -1,18 +1,22 @@
-"""The measurements that need a GPU, in parts of under ten minutes each; needs torch and transformers only.
+"""The measurements that need a GPU, in one script of about ten minutes; needs torch and transformers only.
 
-    python -m engine.bench.gpu --part kernels --out gpu.json
-    python -m engine.bench.gpu --part resident --book BOOK.txt --out gpu.json
+    python -m engine.bench.gpu --out gpu.json
     python -m engine.bench.gpu --table gpu.json
+    python -m engine.bench.gpu --share gpu.json
 
-Every part adds its figures to the file, with the date and the device; ``--table`` prints all of them as Markdown. The
+The script runs the parts of ``SCRIPT`` one after the other; what has not begun after ten minutes is left out, and said.
+``--part`` runs one of them alone, in its full size. Every part adds its figures to the file, with the date and the
+device. ``--table`` prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The
 models are stand-ins (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that
-text and acceptance are real and weights, KV and arithmetic cost what they cost. Each row says so. An error ends its
-part and is written down.
+text and acceptance are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its
+tokens are those of plain decoding. An error ends its part and is written down.
 
-Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side), ``resident`` and ``spilled`` (TriForce's 7B at
-122K with all KV on the device, and all in host memory), ``gqa`` (8B at 128K, resident, spilled, beside transformers
-with an offloaded cache), ``reading`` (128K read, second question), ``contexts`` (8K to 512K), ``graphs`` (passes of the
-cheap levels recorded and not, and how often a round waits for the GPU).
+Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side, each held against the plain path), ``checks``
+(passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
+(TriForce's 7B with all KV on the device, and all in host memory), ``two_cards`` (the same in host memory, over two
+buses), ``gqa`` (8B at 128K, resident, spilled, beside transformers with an offloaded cache), ``reading`` (128K read,
+second question), ``contexts`` (8K to 512K), ``graphs`` (passes of the cheap levels recorded and not, and how often a
+round waits for the GPU).
 """
 
 from __future__ import annotations
@@ -20,30 +24,45 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
 
 from engine.bench.peers import generate
 from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, collect, figure_table
 from engine.bench.rows import Bench
-from engine.bench.synthetic_weights import synthetic_pair
+from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
-from engine.kv.offload import Placement
+from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.offload import Placement, pin
+from engine.kv.shape import Split
 from engine.model.kernels import cuda
-from engine.plan import probe
+from engine.plan import planner, probe
+from engine.plan.memory_budget import PINNED_SHARE, Share
 from engine.plan.probe import bus_rate, copy_rate, matrix_rate
 from engine.session import Session
 
 _QUERIES = (1, 8, 16, 64)
+_KEYS = (16_384, 32_768, 131_072)
 _GB = 1e9
+# Seconds after which no further part of the script begins.
+LIMIT_S = 600
+# Pinned memory is asked for in pieces of this many bytes, each twice the one before.
+_FIRST_PIN, _PINS = 1 << 30, 5
+# Seconds between two keepings of a reading.
+_KEEP_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -55,18 +74,32 @@ class Sizes:
     tokens: int
     budget: int = 4096
     device: str = "cuda"
+    temperatures: tuple[float, ...] = (0.0,)
 
 
-PARTS = ("kernels", "resident", "spilled", "gqa", "reading", "contexts", "graphs")
+PARTS = ("kernels", "checks", "resident", "spilled", "two_cards", "gqa", "reading", "contexts", "graphs")
 USUAL = {
     "kernels": Sizes("llama-3.1-8b", 131_072, 0),
-    "resident": Sizes("llama-2-7b", 124_928, 128),
-    "spilled": Sizes("llama-2-7b", 124_928, 48),
+    "checks": Sizes("llama-3.1-8b", 8_192, 64),
+    "resident": Sizes("llama-2-7b", 124_928, 128, temperatures=(0.0, 0.6)),
+    "spilled": Sizes("llama-2-7b", 124_928, 48, temperatures=(0.0, 0.6)),
+    "two_cards": Sizes("llama-2-7b", 124_928, 48),
     "gqa": Sizes("llama-3.1-8b", 130_048, 128),
     "reading": Sizes("llama-3.1-8b", 130_048, 32),
     "contexts": Sizes("llama-3.1-8b", 524_288, 64),
     "graphs": Sizes("llama-2-7b", 32_768, 128),
 }
+SCRIPT = (
+    ("kernels", USUAL["kernels"]),
+    ("checks", USUAL["checks"]),
+    ("resident", Sizes("llama-2-7b", 32_768, 64)),
+    ("spilled", Sizes("llama-2-7b", 32_768, 32)),
+    ("two_cards", Sizes("llama-2-7b", 32_768, 32)),
+    ("reading", USUAL["reading"]),
+    ("resident", Sizes("llama-2-7b", 124_928, 64)),
+    ("spilled", Sizes("llama-2-7b", 124_928, 24)),
+)
+"""What is measured in ten minutes, the most telling first."""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
@@ -74,24 +107,23 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
     if part == "kernels":
         yield from _kernels(sizes)
         return
-    window = sizes.context + 4096
-    session = _session(sizes, window)
-    text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
-    if part == "reading":
-        yield from _reading(session, text, sizes)
+    if part == "two_cards":
+        yield from _two_cards(sizes, book)
         return
-    bench = Bench(
-        session, _ids(session, text), _options(sizes, (0.0, 0.6) if part in ("resident", "spilled") else (0.0,))
-    )
-    layers = session.target.num_layers
-    placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
-    if part == "contexts":
-        yield from _contexts(bench, sizes)
-    if part == "graphs":
-        yield from _graphs(bench, sizes)
-    for name in ("resident", "spilled") if part == "gqa" else (part,):
-        if name in placements:
-            yield from _placed(bench, part, name, placements[name], sizes)
+    with _bench(sizes, book) as bench:
+        layers = bench.session.target.num_layers
+        placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
+        if part == "reading":
+            yield from _reading(bench.session, book, sizes)
+        if part == "checks":
+            yield from _checks(bench, sizes)
+        if part == "contexts":
+            yield from _contexts(bench, sizes)
+        if part == "graphs":
+            yield from _graphs(bench, sizes)
+        for name in ("resident", "spilled") if part == "gqa" else (part,):
+            if name in placements:
+                yield from _placed(bench, part, name, placements[name], sizes)
 
 
 # Parts ---------------------------------------------------------------------------------------------------------
@@ -103,10 +135,10 @@ def _kernels(sizes: Sizes) -> Iterator[Figure]:
     rate = copy_rate(device)
     yield Figure("kernels", "copy on the device, read and written", rate / _GB, "GB/s")
     if device.type == "cuda":
-        yield Figure("kernels", "host memory to device, pinned", bus_rate(device) / _GB, "GB/s")
+        yield Figure("kernels", "host memory to device, pinned", bus_rate(device, probe.COPY_BYTES) / _GB, "GB/s")
     yield Figure("kernels", "matrix product", matrix_rate(device, dtype) / 1e12, "TFLOP/s", note="bfloat16")
     for heads, group in ((8, 4), (32, 1)):
-        for keys in [count for count in (16_384, 32_768, 131_072) if count <= sizes.context]:
+        for keys in [count for count in _KEYS if count <= sizes.context]:
             for queries in _QUERIES:
                 yield from _attention(device, dtype, heads, group, keys, queries, rate)
 
@@ -119,10 +151,99 @@ def _attention(
         ms = cuda.measure(name, device, dtype, heads, 128, keys, queries * group)
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"
         if ms is None:
-            yield Figure("kernels", what, "does not run here", "")
+            yield Figure("kernels", what, "does not run here, or is wrong", "")
         else:
             share = moved / (ms / 1000.0) / rate
-            yield Figure("kernels", what, ms, "ms", "80 % of copy", f"{share:.0%} of the copy rate")
+            note = f"{share:.0%} of the copy rate; as the plain path says"
+            yield Figure("kernels", what, ms, "ms", "80 % of copy", note)
+
+
+def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
+    """What can only go wrong on a card: each time the tokens have to be those of before."""
+    session, device = bench.session, bench.session.target.device
+    session.full.place(Placement.resident(session.target.num_layers), session.target.window)
+    bench.prefill(sizes.context)
+    case = bench.workloads.cases("prose", sizes.context)[0]
+    expected = bench.decode("plain", case, 0.0).tokens
+    with _kept_again_and_again(session.full, sizes.context) as times:
+        found = bench.decode("hierarchical", case, 0.0).tokens
+    for level, replays in session.hierarchy.recorded().items():
+        state = "; ended by an error or a difference, see the log" if replays.off else ""
+        what = f"recorded passes while a reading is kept: {level}"
+        note = f"kept {times()} times meanwhile; {_same(found, expected)}{state}"
+        yield Figure("checks", what, replays.replayed, "passes", "", note)
+    if device.type != "cuda":
+        return
+    layer = sizes.context * session.full.shape.bytes_per_token // session.target.num_layers
+    torch.cuda.empty_cache()
+    wanted = torch.cuda.mem_get_info(device)[0] + 2 * layer
+    retry_with_spill(session.full, lambda: torch.empty(wanted, dtype=torch.uint8, device=device).fill_(1)[:1].clone())
+    spilled = len(session.full.placement.spilled)
+    note = _same(bench.decode("plain", case, 0.0).tokens, expected)
+    yield Figure("checks", "a card that is full: layers that made room", spilled, "layers", "", note)
+    yield Figure("checks", "host memory that is pinned in one piece", _pinned(device) / _GB, "GB", "", "0: not at all")
+
+
+@contextmanager
+def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
+    """Export all KV again and again on a thread, as a writer of readings does; gives how many times it was done."""
+    ended, times = threading.Event(), 0
+
+    def work() -> None:
+        nonlocal times
+        while not ended.wait(_KEEP_S):
+            for layer in range(full.shape.layers):
+                full.export(layer, 0, tokens)
+            times += 1
+
+    thread = threading.Thread(target=work, name="trifold-keeper")
+    thread.start()
+    try:
+        yield lambda: times
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _pinned(device: torch.device) -> int:
+    """Bytes of the largest piece of host memory that the system pins, of those that are tried."""
+    most = 0
+    for size in (_FIRST_PIN << step for step in range(_PINS)):
+        if size > PINNED_SHARE * psutil.virtual_memory().available:
+            break
+        if not pin(torch.empty(size, dtype=torch.uint8), device):
+            break
+        most = size
+    return most
+
+
+def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
+    """All KV in host memory, moved over one bus and over two."""
+    cards = [torch.device(sizes.device, index) for index in range(2)]
+    if torch.cuda.device_count() < len(cards):
+        yield Figure("two_cards", "not measured: there is one card", 0, "")
+        return
+    count = named(sizes.shape).num_hidden_layers
+    halves = [Share(count - count // 2, count - count // 2), Share(count // 2, count // 2)]
+    split = planner.layout_of(halves, cards).split
+    expected: list[int] = []
+    for name, layout in (("one card", None), ("two cards", split)):
+        with _bench(sizes, book, layout) as bench:
+            bench.session.full.place(Placement.spread(count, 0, count), bench.session.target.window)
+            bench.prefill(sizes.context)
+            case = bench.workloads.cases("prose", sizes.context)[0]
+            for row in ("plain", "hierarchical_lookup"):
+                run = bench.decode(row, case, 0.0)
+                expected = expected or run.tokens
+                what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"
+                note = f"{STAND_IN}; {_same(run.tokens, expected)}"
+                yield Figure("two_cards", what, run.ms_per_token, "ms/token", "", note)
+
+
+def _same(found: Sequence[int], expected: Sequence[int]) -> str:
+    """Whether two answers are one."""
+    at = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+    return "identical to plain" if at is None else f"differs at {at}"
 
 
 def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Sizes) -> Iterator[Figure]:
@@ -132,6 +253,9 @@ def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Siz
     session.full.place(placement, session.target.window)
     bench.prefill(sizes.context)
     results = list(bench.run())
+    spilled = len(session.full.placement.spilled)
+    if name == "resident" and spilled:
+        yield Figure(part, "resident: layers for which there was no room", spilled, "layers")
     kv = session.full.kv_bytes().total
     weights = sum(p.numel() * p.element_size() for p in session.target.model.parameters())
     floor = (weights + kv) / copy_rate(session.target.device) * 1000.0
@@ -150,7 +274,7 @@ def _decoded(part: str, name: str, result: Measurement) -> Figure:
     ratio = f"{result.ratio_to_plain:.2f}x of plain" if result.ratio_to_plain else ""
     rate = result.acceptance.get("verify")
     accepted = f", verify {rate:.2f}" if rate is not None else ""
-    same = {True: ", same as plain", False: f", differs at {result.first_difference}", None: ""}[
+    same = {True: ", identical to plain", False: f", differs at {result.first_difference}", None: ""}[
         result.identical_to_plain
     ]
     what = f"{name}: {result.row}, {result.context:,} tokens, T={result.temperature}"
@@ -168,8 +292,9 @@ def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
     return Figure("gqa", "transformers generate, offloaded cache", run.ms_per_token, "ms/token", "beside ours")
 
 
-def _reading(session: Session, text: str, sizes: Sizes) -> Iterator[Figure]:
+def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
     """The whole way of a person: read, ask, ask again."""
+    text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
     document = Document("Book", "", (Page(1, "1", text),), "text", "0" * 64)
     *_, read = session.read(document)
     if not isinstance(read, BookRead):
@@ -187,7 +312,6 @@ def _reading(session: Session, text: str, sizes: Sizes) -> Iterator[Figure]:
         *_, done = session.ask("What is said about the light?", sampling=replace(GREEDY, max_tokens=sizes.tokens))
         if isinstance(done, AnswerDone) and done.figures.ttft_s is not None:
             yield Figure("reading", f"{number} question, time to first token", done.figures.ttft_s, "s", "1 s")
-    session.close()
 
 
 def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
@@ -240,7 +364,15 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 # Setting up ----------------------------------------------------------------------------------------------------
 
 
-def _session(sizes: Sizes, window: int) -> Session:
+@contextmanager
+def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
+    """A bench on stand-ins, whose memory is given back."""
+    with closing(_session(sizes, sizes.context + 4096, split)) as session:
+        text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
+        yield Bench(session, _ids(session, text), _options(sizes))
+
+
+def _session(sizes: Sizes, window: int, split: Split | None = None) -> Session:
     config = EngineConfig(
         model=TARGET,
         draft=DRAFT,
@@ -248,7 +380,7 @@ def _session(sizes: Sizes, window: int) -> Session:
         device=sizes.device,
         retrieval_budget=min(sizes.budget, sizes.context // 4),
     )
-    return Session(config, *synthetic_pair(config, sizes.shape))
+    return Session(config, *synthetic_pair(config, sizes.shape, split=split))
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:
@@ -263,11 +395,11 @@ def _ids(session: Session, text: str) -> Sequence[int]:
     return session.tokenizer.book(document, session.tokenizer.format_for("Bench")).ids
 
 
-def _options(sizes: Sizes, temperatures: Sequence[float]) -> argparse.Namespace:
+def _options(sizes: Sizes) -> argparse.Namespace:
     return argparse.Namespace(
         context=[sizes.context],
         tokens=sizes.tokens,
-        temperature=list(temperatures),
+        temperature=list(sizes.temperatures),
         top_p=0.9,
         rows=["plain", "hierarchical", "hierarchical_lookup"],
         workloads=["prose"],
@@ -278,29 +410,54 @@ def _options(sizes: Sizes, temperatures: Sequence[float]) -> argparse.Namespace:
     )
 
 
+def run(part: str, sizes: Sizes, book: Path, out: Path, label: str = "") -> None:
+    """Measure a part, add its figures to the file and print them."""
+    figures = collect(measure(part, sizes, book), part)
+    results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures)
+    sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
+
+
+def run_script(book: Path, out: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    """Every part of ``SCRIPT`` that begins within ``LIMIT_S`` seconds."""
+    began = clock()
+    for part, sizes in SCRIPT:
+        label = f"{part}, {sizes.context:,} tokens"
+        if clock() - began > LIMIT_S:
+            sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
+            continue
+        run(part, sizes, book, out, label)
+
+
+def shared_text(results: dict[str, Any]) -> str:
+    """The text of an issue with all figures, for whoever wants to send it."""
+    cards = ", ".join(dict.fromkeys(run["machine"]["gpu"] or "no GPU" for run in results["runs"]))
+    return (
+        f"Title: Measured on {cards}\n\n"
+        f"Made by `python -m engine.bench.gpu`. The weights are stand-ins of the named shapes.\n\n"
+        f"{figure_table(results)}\n"
+        "Nothing of this has been sent: paste it into a new issue if you want to share it.\n"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The script's command line."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.gpu", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--part", choices=PARTS, help="what to measure")
+    parser.add_argument("--part", choices=PARTS, help="measure this alone, in its full size")
     parser.add_argument("--book", type=Path, default=SAMPLE, help="a text; repeated where it is too short")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of results; parts are added to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
+    parser.add_argument("--share", type=Path, metavar="FILE", help="print it as the text of an issue; sends nothing")
     options = parser.parse_args(arguments)
-    if options.table:
-        sys.stdout.write(figure_table(json.loads(options.table.read_text(encoding="utf-8"))) + "\n")
-        return 0
-    if options.part is None:
-        parser.error("name a --part, or a --table")
+    for file, words in ((options.table, figure_table), (options.share, shared_text)):
+        if file:
+            sys.stdout.write(words(json.loads(file.read_text(encoding="utf-8"))) + "\n")
+            return 0
     if not torch.cuda.is_available():
         parser.error("torch sees no NVIDIA GPU here")
-    sizes = USUAL[options.part]
-    results = add_figures(
-        options.out,
-        options.part,
-        f"shape {sizes.shape}, {STAND_IN}",
-        collect(measure(options.part, sizes, options.book), options.part),
-    )
-    sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
+    if options.part:
+        run(options.part, USUAL[options.part], options.book, options.out)
+    else:
+        run_script(options.book, options.out)
     return 0
 
 

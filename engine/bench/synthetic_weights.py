@@ -26,6 +26,7 @@ import torch
 from engine.bench.report import STAND_IN
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
+from engine.kv.shape import Split
 from engine.model import architectures, attention, decoder, layers
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
@@ -65,10 +66,10 @@ DRAFTS = {
 
 
 def synthetic_pair(
-    config: EngineConfig, shape: str, draft_shape: str | None = None
+    config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
     """What a session on stand-in weights is made of: the tokenizer, the target, the draft. ``config`` names the small
-    pair, the window, the device and the dtype.
+    pair, the window, the device and the dtype; ``split`` says which layers of the target lie on which device.
 
     Raises:
         OptionError: an unknown shape, or one that is too small for the pair.
@@ -76,7 +77,7 @@ def synthetic_pair(
     """
     device = pick_device(config.device)
     grown: dict[str, Any] = {"window": config.context, "device": device, "dtype": config.dtype}
-    target = load(config.model, named(shape), shape, **grown)
+    target = load(config.model, named(shape), shape, split=split, **grown)
     draft = None
     if config.draft is not None:
         draft = _draft(config, draft_shape or DRAFTS.get(shape, shape), target, grown)
@@ -107,13 +108,22 @@ def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, A
         return decoder.load(config.draft, window=None, device=grown["device"], dtype=dtype)
 
 
-def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device: torch.device, dtype: str) -> Decoder:
+def load(
+    name: str,
+    shape: LlamaShape,
+    label: str,
+    *,
+    window: int | None,
+    device: torch.device,
+    dtype: str,
+    split: Split | None = None,
+) -> Decoder:
     """A small model, loaded and grown into ``shape`` on ``device``.
 
     Args:
         name: folder or hub id of the small model.
         label: what to call the shape; the decoder's name says that its weights are stand-ins.
-        window, dtype: as ``decoder.load``; "auto" is the dtype of the shape's size.
+        window, dtype, split: as ``decoder.load``; "auto" is the dtype of the shape's size.
 
     Raises:
         UnsupportedModel: it is no Llama, or its RoPE cannot be grown.
@@ -123,8 +133,11 @@ def load(name: str, shape: LlamaShape, label: str, *, window: int | None, device
     config = grown_config(small.config, shape, window)
     chosen = architectures.pick_dtype(config, dtype, device)
     large = grow(small.model, config, device, chosen)
+    if device.type == "cuda":
+        layers.fuse_norms(large)
+    decoder.place(large, device, split)
     layers.pack(large)
-    return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen)
+    return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen, split)
 
 
 def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:

@@ -154,7 +154,7 @@ class HostStore:
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
         rows = torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
-        self._pinned = bool(capacity) and self._beside_gpu and _pin(rows, shape.device)
+        self._pinned = bool(capacity) and self._beside_gpu and pin(rows, shape.device)
         return rows
 
     def arrived(self) -> None:
@@ -286,7 +286,7 @@ class DiskStore:
 SlowStore = HostStore | DiskStore
 
 
-def _pin(rows: torch.Tensor, device: torch.device) -> bool:
+def pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place: the allocator for pinned memory would take the next power of two.
 
     Returns:

@@ -283,15 +283,15 @@ def load(
     chosen = model.dtype
     if packed and device.type == "cuda":
         layers.fuse_norms(model)
-    host_weights = _place(model, device, split, in_host)
+    host_weights = place(model, device, split, in_host)
     model.eval()
     if packed:
         layers.pack(model)
     return Decoder(model, title, window, chosen, split, host_weights)
 
 
-def _place(
-    model: Any, device: torch.device, split: Split | None, in_host: Collection[int]
+def place(
+    model: Any, device: torch.device, split: Split | None = None, in_host: Collection[int] = ()
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to where they compute; those that wait in host memory are returned by name.
 

@@ -891,14 +891,21 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
     ]
 
 
+def _here_now(gpu: Gpu, numbers: torch.Tensor) -> torch.Tensor:
+    """A tensor on the current card."""
+    if isinstance(numbers, DeviceTensor):
+        return numbers.to(torch.device("cuda", gpu.card_of()))
+    return gpu.uploaded(numbers)
+
+
 def _upload(gpu: Gpu, module: Any) -> Any:
     """``nn.Module.to`` for the device; weights that are shared stay shared."""
     known: dict[int, torch.nn.Parameter] = {}
     for part in module.modules():
         for name, weight in list(part._parameters.items()):
-            if weight is not None and not isinstance(weight, DeviceTensor):
+            if weight is not None and not (isinstance(weight, DeviceTensor) and weight.device.index == gpu.card_of()):
                 if id(weight) not in known:
-                    known[id(weight)] = torch.nn.Parameter(gpu.uploaded(weight.data), requires_grad=False)
+                    known[id(weight)] = torch.nn.Parameter(_here_now(gpu, weight.data), requires_grad=False)
                 part._parameters[name] = known[id(weight)]
         for name, buffer in list(part._buffers.items()):
             if buffer is not None and not isinstance(buffer, DeviceTensor):

@@ -197,11 +197,11 @@ def test_memory_is_pinned_in_place_and_let_go(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     rows = torch.empty(1000, 2, 4, 8)
     address = rows.data_ptr()
-    assert offload._pin(rows, torch.device("cpu"))
+    assert offload.pin(rows, torch.device("cpu"))
     del rows
     assert calls == [("pin", address, 1000 * 2 * 4 * 8 * 4), ("let go", address, 0)]
     runtime.refuses = True
-    assert not offload._pin(torch.empty(10), torch.device("cpu"))
+    assert not offload.pin(torch.empty(10), torch.device("cpu"))
     assert len(calls) == 3
 
 
