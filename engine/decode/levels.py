@@ -5,6 +5,7 @@ A controller lives as long as the book; its first costs are timed here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 4
+
+_log = logging.getLogger(__name__)
 
 
 class Hierarchy:
@@ -98,12 +101,18 @@ class Hierarchy:
         return retrieval
 
     def _replays(self, decoder: Decoder, level: str) -> Replays | None:
-        # RoPE that looks at positions to choose its frequencies asks the device, which cannot be recorded; weights that
-        # come from host memory lie elsewhere every time; and a recording is of one device's stream.
-        if self.config.graphs == "off" or decoder.rope_depends_on_window or decoder.split or decoder.layers_in_host:
+        recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device)
+        if recorder is None:
             return None
-        recorder = graphs.recorder_for(decoder.device)
-        return None if recorder is None else Replays(recorder, level, decoder.dtype)
+        for reason, holds in (
+            ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
+            ("its layers lie on several GPUs, and a recording is of one", decoder.split),
+            ("weights come from host memory, to another place every time", decoder.layers_in_host),
+        ):
+            if holds:
+                _log.info("%s passes are not recorded: %s", level, reason)
+                return None
+        return Replays(recorder, level, decoder.dtype)
 
     def recorded(self) -> dict[str, Replays]:
         """Recorded passes by level, where there are any."""

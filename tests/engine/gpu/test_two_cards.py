@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from app.cli.doctor import Findings, lines_of
+from app.core.diagnostics import Machine
 from engine.config import EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
@@ -18,10 +21,11 @@ from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.offload import Placement, Tier
 from engine.kv.shape import Split
 from engine.model import decoder
-from engine.plan import planner
+from engine.plan import hardware, planner, probe
 from engine.plan.memory_budget import Share
 from engine.plan.planner import Layout
 from engine.session import Session
+from engine.worker import describe
 from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
 
@@ -64,10 +68,33 @@ def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
     return answer
 
 
-def test_a_session_on_two_cards_says_what_it_says_on_one(answered: Answer) -> None:
+def test_a_session_on_two_cards_says_what_it_says_on_one(answered: Answer, caplog: pytest.LogCaptureFixture) -> None:
+    """The draft's steps are recorded; middle passes are not, and it is said why."""
     expected = answered("cpu")
-    with simulated_cuda("delayed", 2, cards=2):
+    with simulated_cuda("delayed", 2, cards=2), caplog.at_level(logging.INFO, "engine.decode.levels"):
         assert answered("cuda:0,cuda:1", SPILLED, Tier.HOST) == expected
+    reason = "middle passes are not recorded: its layers lie on several GPUs, and a recording is of one"
+    assert [record.getMessage() for record in caplog.records] == [reason]
+
+
+def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of([Share(4, 2), Share(2, 2, 1)], CARDS))
+    for name in ("_PROBE_BYTES", "_CUDA_BLOCK", "_CONTEXT"):
+        monkeypatch.setattr(probe, name, 64)
+    monkeypatch.setattr(hardware, "_PROBE_WIDTH", {"cpu": 8, "cuda": 8})
+    with simulated_cuda("eager", cards=2), torch.no_grad():
+        config = EngineConfig(model=pair[0], draft=pair[1], device="cuda:0,cuda:1", context=1024)
+        target, seen = hardware.inspect_model(pair[0], config), hardware.probe_torch()
+        session = Session.load(config)
+        told = describe(session, config)
+        session.close()
+    holds = "cuda:0 (4 layers and the draft) and cuda:1 (2 layers), the weights of 1 layers in memory"
+    assert told.device == holds
+    here = Machine("System", "3.11", "/python", "Processor", 2, 2, 1, 1, 1, "/data", (), None)
+    lines = lines_of(Findings(here, {}, seen, None, target, None, ()))
+    assert any(f" on {holds}, window" in line for line in lines if line.startswith("Target"))
+    for card in CARDS:
+        assert any(f"{card}: simulated (compute capability 8.9), " in line for line in lines), lines
 
 
 @dataclass
