@@ -16,11 +16,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from torch.nn import functional
 
 from engine.model.kernels import Kernel, cpu, cuda, merge, plain
 
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
+
+_WINDOW_ROWS = 512  # tokens that look through their windows together
 
 
 class KeyValues(Protocol):
@@ -72,20 +75,25 @@ def _attend_packed(
     return _kernel_for(packed)(packed, k, v, scaling)
 
 
-def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+def attend_newest(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None = None
+) -> torch.Tensor:
     """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
 
-    Shapes as ``attend``; returns out alone. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
+    With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
+    alone. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
     A single token sees everything. A few tokens on a CPU take one call with a
     mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
-    if n == 1 and k.dtype is q.dtype:
+    if n == 1 and k.dtype is q.dtype and window is None:
         return _attend_packed(q, k, v, scaling)[0].reshape(q.shape)
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
         group = q.shape[1] // k.shape[1]
         packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
-        return cpu.attend_newest(packed, k, v, scaling, n).reshape(q.shape)
+        return cpu.attend_newest(packed, k, v, scaling, n, window).reshape(q.shape)
+    if window is not None:
+        return _attend_windows(q, k, v, scaling, window)
     if past == 0:
         return attend_causal(q, k, v, scaling)[0]
     parts = [
@@ -93,6 +101,25 @@ def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: fl
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
     ]
     return merge(parts)
+
+
+def _attend_windows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int) -> torch.Tensor:
+    """``attend_newest`` with a window, in pieces, so that the keys of each are not many more than its window."""
+    group, n, past = q.shape[1] // k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
+    outs = []
+    for start in range(0, n, _WINDOW_ROWS):
+        rows = min(_WINDOW_ROWS, n - start)
+        first, stop = max(0, past + start - window + 1), past + start + rows
+        some = q[:, :, start : start + rows]
+        packed = some.reshape(1, k.shape[1], group * rows, q.shape[3])
+        places = torch.arange(first, stop, device=q.device)
+        newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
+        seen = ((places <= newest) & (places > newest - window)).repeat(group, 1)
+        out = functional.scaled_dot_product_attention(
+            packed, k[:, :, first:stop], v[:, :, first:stop], attn_mask=seen, scale=scaling
+        )
+        outs.append(out.reshape(some.shape))
+    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
 
 def reads_levels(q: torch.Tensor) -> bool:

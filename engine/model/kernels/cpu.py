@@ -55,18 +55,23 @@ def reads_levels(q: torch.Tensor) -> bool:
     return own is not None and own.answers(q)
 
 
-def attend_newest(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int) -> torch.Tensor:
-    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own. Returns out.
+def attend_newest(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int, window: int | None = None
+) -> torch.Tensor:
+    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
+    that many of them. Returns out.
 
     Where ``reads_levels`` says so k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
     """
     own = native()
     if own is not None and own.takes(q, k, v):
-        return own.attend(q, k, v, scaling, _newest_seen(new, k.shape[2] - new, q.shape[2] // new))[0]
+        seen = _newest_seen(new, k.shape[2] - new, q.shape[2] // new)
+        first = None if window is None else _window_starts(new, k.shape[2] - new, q.shape[2] // new, window)
+        return own.attend(q, k, v, scaling, seen, first)[0]
     past = k.shape[2] - new
-    pieces = splits(k.shape[1], past, torch.get_num_threads())
+    pieces = splits(k.shape[1], past, torch.get_num_threads()) if window is None else 1
     even = past // pieces * pieces if pieces > 1 else 0
-    mask = _newest_mask(new, past - even, q.shape[2] // new, q.dtype)
+    mask = _newest_mask(new, past - even, q.shape[2] // new, q.dtype, window)
     tail = _fused(q, k[:, :, even:], v[:, :, even:], scaling, mask)
     if even == 0:
         return tail[0]
@@ -84,15 +89,28 @@ def _all_seen(rows: int, keys: int) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4)
+def _from_first(rows: int) -> torch.Tensor:
+    """The first key that each of them sees, (rows,)."""
+    return torch.zeros(rows, dtype=torch.long)
+
+
+@functools.lru_cache(maxsize=4)
 def _newest_seen(n: int, past: int, group: int) -> torch.Tensor:
     return torch.arange(past + 1, past + n + 1).repeat(group)
 
 
 @functools.lru_cache(maxsize=4)
-def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
+    return (_newest_seen(n, past, group) - window).clamp_(min=0)
+
+
+@functools.lru_cache(maxsize=4)
+def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
     """Additive mask (1, 1, group * n, past + n)."""
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
+    if window is not None:
+        mask += torch.full_like(mask, float("-inf")).tril_(past - window)
     return mask.repeat(group, 1)[None, None]
 
 
@@ -173,9 +191,17 @@ class Native:
         return q.is_cpu and q.dtype in _DTYPES and q.shape[3] % self.lanes == 0
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        seen: torch.Tensor,
+        first: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``attend`` of this module; row r of each head sees the first ``seen[r]`` keys, at least one.
+        """As ``attend`` of this module; row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
+
+        Without ``first`` it sees them from the start.
 
         k and v may be levels, each with its scale behind it (``engine.kv.shape``): (1, kv_heads, seq, storage_dim).
         """
@@ -185,6 +211,7 @@ class Native:
         pieces = -(-length // self._kernels.PIECE)
         q = (q.float() if levels else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
+        first = _from_first(rows) if first is None else first
         kernel = self.address("attend", head_dim, KIND[k.dtype])
         join = self.address("join", head_dim)
         with self.lock:
@@ -199,6 +226,7 @@ class Native:
                 *(k.stride(1), k.stride(2), v.stride(1), v.stride(2), length),
                 *(rows, pieces, seen.data_ptr(), self._parts.data_ptr()),
                 *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), bits(scaling * _LOG2E)),
+                first.data_ptr(),
             ]
             self.pool.run(kernel, self._at, heads * pieces)
             self.pool.run(join, self._at, heads)

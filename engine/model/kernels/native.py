@@ -51,10 +51,10 @@ _LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no
 X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 # Arguments of ``attend`` and ``join``. Strides in numbers.
 QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
-HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE = range(8, 17)
+HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST = range(8, 18)
 # Arguments of ``norm``, behind ``X`` to ``ROWS``.
 WIDTH, TILE_ROWS, EPSILON = range(4, 7)
-NUM_ARGUMENTS = 17
+NUM_ARGUMENTS = 18
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
@@ -237,8 +237,8 @@ def _row_blocks(lanes: int, vectors: int) -> list[int]:
 def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
     """One piece of one KV head's keys for all rows of its queries.
 
-    A row sees the first ``SEEN[row]`` keys. Writes unnormalised sums, their maximum and their sum into ``PARTS``:
-    (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
+    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
+    ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
 
     Args:
         stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, with their scale behind
@@ -248,7 +248,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     arguments, tile, worker = e.arguments
     queries, keys, values = (e.load_pointer(arguments, at) for at in (QUERIES, KEYS, VALUES))
     rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
-    seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, PARTS, SCRATCH))
+    seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
     scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
     kind, query_kind = KINDS[stored], F32 if stored == "int8" else KINDS[stored]
@@ -287,8 +287,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
         with e.loop(long(0), rows) as row:
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
-            limit = e.b.sub(e.load(e.at(seen, row, I64), I64, align=8), start)
-            _soften(e, own, limit, scale, line, near_values.scales, head_dim)
+            begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), start) for of in (first_seen, seen))
+            _soften(e, own, begin, limit, scale, line, near_values.scales, head_dim)
         ahead = e.b.add(start, long(BLOCK))
         later = [
             (e.at(source, e.b.mul(ahead, stride), kind), stride)
@@ -381,6 +381,7 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: _Vectors, scores: ir.
 def _soften(
     e: Emitter,
     scores: ir.Value,
+    begin: ir.Value,
     limit: ir.Value,
     scale: ir.Value,
     line: ir.Value,
@@ -390,14 +391,15 @@ def _soften(
     """Turn a row's scores into weights of the online softmax, and bring its sums to the new maximum.
 
     Args:
-        limit: keys of the block that the row sees.
+        begin, limit: the row sees the keys of the block between them; either may lie outside of it.
         value_scales: which the weights are multiplied with.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
-    edge = e.b.trunc(e.b.select(e.b.icmp_signed("<", limit, long(BLOCK)), limit, long(BLOCK)), I32)
+    edges = [e.b.trunc(border, I32) for border in (begin, limit)]
     vectors = []
     for at in range(0, BLOCK, e.lanes):
-        hidden = e.b.icmp_signed(">=", steps, e.splat(e.b.sub(edge, I32(at))))
+        low, high = (e.splat(e.b.sub(edge, I32(at))) for edge in edges)
+        hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
         score = e.b.fmul(e.load_vector(scores, long(at)), scale)
         vectors.append(e.b.select(hidden, e.constant(_LOWEST), score))
     largest = vectors[0]

@@ -10,7 +10,7 @@ from engine.model.kernels import cpu
 
 
 def definition(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, causal: bool
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, causal: bool, window: int = 1 << 30
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention spelled out; with ``causal`` the queries are the last positions of the keys."""
     group = q.shape[1] // k.shape[1]
@@ -18,7 +18,8 @@ def definition(
     scores = q.double() @ k.transpose(-1, -2) * scaling
     if causal:
         n, seq = q.shape[2], k.shape[2]
-        seen = torch.arange(seq) <= (seq - n + torch.arange(n)).unsqueeze(1)
+        own = (seq - n + torch.arange(n)).unsqueeze(1)
+        seen = (torch.arange(seq) <= own) & (torch.arange(seq) > own - window)
         scores = scores.masked_fill(~seen, float("-inf"))
     return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
@@ -65,6 +66,19 @@ def test_split_count_leaves_no_worker_waiting_for_the_last_head() -> None:
     assert cpu.splits(heads=3, seq=32_768, workers=2) == 2
     assert cpu.splits(heads=8, seq=32_768, workers=6) == 3
     assert cpu.splits(heads=3, seq=1_024, workers=2) == 1, "short keys are not worth a merge"
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own kernels", "torch alone"])
+@pytest.mark.parametrize("n", [1, 13, 72, 73, 700])
+@pytest.mark.parametrize(("past", "window"), [(0, 50), (40, 50), (900, 50), (900, 1000), (1100, 1000)])
+def test_a_window_hides_what_lies_before_it(
+    past: int, window: int, n: int, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own:
+        monkeypatch.setattr(cpu, "native", lambda: None)
+    q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
+    expected, _ = definition(q, k, v, 0.2, causal=True, window=window)
+    assert torch.allclose(attention.attend_newest(q, k, v, 0.2, window).double(), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 13, 64])
