@@ -74,7 +74,7 @@ class GenerationLoop:
         self._end_ids = end_ids
         self._plain_ms: list[float] = []
         self._asked: list[int] = []
-        self._queries = QueryRecorder(target.num_layers)
+        self._queries = QueryRecorder(full.shape.layers)
         self._has_newest_query = False
 
     def reset(self) -> None:
@@ -90,12 +90,13 @@ class GenerationLoop:
             reused: its first tokens that are known to be in the caches; more are where the same was asked last.
         """
         full = self._full
-        if self._asked == prompt and full.unchanged >= len(prompt) - 1:
-            reused = len(prompt) - 1
+        whole = len(prompt) - 1
+        if self._asked == prompt and full.unchanged >= whole and full.nearest(whole) == whole:
+            reused = whole
         else:
-            self._queries, self._asked = QueryRecorder(self._target.num_layers), []
+            self._queries, self._asked = QueryRecorder(full.shape.layers), []
             self._has_newest_query = False
-        full.crop(min(full.length, reused, len(prompt) - 1))
+        full.crop(full.nearest(min(reused, whole)))
         self._hierarchy.retrieval.forget_after(full.length)
         return self._queries
 

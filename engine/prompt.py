@@ -436,6 +436,15 @@ class Conversation:
         self.turns = self.turns[:position]
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
+    def forget_beyond(self, length: int) -> None:
+        """Forget the turns of whose tokens more than the newest lies behind ``length``."""
+        self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
+
+    def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
+        """Know turns in ``tokens`` again that were forgotten, unless others have taken their place."""
+        if len(turns) > len(self.turns) and list(tokens[: len(self.tokens)]) == self.tokens:
+            self.turns, self.tokens = list(turns), list(tokens[: turns[-1].stop])
+
     def recall(self, turn: Turn, ids: Sequence[int]) -> None:
         """Append a turn whose KV has been brought back.
 

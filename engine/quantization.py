@@ -1,4 +1,4 @@
-"""Formats of quantized weights and KV: bits, scales and bytes, as arithmetic that needs no torch."""
+"""Formats of weights and KV, quantized or not: bits, scales, bytes and tokens, as arithmetic that needs no torch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ KERNEL_WIDTH = 16
 
 SCALE_BYTES = 2
 """Of the scale stored behind the 8-bit levels of a key, a value or a mean key; of a scale of 4-bit weights."""
+
+
+SLIDING_SLACK = 1_024
+"""Tokens behind its window that a sliding layer holds at least, so that a chat can be cropped by as many; the most
+tokens of a pass, too."""
+
+SLIDING_BORDER = 512
+"""The KV that a sliding layer holds begins at a multiple of so many tokens."""
+
+
+def sliding_capacity(window: int) -> int:
+    """Tokens whose KV a layer with this sliding window holds."""
+    return window + 2 * SLIDING_SLACK + SLIDING_BORDER
 
 
 def bytes_per_weight(weights: str, itemsize: int) -> float:

@@ -230,13 +230,15 @@ class Session:
         )
 
     def _keep_whole_pages(self, talk: Conversation) -> None:
-        """Leave the cache at the end of the last page that was read whole, if there is one."""
+        """Leave the cache at the end of the last page that was read whole, if it can be cropped to one."""
         read = self.full.length
         pages = talk.book.pages_within(read)
         if read < len(talk.book.ids) and pages:
-            read = talk.book.page_starts[pages]
+            end = talk.book.page_starts[pages]
+            read = end if self.full.nearest(end) == end else read
             self.full.crop(read)
         talk.begin(read)
+        self.full.windowed.mark()
 
     # A question ----------------------------------------------------------------------------------------------
 
@@ -270,10 +272,11 @@ class Session:
         asked = time.perf_counter()
         sampling = (sampling or SamplingParams()).over(self.target.sampling).over(GREEDY)
         talk, prompt = self._compose(question, history, begun)
+        held = talk.turns
         kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
-        if kept.tokens:
+        if talk.turns is not held:
             talk, prompt = self._compose(question, history, begun)
-        self.persistence.cancel_beyond(prompt.reused)
+        self.persistence.cancel_beyond(self.full.nearest(prompt.reused))
         talk.rewind(prompt)
         queries = self.generation.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
@@ -308,11 +311,18 @@ class Session:
             self.persistence.save_turns(chat, talk)
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Bring back from disk what is kept of a chat's turns and is not in the cache."""
-        start = talk.kv_start(talk.known(turns))
+        """Bring back from disk what is kept of a chat's turns and is not in the cache.
+
+        Nor are those that the cache cannot be cropped to: what is kept of none of them is read again, token for token.
+        """
+        known, tokens = talk.turns[: talk.known(turns)], talk.tokens
+        start = self.full.nearest(talk.kv_start(len(known)))
+        if start < talk.kv_start(len(known)):
+            talk.forget_beyond(start)
         try:
             return self.persistence.restore_turns(chat, talk, turns)
         finally:
+            talk.remember(known, tokens)
             self.hierarchy.retrieval.forget_after(start)
 
     def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
@@ -342,7 +352,8 @@ class Session:
             talk.commit(prompt, turn)
         else:
             talk.rewind(prompt)
-            self.full.crop(min(self.full.length, prompt.reused))
+            self.full.crop(self.full.nearest(prompt.reused))
+            talk.forget_beyond(self.full.length)
 
 
 def fitted(

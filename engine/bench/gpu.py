@@ -111,7 +111,7 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
         yield from _two_cards(sizes, book)
         return
     with _bench(sizes, book) as bench:
-        layers = bench.session.target.num_layers
+        layers = bench.session.full.shape.layers
         placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
         if part == "reading":
             yield from _reading(bench.session, book, sizes)
@@ -316,7 +316,7 @@ def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
 
 def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     session, context = bench.session, 8192
-    session.full.place(Placement.resident(session.target.num_layers), session.target.window)
+    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
     while context <= sizes.context:
         bench.options.context = [context]
         yield from (_decoded("contexts", "resident", result) for result in bench.run())
@@ -326,7 +326,7 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     """The same rows with recorded passes and without, what was replayed, and how often a round waits for the GPU."""
     session, own = bench.session, bench.session.config
-    session.full.place(Placement.resident(session.target.num_layers), session.target.window)
+    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
     for graphs in GRAPHS:
         bench.reshape(replace(own, graphs=graphs))
         for result in bench.run():

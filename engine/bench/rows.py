@@ -130,7 +130,7 @@ class Bench:
             self.workloads.cases("prose", context)  # says how long the book is
         full = self.session.full
         # Answers of an earlier workload may lie behind a shorter book.
-        full.crop(min(full.length, context, max(0, self._in_cache())))
+        full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
         began = time.perf_counter()
         ids = self.session.target.ids(self.ids[full.length : context])
@@ -215,8 +215,8 @@ class Bench:
         """Bring the prompt into the cache; the queries of the tokens that choose the first selection."""
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
-        queries = QueryRecorder(target.num_layers)
-        full.crop(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN)))
+        queries = QueryRecorder(full.shape.layers)
+        full.crop(full.nearest(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN))))
         session.hierarchy.retrieval.forget_after(full.length)
         for stop, observer in ((case.aimed, queries), (len(prompt) - 1, None)):
             rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])

@@ -108,6 +108,7 @@ class Hierarchy:
             ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
             ("its layers lie on several GPUs, and a recording is of one", decoder.split),
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
+            ("a sliding window begins elsewhere in every pass", level == "middle" and decoder.kv_shape.sliding),
         ):
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)

@@ -17,6 +17,7 @@ import torch
 
 from engine.errors import is_out_of_memory
 from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
+from engine.quantization import SLIDING_SLACK
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
@@ -133,9 +134,11 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
 
 
 def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
+    block = block or (_CPU_BLOCK if decoder.device.type == "cpu" else _CUDA_BLOCK)
+    if decoder.kv_shape.sliding is not None:
+        block = min(block, SLIDING_SLACK)  # what such layers take at once
     if decoder.device.type != "cpu":
-        return block or _CUDA_BLOCK
-    block = block or _CPU_BLOCK
+        return block
     per_token = work_of(decoder, position, 1) / decoder.num_layers
     while block > SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
         block //= 2
@@ -144,6 +147,8 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
-    shape, heads = decoder.kv_shape, decoder.config.num_attention_heads
-    linear = 2.0 * shape.layers * decoder.block_parameters
-    return count * (linear + 4.0 * shape.layers * heads * shape.head_dim * (start + count / 2))
+    shape, heads, context = decoder.kv_shape, decoder.config.num_attention_heads, start + count / 2
+    seen = shape.layers * context
+    if shape.sliding is not None:
+        seen += len(shape.sliding.layers) * min(context, shape.sliding.window)
+    return count * (2.0 * shape.model_layers * decoder.block_parameters + 4.0 * heads * shape.head_dim * seen)

@@ -6,6 +6,9 @@ placement says, in the model's dtype or quantized to 8 bits; a pass finds it at 
 the model's dtype, all the same. Where a kernel reads 8 bits as they are stored, it is given those. An ``Observer`` may
 look at each layer's queries while its KV is at hand.
 
+Layers with a sliding window are apart (``windowed``); here the others are numbered among themselves. With such layers
+the cache can be cropped to the lengths that ``nearest`` gives.
+
 When memory runs out while the engine works it shrinks in a fixed order and goes on. First prefill takes smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the other, to host memory beside a GPU,
 else to disk (``spill_more``). Only when nothing is left is the request lost, with the numbers; the chat never is: what
@@ -37,6 +40,7 @@ from engine.kv.offload import (
     from_rows,
 )
 from engine.kv.shape import KvShape
+from engine.kv.windowed import WindowedCache
 from engine.model import attention
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
@@ -89,6 +93,7 @@ class FullCache:
         self._has_buffers = False  # both of them that are needed; made by the next pass where they are not there
         self._moved_bytes, self._waited_s = 0, 0.0  # of buffers that are gone
         self._stores: list[ResidentStore | SlowStore] = []
+        self.windowed = WindowedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
 
     def place(self, placement: Placement, capacity: int = 0) -> None:
@@ -102,6 +107,7 @@ class FullCache:
         if self.length:
             raise ValueError("only an empty cache can be placed anew")
         self._close()
+        self.windowed.clear()
         self.placement = placement
         self.capacity = 0
         self._stores = [self._store(layer, tier) for layer, tier in enumerate(placement.tiers)]
@@ -208,13 +214,22 @@ class FullCache:
             staging.settle()  # it reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
+        if capacity:
+            self.windowed.reserve()
         self._make_buffers(capacity)
         self.capacity = capacity
 
+    def nearest(self, length: int) -> int:
+        """The longest context of at most ``length`` tokens that this can be cropped to."""
+        length = min(length, self.length)
+        return self.windowed.nearest(length) if self.shape.sliding else length
+
     def crop(self, length: int) -> None:
-        """Drop the newest tokens so that ``length`` remain."""
+        """Drop the newest tokens so that ``length`` remain, which ``nearest`` must allow."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
+        if self.shape.sliding:
+            self.windowed.crop(length)
         self.length = self._written = length
         self.unchanged = min(self.unchanged, length)
         for buffers in self._buffers():
@@ -223,6 +238,8 @@ class FullCache:
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
         self.length += count
+        if self.shape.sliding:
+            self.windowed.commit(self.length)
 
     def bring(self, layer: int, start: int) -> None:
         """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
@@ -362,6 +379,8 @@ class FullCache:
     def allocated(self) -> KvBytes:
         """Bytes that ``clear`` gives back, by tier and device: stores with their reserve, and the buffers."""
         devices, host = [0] * len(self.shape.parts), 0
+        for part, shape in enumerate(self.shape.parts):
+            devices[part] += self.windowed.allocated(shape.device)
         for layer, store in enumerate(self._stores):
             if isinstance(store, ResidentStore):
                 devices[self.shape.part_of(layer)] += store.allocated
@@ -383,6 +402,12 @@ class FullPass:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
+        place = cache.shape.place_of(layer)
+        if place is None:
+            keys, values = cache.windowed.store(layer, start, k, v)
+            window = cache.shape.window_of(layer)
+            return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
+        layer = place
         as_stored = cache.shape.quantized and attention.reads_levels(q)
         if not (as_stored and cache.is_resident(layer)):
             cache.bring(layer, start)

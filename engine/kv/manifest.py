@@ -73,6 +73,14 @@ class Shard:
         return f"tokens-{self.start:08d}-{self.stop:08d}.safetensors"
 
 
+class WindowShard(Shard):
+    """The same of the layers with a sliding window: the newest tokens before ``stop``, the end of what is saved."""
+
+    @property
+    def file(self) -> str:
+        return f"window-{self.start:08d}-{self.stop:08d}.safetensors"
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A manifest that has passed its checks. ``tokens`` of the book are saved; ``prefix`` is the hash of their ids."""
@@ -82,6 +90,7 @@ class Snapshot:
     tokens: int
     prefix: str
     shards: tuple[Shard, ...]
+    window: WindowShard | None = None
 
     @property
     def start(self) -> int:
@@ -100,20 +109,25 @@ class SavedTurn:
     start: int
     ids: tuple[int, ...]
     shards: tuple[Shard, ...]
+    window: WindowShard | None = None
 
     @property
     def tokens(self) -> int:
         return self.start + len(self.ids) - 1
 
 
-def write_manifest(folder: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+def write_manifest(
+    folder: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard], window: Shard | None = None
+) -> None:
     """Write the manifest of a reading: ``shards`` from the first token on, ``ids`` of all tokens of the book."""
     tokens = shards[-1].stop if shards else 0
     about = {"identity": asdict(identity), "tokens": tokens, "prefix": ids_hash(ids[:tokens])}
-    _write(folder / MANIFEST, about, shards)
+    _write(folder / MANIFEST, about, shards, window)
 
 
-def write_turn_manifest(folder: Path, reading: str, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+def write_turn_manifest(
+    folder: Path, reading: str, ids: Sequence[int], shards: Sequence[Shard], window: Shard | None = None
+) -> None:
     """Write the manifest of a turn: ``ids`` of the whole context up to the token after the last shard.
 
     ``reading`` is the name of the folder of the book's reading, which holds the turn.
@@ -121,11 +135,13 @@ def write_turn_manifest(folder: Path, reading: str, ids: Sequence[int], shards: 
     start, stop = shards[0].start, shards[-1].stop
     own, whole = list(ids[start : stop + 1]), ids_hash(ids[: stop + 1])
     about = {"reading": reading, "start": start, "ids": own, "before": ids_hash(ids[:start]), "context": whole}
-    _write(folder / TURN_MANIFEST, about, shards)
+    _write(folder / TURN_MANIFEST, about, shards, window)
 
 
-def _write(path: Path, about: dict[str, Any], shards: Sequence[Shard]) -> None:
+def _write(path: Path, about: dict[str, Any], shards: Sequence[Shard], window: Shard | None) -> None:
     manifest = {"format": FORMAT, **about, "shards": [asdict(shard) for shard in shards]}
+    if window is not None:
+        manifest["window"] = asdict(window)
     write_synced(path, json.dumps(manifest).encode())
 
 
@@ -143,7 +159,8 @@ def read_manifest(folder: Path) -> Snapshot:
         shards = _shards(folder, manifest, start=0)
         if not shards or shards[-1].stop != manifest["tokens"]:
             raise SnapshotRefused("The saved reading has gaps.")
-        return Snapshot(folder, identity, shards[-1].stop, _typed(manifest["prefix"], "str"), shards)
+        stop, prefix = shards[-1].stop, _typed(manifest["prefix"], "str")
+        return Snapshot(folder, identity, stop, prefix, shards, _window(folder, manifest, stop))
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved reading has no usable header ({type(error).__name__}).") from error
     except OSError as error:
@@ -166,7 +183,7 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
         shards = _shards(folder, manifest, start=len(before))
         if not shards or shards[-1].stop != len(before) + len(ids) - 1:
             raise SnapshotRefused("The saved turn has gaps.")
-        return SavedTurn(folder, len(before), tuple(ids), shards)
+        return SavedTurn(folder, len(before), tuple(ids), shards, _window(folder, manifest, shards[-1].stop))
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved turn has no usable header ({type(error).__name__}).") from error
     except OSError as error:
@@ -192,19 +209,35 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, ...]:
     """The shards that a manifest names: without gaps from token ``start`` on, and all there."""
-    shards = [
-        Shard(*(_typed(shard[name], "int") for name in ("start", "stop", "size", "crc32")))
-        for shard in manifest["shards"][:_MAX_SHARDS]
-    ]
+    shards = [Shard(*_numbers(shard)) for shard in manifest["shards"][:_MAX_SHARDS]]
     stop = start
     for shard in shards:
         if shard.start != stop or shard.stop <= stop:
             raise SnapshotRefused("The saved reading has gaps.")
         stop = shard.stop
-        file = folder / shard.file
-        if not shard.size or not file.is_file() or file.stat().st_size != shard.size:
-            raise SnapshotRefused(f"The saved reading is cut short: {shard.file} is missing or has another size.")
+        _check_size(folder, shard)
     return tuple(shards)
+
+
+def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
+    """The shard of the layers with a sliding window, if there is one: it ends with the others, at token ``stop``."""
+    if manifest.get("window") is None:
+        return None
+    window = WindowShard(*_numbers(manifest["window"]))
+    if window.stop != stop or window.start >= stop:
+        raise SnapshotRefused("The saved reading has gaps.")
+    _check_size(folder, window)
+    return window
+
+
+def _numbers(shard: dict[str, Any]) -> list[int]:
+    return [_typed(shard[name], "int") for name in ("start", "stop", "size", "crc32")]
+
+
+def _check_size(folder: Path, shard: Shard) -> None:
+    file = folder / shard.file
+    if not shard.size or not file.is_file() or file.stat().st_size != shard.size:
+        raise SnapshotRefused(f"The saved reading is cut short: {shard.file} is missing or has another size.")
 
 
 def _typed(value: Any, kind: str) -> Any:

@@ -5,6 +5,8 @@ slots, a number that may grow with the context, by the scores of a ``SelectionPo
 sinks, are always held. From ``boundary`` on everything is held: the tail. The selection can only change speed, never
 the answer: the full cache checks every token.
 
+Layers with a sliding window have none of this: passes of this level use the full cache's own (``windowed``).
+
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
 what this level itself computed until ``copy_from_full`` replaces it by the full cache's exact KV.
@@ -254,10 +256,16 @@ class RetrievalPass:
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
-        self._start = cache.held
+        self._start, self._position = cache.held, cache.length
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
-        keys, values = self._cache._parts(layer)
+        full = self._cache.full
+        place = full.shape.place_of(layer)
+        if place is None:
+            near = full.windowed.store(layer, self._position, k, v)
+            window = full.shape.window_of(layer)
+            return attention.attend_newest(q, near[0].unsqueeze(0), near[1].unsqueeze(0), scaling, window)
+        keys, values = self._cache._parts(place)
         start, stop = self._start, self._start + q.shape[2]
         keys[:, start:stop] = k[0]
         values[:, start:stop] = v[0]

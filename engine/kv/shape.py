@@ -20,7 +20,7 @@ from functools import cached_property
 
 import torch
 
-from engine.quantization import SCALE_BYTES, index_bytes, index_is_quantized
+from engine.quantization import SCALE_BYTES, index_bytes, index_is_quantized, sliding_capacity
 
 LEVELS = 127
 """The largest level."""
@@ -44,15 +44,36 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Sliding:
+    """The layers of a model where a token sees the newest ``window`` tokens alone, itself included.
+
+    Args:
+        layers: their numbers in the model.
+    """
+
+    layers: tuple[int, ...]
+    window: int
+
+    @property
+    def capacity(self) -> int:
+        """Tokens whose KV such a layer holds (``engine.kv.windowed``)."""
+        return sliding_capacity(self.window)
+
+
+@dataclass(frozen=True)
 class KvShape:
     """Shape and format of one model's KV.
 
+    Layers that keep the whole context are numbered among themselves: ``place_of`` a layer of the model.
+
     Args:
+        layers: that keep the whole context.
         dtype: of the computation.
         device: where passes begin and end.
         quantized: whether storage has 8 bits.
         chunk_size: tokens that share a mean key in the index of a retrieval cache, 0 where there is none.
-        split: which layers lie elsewhere; None has all of them on ``device``.
+        split: which of the model's layers lie elsewhere; None has all of them on ``device``.
+        sliding: the model's other layers; None where there are none.
     """
 
     layers: int
@@ -63,23 +84,56 @@ class KvShape:
     quantized: bool = False
     chunk_size: int = 0
     split: Split | None = None
+    sliding: Sliding | None = None
+
+    @property
+    def model_layers(self) -> int:
+        """All layers of the model."""
+        return self.layers + (len(self.sliding.layers) if self.sliding else 0)
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        slide = self.sliding.layers if self.sliding else ()
+        keep = [layer for layer in range(self.model_layers) if layer not in slide]
+        return {layer: place for place, layer in enumerate(keep)}
+
+    def place_of(self, layer: int) -> int | None:
+        """The number of a layer of the model among those that keep the whole context; None if it is not of them."""
+        return self._places.get(layer)
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens that a token sees in a layer of the model; None where it sees all."""
+        return self.sliding.window if self.sliding and layer in self.sliding.layers else None
+
+    def device_of(self, layer: int) -> torch.device:
+        """The device of a layer of the model."""
+        return self.split.devices[self.split.part_of[layer]] if self.split else self.device
 
     @cached_property
     def parts(self) -> tuple[KvShape, ...]:
         """The KV of each device's layers by itself."""
         if self.split is None:
             return (self,)
-        counts = [len(self.split.layers(part)) for part in range(len(self.split.devices))]
-        pairs = zip(self.split.devices, counts, strict=True)
-        return tuple(replace(self, device=device, layers=count, split=None) for device, count in pairs)
+        found = []
+        for part, device in enumerate(self.split.devices):
+            mine, sliding = self.split.layers(part), None
+            if self.sliding is not None:
+                sliding = replace(self.sliding, layers=tuple(set(mine) & set(self.sliding.layers)))
+            layers = len(self.layers_of(part))
+            found.append(replace(self, device=device, layers=layers, split=None, sliding=sliding))
+        return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers of a device, in order."""
-        return self.split.layers(part) if self.split else tuple(range(self.layers))
+        """The layers of a device that keep the whole context, in order."""
+        return tuple(place for place in range(self.layers) if self.part_of(place) == part)
+
+    @cached_property
+    def _part_of(self) -> tuple[int, ...]:
+        return tuple(self.split.part_of[layer] if self.split else 0 for layer in self._places)
 
     def part_of(self, layer: int) -> int:
-        """The index of the device of a layer."""
-        return self.split.part_of[layer] if self.split else 0
+        """The index of the device of a layer that keeps the whole context."""
+        return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
         """The shape of the part that a layer belongs to."""
@@ -111,8 +165,20 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """In storage, all layers."""
+        """In storage, all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
+
+    def window_bytes(self, tokens: int) -> int:
+        """Of all sliding layers behind ``tokens`` tokens: what they hold, and their windows at the book's end."""
+        if self.sliding is None:
+            return 0
+        held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
+        return 2 * len(self.sliding.layers) * self.kv_heads * self.head_dim * self.dtype.itemsize * held
+
+    @property
+    def most_window_bytes(self) -> int:
+        """The same behind a long book."""
+        return self.window_bytes(self.sliding.capacity) if self.sliding else 0
 
     @property
     def compute_bytes_per_token(self) -> int:

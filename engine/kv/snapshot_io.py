@@ -3,6 +3,9 @@
 A writer copies its part of a full cache on a thread of its own: that part does not change while the book is open, or
 while the chat goes on, so questions need not wait for it. It stops between two shards when it is cancelled. ``restore``
 maps the shards and copies them straight into the cache's tiers, each checked before its first byte is used.
+
+Layers with a sliding window hold their newest tokens alone, and those do change: a writer copies them when it is made,
+into one more shard at the end of what it writes. So what is saved of such a model can be used only as a whole.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ import torch
 
 from engine.errors import ResourceError, SnapshotRefused, SnapshotUnreadable, TrifoldError
 from engine.kv.full import FullCache, retry_with_spill
-from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, unreadable, write_synced
+from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, WindowShard, unreadable, write_synced
 from engine.kv.snapshots import SnapshotStore, TurnStore
+from engine.kv.windowed import Windows
 
 # Approximate bytes of a shard: small enough to be copied and stopped quickly, large enough to be read fast.
 _SHARD_BYTES = 64 << 20
@@ -99,14 +103,8 @@ class Writer:
         return shards
 
     def _write_shard(self, folder: Path, start: int, stop: int) -> Shard:
-        tensors = {}
-        for layer in range(self._full.shape.layers):
-            keys, values = self._full.export(layer, start, stop)
-            tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
-        data = safetensors.torch.save(tensors)
-        shard = Shard(start, stop, len(data), zlib.crc32(data))
-        write_synced(folder / shard.file, data)
-        return shard
+        layers = [self._full.export(layer, start, stop) for layer in range(self._full.shape.layers)]
+        return _write_layers(folder, Shard, start, stop, layers)
 
 
 class SnapshotWriter(Writer):
@@ -132,15 +130,21 @@ class SnapshotWriter(Writer):
     ) -> None:
         self._store, self._identity = store, identity
         self._ids, self._known = ids, known
+        self._windows = full.windowed.at(tokens)
         super().__init__(full, tokens)
 
     def _write(self) -> None:
-        partial = self._store.begin(self._identity, self.stop * self._full.shape.bytes_per_token)
+        shape = self._full.shape
+        partial = self._store.begin(self._identity, self.stop * shape.bytes_per_token + _size(self._windows))
         try:
             shards = self._take_over(partial)
             shards += self._write_shards(partial, shards[-1].stop if shards else 0, self.stop)
+            whole = bool(shards) and shards[-1].stop == self.stop
+            if shape.sliding is not None and (self._windows is None or not whole):
+                return
             if not self._cancelled.is_set() or self._are_more(shards):
-                self._store.commit(partial, self._identity, self._ids, shards)
+                window = _write_windows(partial, self._windows)
+                self._store.commit(partial, self._identity, self._ids, shards, window)
         finally:
             self._store.abandon(partial)
 
@@ -195,21 +199,32 @@ class TurnWriter(Writer):
         self, store: TurnStore, full: FullCache, ids: Sequence[int], turns: Sequence[TurnSpan], after: Writer | None
     ) -> None:
         self._store, self._ids, self._turns = store, ids, turns
+        sliding = full.shape.sliding is not None
+        self._windows = {
+            turn: windows
+            for turn in turns
+            if sliding and not self._is_saved(turn) and (windows := full.windowed.copy(turn.start, turn.stop))
+        }
         super().__init__(full, turns[-1].stop, after)
 
     def _write(self) -> None:
         for turn in self._turns:
             if self._cancelled.is_set():
                 return
-            if not self._store.holds(self._ids[: turn.start], turn.question, turn.answer):
+            if not self._is_saved(turn) and (turn in self._windows or self._full.shape.sliding is None):
                 self._write_turn(turn)
 
+    def _is_saved(self, turn: TurnSpan) -> bool:
+        return self._store.holds(self._ids[: turn.start], turn.question, turn.answer)
+
     def _write_turn(self, turn: TurnSpan) -> None:
-        partial = self._store.begin((turn.stop - turn.start) * self._full.shape.bytes_per_token)
+        windows = self._windows.get(turn)
+        partial = self._store.begin((turn.stop - turn.start) * self._full.shape.bytes_per_token + _size(windows))
         try:
             shards = self._write_shards(partial, turn.start, turn.stop)
             if not self._cancelled.is_set():
-                self._store.commit(partial, self._ids[: turn.stop + 1], turn.question, turn.answer, shards)
+                window = _write_windows(partial, windows)
+                self._store.commit(partial, self._ids[: turn.stop + 1], turn.question, turn.answer, shards, window)
         finally:
             self._store.store.abandon(partial)
 
@@ -228,10 +243,15 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     if snapshot.tokens > full.limit:
         raise SnapshotUnreadable("The saved reading is longer than the window.")
-    shards = deque(snapshot.shards)
+    sliding, window = full.shape.sliding, snapshot.window
+    if sliding and (not window or window.start > max(snapshot.start, snapshot.tokens - sliding.window + 1)):
+        raise SnapshotRefused("The saved reading lacks what layers with a sliding window hold.")
+    shards: deque[Shard] = deque(snapshot.shards)
+    if sliding and window:
+        shards.append(window)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
         checks: deque[Future[bool]] = deque()
-        pending = iter(snapshot.shards)
+        pending = iter(list(shards))
         try:
             retry_with_spill(full, lambda: full.reserve(snapshot.tokens))
             while shards:
@@ -240,7 +260,15 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
                 shard = shards.popleft()
                 if not checks.popleft().result():
                     raise SnapshotRefused(f"The saved reading is damaged: {shard.file} has another checksum.")
-                _append(snapshot.folder / shard.file, shard, full)
+                path = snapshot.folder / shard.file
+                if isinstance(shard, WindowShard):
+                    _append_windows(path, shard, full)
+                else:
+                    _append(path, shard, full)
+                if sliding is None:
+                    full.advance(shard.stop - shard.start)
+                elif not shards:
+                    full.advance(snapshot.tokens - snapshot.start)
                 yield full.length
         except Exception as error:
             full.crop(snapshot.start)
@@ -263,19 +291,57 @@ def _is_whole(path: Path, shard: Shard) -> bool:
 
 
 def _append(path: Path, shard: Shard, full: FullCache) -> None:
-    shape, count = full.shape, shard.stop - shard.start
-    expected = [shape.kv_heads, count, shape.storage_dim]
+    shape = full.shape
+    layers = _layers(path, shard, shape.layers, [shape.kv_heads, shape.storage_dim], shape.storage_dtype)
+    with torch.inference_mode():
+        for layer, (keys, values) in enumerate(layers):
+            full.adopt(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
+
+
+def _append_windows(path: Path, shard: Shard, full: FullCache) -> None:
+    shape = full.shape
+    layers = _layers(path, shard, shape.model_layers - shape.layers, [shape.kv_heads, shape.head_dim], shape.dtype)
+    with torch.inference_mode():
+        full.windowed.adopt(Windows(shard.start, shard.stop, tuple(layers)))
+
+
+def _layers(
+    path: Path, shard: Shard, count: int, size: Sequence[int], dtype: torch.dtype
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values (kv_heads, tokens, width) of the ``count`` layers in a shard; ``size`` is (kv_heads, width)."""
+    expected = [size[0], shard.stop - shard.start, size[1]]
     try:
         opened = safetensors.safe_open(path, framework="pt")
     except RuntimeError as error:  # torch maps the file, and says so when the system refuses
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
-        names = {f"{part}.{layer}" for layer in range(shape.layers) for part in ("keys", "values")}
+        names = {f"{part}.{layer}" for layer in range(count) for part in ("keys", "values")}
         if set(file.keys()) != names or any(file.get_slice(name).get_shape() != expected for name in names):
             raise SnapshotRefused(f"The saved reading is of a model of another shape: {shard.file}.")
-        for layer in range(shape.layers):
-            keys, values = file.get_tensor(f"keys.{layer}"), file.get_tensor(f"values.{layer}")
-            if keys.dtype != shape.storage_dtype or values.dtype != shape.storage_dtype:
-                raise SnapshotRefused(f"The saved reading is of another dtype: {shard.file}.")
-            full.adopt(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
-    full.advance(count)
+        layers = [(file.get_tensor(f"keys.{layer}"), file.get_tensor(f"values.{layer}")) for layer in range(count)]
+    if any(part.dtype != dtype for both in layers for part in both):
+        raise SnapshotRefused(f"The saved reading is of another dtype: {shard.file}.")
+    return layers
+
+
+def _write_windows(folder: Path, windows: Windows | None) -> Shard | None:
+    if windows is None:
+        return None
+    return _write_layers(folder, WindowShard, windows.start, windows.stop, windows.layers)
+
+
+def _write_layers(
+    folder: Path, kind: type[Shard], start: int, stop: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> Shard:
+    """Write a shard with the keys and values of some layers."""
+    tensors = {}
+    for layer, (keys, values) in enumerate(layers):
+        tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
+    data = safetensors.torch.save(tensors)
+    shard = kind(start, stop, len(data), zlib.crc32(data))
+    write_synced(folder / shard.file, data)
+    return shard
+
+
+def _size(windows: Windows | None) -> int:
+    return sum(part.nbytes for both in windows.layers for part in both) if windows else 0

@@ -94,9 +94,16 @@ class SnapshotStore:
         partial.mkdir()
         return partial
 
-    def commit(self, partial: Path, identity: Identity, ids: Sequence[int], shards: Sequence[Shard]) -> None:
+    def commit(
+        self,
+        partial: Path,
+        identity: Identity,
+        ids: Sequence[int],
+        shards: Sequence[Shard],
+        window: Shard | None = None,
+    ) -> None:
         """Write the manifest, sync and give the folder its name; an older snapshot of the same makes way."""
-        write_manifest(partial, identity, ids, shards)
+        write_manifest(partial, identity, ids, shards, window)
         sync_folder(partial)
         folder = self.folder / identity.folder
         self._put_back(folder)
@@ -265,13 +272,21 @@ class TurnStore:
         self._mark_used()
         return partial
 
-    def commit(self, partial: Path, ids: Sequence[int], question: str, answer: str, shards: Sequence[Shard]) -> None:
+    def commit(
+        self,
+        partial: Path,
+        ids: Sequence[int],
+        question: str,
+        answer: str,
+        shards: Sequence[Shard],
+        window: Shard | None = None,
+    ) -> None:
         """Write the manifest, sync and give the folder its name.
 
         Args:
             ids: of the whole context up to the turn's last token.
         """
-        write_turn_manifest(partial, self.reading, ids, shards)
+        write_turn_manifest(partial, self.reading, ids, shards, window)
         sync_folder(partial)
         place = self._place(ids[: shards[0].start], question, answer)
         if not place.is_dir():

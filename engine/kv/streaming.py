@@ -41,7 +41,7 @@ class StreamingCache:
         self._rotate = rotate
         # Committed overhang (< slack) plus one speculation (<= slack).
         self.capacity = num_sink_tokens + window_size + 2 * slack
-        size = (shape.layers, shape.kv_heads, self.capacity, shape.head_dim)
+        size = (shape.model_layers, shape.kv_heads, self.capacity, shape.head_dim)
         self._raw, self._rotated, self._values = (
             torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(3)
         )
@@ -91,7 +91,7 @@ class StreamingCache:
 
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
-        for layer in range(self.shape.layers):
+        for layer in range(self.shape.model_layers):
             raw = self._raw[layer, :, : self.held].unsqueeze(0)
             self._rotated[layer, :, : self.held] = self._rotate(layer, raw, slots, 0)[0]
 
@@ -138,7 +138,8 @@ class StreamingPass:
         cache._rotated[layer, :, start:stop] = turned[0]
         cache._values[layer, :, start:stop] = v[0]
         keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
-        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
+        window = cache.shape.window_of(layer)
+        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
 
 
 class FixedStreamingPass:
@@ -156,5 +157,7 @@ class FixedStreamingPass:
         cache._raw[layer].index_copy_(1, slots, k[0])
         cache._rotated[layer].index_copy_(1, slots, turned[0])
         cache._values[layer].index_copy_(1, slots, v[0])
-        keys, values = cache._rotated[layer], cache._values[layer]
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)
+        keys, values, seen = cache._rotated[layer], cache._values[layer], self._seen
+        if (window := cache.shape.window_of(layer)) is not None:
+            seen = seen & (torch.arange(cache.capacity, device=slots.device) > slots[:, None] - window)
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,10 @@ class Family:
         norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
             preceding it.
         plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
+        full_every: where layers with a sliding window are supported beside others, one in so many layers keeps the
+            whole context if ``config.json`` does not name each; 0 where they are not.
+        norm_offset: what RMS norms add to their weights.
+        defaults: numbers that ``config.json`` may leave out.
     """
 
     title: str
@@ -38,7 +42,15 @@ class Family:
     tied: bool = False
     norms_after_rope: tuple[str, str] | None = None
     plain: bool = False
+    full_every: int = 0
+    norm_offset: float = 0.0
+    defaults: Mapping[str, int] = field(default_factory=dict)
 
+
+_GEMMA_3 = {
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
+}
 
 FAMILIES = {
     "llama": Family("Llama", plain=True),
@@ -59,10 +71,11 @@ FAMILIES = {
     "glm": Family("GLM-4"),
     "glm4": Family("GLM-4-0414"),
     "hyperclovax": Family("HyperCLOVA X"),
+    "gemma3_text": Family("Gemma 3", tied=True, full_every=6, norm_offset=1.0, defaults=_GEMMA_3),
 }
-"""What is supported, by ``model_type``: decoder layers that keep the whole context in view."""
+"""What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
-WRAPPERS = ("mistral3",)
+WRAPPERS = ("mistral3", "gemma3")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
 
 TEXT_WEIGHTS = {
@@ -88,6 +101,7 @@ _MAXIMA = {
     "head_dim": 1 << 13,
     "vocab_size": 1 << 24,
     "max_position_embeddings": 1 << 30,
+    "sliding_window": 1 << 30,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
@@ -97,7 +111,16 @@ _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers, in the words of ``layer_types``."""
+
 _SLIDING = "a sliding window"
+# What a model may have that its family does not.
+_UNLIKE = {
+    "attn_logit_softcapping": "caps its attention scores",
+    "final_logit_softcapping": "caps its logits",
+    "use_bidirectional_attention": "lets tokens see those after them",
+}
 _RECURRENT = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
@@ -149,12 +172,14 @@ def _text_config(whole: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a ``config.json`` that was only parsed, whatever it holds."""
-    text = settings.get("text_config")
-    if not isinstance(text, Mapping):
-        return dict(settings)
-    outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
-    return {**outer, **text, "wrapper": settings.get("model_type")}
+    """The same of a ``config.json`` that was only parsed, whatever it holds, with what it leaves out."""
+    text, outer = settings.get("text_config"), {}
+    if isinstance(text, Mapping):
+        outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
+        outer["wrapper"] = settings.get("model_type")
+    found = {**outer, **(text if isinstance(text, Mapping) else settings)}
+    kind = found.get("model_type")
+    return {**(FAMILIES.get(kind, _ORDINARY).defaults if isinstance(kind, str) else {}), **found}
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -168,11 +193,12 @@ def check_numbers(config: Any, name: str) -> None:
         if value is not None and (type(value) is not int or not 1 <= value <= largest):
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
-    numbers = {key: getattr(config, key, None) for key in _POSITIVE}
-    numbers.update({key: rope.get(key) for key in _POSITIVE_ROPE})
+    numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
+    for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
+        numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
     if config.model_type == "ministral3":
-        numbers[_QUERY_SCALE] = rope.get(_QUERY_SCALE, "missing")
-    for key, value in numbers.items():
+        numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
+    for key, value in numbers:
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
 
@@ -204,7 +230,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
     if type(sliding) is not int or sliding >= window:
         sliding = None
     others = _other_layers(config)
-    if others or (sliding is not None and kind in FAMILIES):
+    if others or (sliding is not None and kind in FAMILIES and not FAMILIES[kind].full_every):
         what = (others or _SLIDING).replace(_SLIDING, f"{_SLIDING} of {sliding:,} tokens" if sliding else _SLIDING)
         raise UnsupportedModel(
             f"{title} has layers with {what}, which is not supported yet: they do not keep the whole book in view.",
@@ -222,14 +248,42 @@ def check_architecture(config: Any, name: str, window: int) -> None:
             f"{title} is a {wrapper} model around {FAMILIES[kind].title}: where its text part lies is not known yet.",
             "Choose a model of the same family that is for text alone.",
         )
+    for key, what in _UNLIKE.items():
+        if getattr(config, key, None):
+            raise UnsupportedModel(f"{title} {what}, which is not supported yet.", _SUPPORTED)
 
 
 def _other_layers(config: Any) -> str:
-    """What the layers have that have no full attention, in words; empty if there are none."""
-    kinds = getattr(config, "layer_types", None) or ()
-    others = {t for t in kinds if isinstance(t, str) and t != "full_attention"}
-    words = {"sliding_attention": _SLIDING, **dict.fromkeys(_RECURRENT, "a recurrent state")}
+    """What the layers have that are not supported, in words; empty if there are none."""
+    others = set(layer_kinds(config)) - {FULL}
+    if sliding_layers(config) and FULL in layer_kinds(config):
+        others -= {SLIDING}
+    words = {SLIDING: _SLIDING, **dict.fromkeys(_RECURRENT, "a recurrent state")}
     return " and ".join(sorted({words.get(t, t) for t in others}))
+
+
+def layer_kinds(config: Any) -> tuple[str, ...]:
+    """The kind of every layer, in the words of ``layer_types``; empty where all are alike and none is named."""
+    named = getattr(config, "layer_types", None)
+    if isinstance(named, list | tuple):
+        return tuple(kind for kind in named if isinstance(kind, str))
+    every = FAMILIES.get(config.model_type, _ORDINARY).full_every
+    layers = getattr(config, "num_hidden_layers", None)
+    if not every or type(layers) is not int or type(getattr(config, "sliding_window", None)) is not int:
+        return ()
+    own = getattr(config, "sliding_window_pattern", None)
+    every = own if type(own) is int and own > 0 else every
+    return tuple(
+        SLIDING if layer % every else FULL for layer in range(1, min(layers, _MAXIMA["num_hidden_layers"]) + 1)
+    )
+
+
+def sliding_layers(config: Any) -> tuple[int, ...]:
+    """The layers whose tokens see the newest ``sliding_window`` tokens alone, where that is supported."""
+    family = FAMILIES.get(config.model_type, _ORDINARY)
+    if not family.full_every or getattr(config, "sliding_window", None) is None:
+        return ()
+    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == SLIDING)
 
 
 def display_name(name: str) -> str:
@@ -267,6 +321,13 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
     if config.model_type == "exaone4" and config.sliding_window is not None:
         return tuple(kind == "sliding_attention" for kind in config.layer_types[:layers])
     return (True,) * layers
+
+
+def rope_kinds(config: Any) -> tuple[str, ...]:
+    """The kinds of layers that there are, where each has a RoPE of its own; empty where all have one."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = (FULL, SLIDING) if sliding_layers(config) else (FULL,)
+    return kinds if isinstance(rope.get(FULL), Mapping) else ()
 
 
 def embedding_multiplier(config: Any) -> float:

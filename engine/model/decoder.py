@@ -18,7 +18,7 @@ import torch
 
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
-from engine.kv.shape import KvShape, Split
+from engine.kv.shape import KvShape, Sliding, Split
 from engine.model import attention, layers, weights
 from engine.model.architectures import (
     FAMILIES,
@@ -34,7 +34,9 @@ from engine.model.architectures import (
     logits_divisor,
     parameters_of_block,
     pick_dtype,
+    rope_kinds,
     rotated_layers,
+    sliding_layers,
 )
 from engine.model.kernels import cpu
 from engine.quantization import BITS
@@ -48,15 +50,24 @@ _MAX_DESCRIBED = 3
 
 class Rope(NamedTuple):
     """Where tokens stand, as the layers are told: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
-    of the positions (1, n)."""
+    of the positions (1, n). ``sliding_cos`` and ``sliding_sin`` are those of layers with a sliding window, often the
+    same."""
 
     cos: torch.Tensor
     sin: torch.Tensor
     position_ids: torch.Tensor
+    sliding_cos: torch.Tensor
+    sliding_sin: torch.Tensor
 
     def part(self, start: int, stop: int) -> Rope:
         """That of the tokens [start, stop)."""
         return Rope(*(part[:, start:stop] for part in self))
+
+    def on(self, device: torch.device) -> Rope:
+        """The same on another device; what is the same tensor is sent once."""
+        sent = {id(part): part for part in self}
+        sent = {name: _sent(part, device) for name, part in sent.items()}
+        return Rope(*(sent[id(part)] for part in self))
 
 
 class Decoder:
@@ -94,9 +105,13 @@ class Decoder:
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
+        self._sliding = frozenset(sliding_layers(self.config))
+        self._rope_kinds: list[tuple[str, ...]] = [(kind,) for kind in rope_kinds(self.config)] or [()]
         self._embedding_multiplier = embedding_multiplier(self.config)
         self._logits_divisor = logits_divisor(self.config)
-        self.rope_depends_on_window = self._rope.rope_type in _LENGTH_DEPENDENT_ROPE
+        types = self._rope.rope_type
+        named = types.values() if isinstance(types, dict) else (types,)
+        self.rope_depends_on_window = not {*named}.isdisjoint(_LENGTH_DEPENDENT_ROPE)
 
     @cached_property
     def kv_shape(self) -> KvShape:
@@ -155,22 +170,32 @@ class Decoder:
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
         """What the layers are told of positions (n,)."""
-        probe = torch.empty(1, dtype=self.dtype, device=self.device)
         positions = position_ids.unsqueeze(0)
+        found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
+        return Rope(*found[0], positions, *found[-1])
+
+    def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """``cos`` and ``sin`` of positions (1, n), for layers of a kind where each has its own."""
+        probe = torch.empty(1, dtype=self.dtype, device=self.device)
         if not self.rope_depends_on_window:
-            cos, sin = self._rope(probe, positions)
-            return Rope(cos, sin, positions)
+            cos, sin = self._rope(probe, positions, *kind)
+            return cos, sin
         # One position at the window's end makes the frequencies those of the whole window in every call, so that
         # keys of early and late calls fit together.
         last = positions.new_full((1, 1), self.window - 1)
-        cos, sin = self._rope(probe, torch.cat([positions, last], dim=1))
-        return Rope(cos[:, :-1], sin[:, :-1], positions)
+        cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
+        return cos[:, :-1], sin[:, :-1]
+
+    def _cos_sin_of(self, layer: int, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
+        """``cos`` and ``sin`` of a layer."""
+        return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:
         """The first position, with identity embeddings: the layer's queries and keys come out unrotated."""
-        cos, sin, first = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
-        ones, zeros = torch.ones_like(cos), torch.zeros_like(sin)
-        return Rope(ones.expand(1, count, -1), zeros.expand(1, count, -1), first.expand(1, count))
+        rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
+        ones = torch.ones_like(rope.cos).expand(1, count, -1)
+        zeros = torch.zeros_like(rope.sin).expand(1, count, -1)
+        return Rope(ones, zeros, rope.position_ids.expand(1, count), ones, zeros)
 
     def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
         """Rotate x (1, heads, n, head_dim), as it came out of a layer under ``no_rope``, to positions (n,).
@@ -180,7 +205,7 @@ class Decoder:
         """
         if not self._rotated[layer]:
             return x
-        cos, sin, _ = self.rope(positions)
+        cos, sin = self._cos_sin_of(layer, self.rope(positions))
         names = FAMILIES[self.config.model_type].norms_after_rope
         if names is None:
             turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
@@ -202,7 +227,7 @@ class Decoder:
             hidden,
             attention_mask=None,
             position_ids=rope.position_ids,
-            position_embeddings=(rope.cos, rope.sin),
+            position_embeddings=self._cos_sin_of(index, rope),
             kv=kv,
         )
         return out
@@ -214,7 +239,7 @@ class Decoder:
     def on_devices(self, rope: Rope) -> list[Rope]:
         """The same on each device that has layers, by ``part_of``."""
         devices = self.split.devices[1:] if self.split else ()
-        return [rope, *(Rope(*(_sent(part, device) for part in rope)) for device in devices)]
+        return [rope, *(rope.on(device) for device in devices)]
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
@@ -281,12 +306,13 @@ def load(
         layers.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
+    norm_offset = FAMILIES[config.model_type].norm_offset
     if packed and device.type == "cuda":
-        layers.fuse_norms(model)
+        layers.fuse_norms(model, norm_offset)
     host_weights = place(model, device, split, in_host)
     model.eval()
     if packed:
-        layers.pack(model)
+        layers.pack(model, norm_offset)
     return Decoder(model, title, window, chosen, split, host_weights)
 
 
@@ -324,7 +350,10 @@ def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
     """Shape of a model's KV, from its configuration alone."""
-    return KvShape(config.num_hidden_layers, config.num_key_value_heads, head_dim_of(config), dtype, device)
+    found = sliding_layers(config)
+    sliding = Sliding(found, config.sliding_window) if found else None
+    layers = config.num_hidden_layers - len(found)
+    return KvShape(layers, config.num_key_value_heads, head_dim_of(config), dtype, device, sliding=sliding)
 
 
 def settings_of(name: str, window: int | None) -> Any:

@@ -183,16 +183,18 @@ class PackedEmbedding(nn.Module):
 
     Args:
         head: the layer from hidden states to logits.
+        scale: what the embedding multiplies its rows with; None leaves them.
     """
 
-    def __init__(self, head: PackedLinear) -> None:
+    def __init__(self, head: PackedLinear, scale: torch.Tensor | None) -> None:
         super().__init__()
-        self.head = head
+        self.head, self._scale = head, None if scale is None else scale.to(head.dtype)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         weight = self.head.weight
         columns = weight.shape[2]
-        return weight[ids // columns, :, ids % columns].to(self.head.dtype)
+        rows = weight[ids // columns, :, ids % columns].to(self.head.dtype)
+        return rows if self._scale is None else rows * self._scale
 
 
 class PackedNorm(nn.Module):
@@ -201,12 +203,13 @@ class PackedNorm(nn.Module):
     Args:
         norm: of transformers.
         kernels: that compute it.
+        offset: what it adds to its weights.
     """
 
-    def __init__(self, norm: Any, kernels: cpu.Native) -> None:
+    def __init__(self, norm: Any, kernels: cpu.Native, offset: float = 0.0) -> None:
         super().__init__()
-        self.weight = _fixed(norm.weight.detach().float().contiguous())
-        self.epsilon = float(norm.variance_epsilon)
+        self.weight = _fixed(norm.weight.detach().float().contiguous() + offset)
+        self.epsilon = _epsilon_of(norm)
         self._kernels = kernels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -218,22 +221,27 @@ class FusedNorm(nn.Module):
 
     Args:
         norm: of transformers.
+        offset: what it adds to its weights, in float32.
     """
 
-    def __init__(self, norm: Any) -> None:
+    def __init__(self, norm: Any, offset: float = 0.0) -> None:
         super().__init__()
-        self.weight = norm.weight
-        self.epsilon = float(norm.variance_epsilon)
+        self.weight = _fixed(norm.weight.detach().float() + offset) if offset else norm.weight
+        self.epsilon = _epsilon_of(norm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.epsilon).to(x.dtype)
 
 
-def fuse_norms(model: Any) -> None:
-    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved."""
+def fuse_norms(model: Any, offset: float = 0.0) -> None:
+    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved.
+
+    Args:
+        offset: what they add to their weights.
+    """
     for path, layer in list(model.named_modules()):
         if _is_norm(layer):
-            _replace(model, path, FusedNorm(layer))
+            _replace(model, path, FusedNorm(layer, offset))
 
 
 class Unpacked:
@@ -256,8 +264,12 @@ class Unpacked:
         self._held.clear()
 
 
-def pack(model: Any) -> None:
-    """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
+def pack(model: Any, offset: float = 0.0) -> None:
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place.
+
+    Args:
+        offset: what the norms add to their weights.
+    """
     kernels = cpu.native()
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
@@ -275,9 +287,9 @@ def pack(model: Any) -> None:
         if _is_packable(layer):
             new = _PACKED[type(layer)]([layer], kernels, unpacked)
             if layer.weight is embedding.weight:  # they stay in memory once
-                model.set_input_embeddings(PackedEmbedding(new))
+                model.set_input_embeddings(PackedEmbedding(new, getattr(embedding, "embed_scale", None)))
         elif _is_norm(layer) and _fits(layer.weight, kernels.lanes):
-            new = PackedNorm(layer, kernels)
+            new = PackedNorm(layer, kernels, offset)
         if new is not None:
             _replace(model, path, new)
 
@@ -289,6 +301,10 @@ def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
 
 def _is_norm(layer: nn.Module) -> bool:
     return type(layer).__name__.endswith("RMSNorm")
+
+
+def _epsilon_of(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
 def _fits(weight: torch.Tensor, lanes: int) -> bool:

@@ -182,9 +182,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     left = free
     if limited == "auto":
         size, taken = planner.model_bytes(config, model, draft, device)
-        held = planner.weights_by_device(layout, shape.layers, size, taken)
+        held = planner.weights_by_device(layout, shape.model_layers, size, taken)
         rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
         left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
+    room = left.device + sum(left.others) - shape.most_window_bytes
     longest = planner.longest_context(shape, limit, left)
     plan = planner.plan(shape, longest, left)
     watch = probe.OtherPrograms()
@@ -199,7 +200,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         device=planner.devices_in_words(device, layout.split, len(layout.in_host), drafts=draft is not None),
         weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
         kv_bytes_per_token=shape.bytes_per_token,
-        context_in_memory=min(limit, (left.device + sum(left.others)) // shape.bytes_per_token),
+        context_in_memory=min(limit, max(0, room) // shape.bytes_per_token),
         context_in_all=longest,
         window_kv=planner.tiers_in_words(plan.kv) if plan else "",
         prefill_block=chosen.prefill_block or 0,

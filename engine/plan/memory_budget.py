@@ -77,6 +77,7 @@ class KvSize:
         staged: in a buffer of spilled layers.
         quantized: whether the two differ: resident layers need a buffer then, too.
         index: of the retrieval cache's mean keys, which lie on the device wherever the KV is.
+        fixed: bytes of layers with a sliding window, which lie there too, however many tokens there are.
     """
 
     layers: int
@@ -85,6 +86,7 @@ class KvSize:
     staged: int
     quantized: bool = False
     index: int = 0
+    fixed: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
         """Where the KV of ``tokens`` tokens goes, given the bytes that it may take: residency first, then host memory,
@@ -92,7 +94,7 @@ class KvSize:
         """
         per_layer = max(1, tokens * self.stored // self.layers)
         buffer, staged = (max(1, tokens * size // self.layers) for size in (self.computed, self.staged))
-        device -= tokens * self.index
+        device -= tokens * self.index + self.fixed
         staging = buffer * self.quantized
         resident = min(self.layers, (device - staging) // per_layer)
         if resident < self.layers:

@@ -210,12 +210,13 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
     shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
-    layers, embeddings = shape.layers, architectures.embedding_parameters(model)
+    layers, embeddings = shape.model_layers, architectures.embedding_parameters(model)
     block = (architectures.estimate_parameters(model) - embeddings) // layers
     held = (config.retrieval_budget or MIN_BUDGET) + _RETRIEVAL_TAIL
+    beside = held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token
     size = LayerBytes(
         weights=int(block * bytes_per_weight(config.weights, dtype.itemsize)),
-        beside=(held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token) // layers,
+        beside=(beside + shape.most_window_bytes) // layers,
         kv=window * shape.bytes_per_token // layers,
         buffer=window * shape.staged_bytes_per_token // layers,
     )
@@ -277,6 +278,7 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
     if shape.device.type != "cpu":
         return CHUNK
     needed = window * (shape.bytes_per_token + shape.indexed(FINE_CHUNK).index_bytes_per_token)
+    needed += shape.most_window_bytes
     return FINE_CHUNK if needed <= free_resources(shape.device, config).device else CHUNK
 
 
@@ -285,6 +287,8 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     tiers, staging = [Tier.DEVICE] * shape.layers, 0
     host, disk = resources.host, resources.disk
     for part, (mine, room) in enumerate(zip(shape.parts, (resources.device, *resources.others), strict=True)):
+        if mine.layers == 0:
+            continue
         found = _size(mine).spread(tokens, room, host, disk)
         if found is None:
             return None
@@ -313,7 +317,7 @@ def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
 def _size(shape: KvShape) -> KvSize:
     index = shape.index_bytes_per_token
     buffers = shape.compute_bytes_per_token, shape.staged_bytes_per_token
-    return KvSize(shape.layers, shape.bytes_per_token, *buffers, shape.quantized, index)
+    return KvSize(shape.layers, shape.bytes_per_token, *buffers, shape.quantized, index, shape.most_window_bytes)
 
 
 def fit_book(

@@ -28,7 +28,7 @@ import torch
 from engine.config import EngineConfig
 from engine.kv.full import FullCache
 from engine.model import attention, layers
-from engine.model.architectures import embedding_parameters, estimate_parameters
+from engine.model.architectures import FAMILIES, FULL, embedding_parameters, estimate_parameters
 from engine.model.decoder import Decoder, kv_shape_of
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
@@ -147,6 +147,13 @@ def measure(
         tokens, alone = blocks[-1]
         behind = probe.seconds(tokens, probe.context)
     layers = config.num_hidden_layers
+    shape = kv_shape_of(config, dtype, device)
+    sees_all = shape.layers / layers  # the share of layers that do: the probe's is one of them
+
+    def of_mean_layer(cost: LayerCost) -> LayerCost:
+        window = shape.sliding.window if shape.sliding else 0
+        return LayerCost(cost.base + (1 - sees_all) * cost.per_token * window, sees_all * cost.per_token)
+
     layer = (estimate_parameters(config) - embedding_parameters(config)) // layers
     return CostModel(
         memory=memory,
@@ -154,11 +161,11 @@ def measure(
         disk=disk,
         layers=layers,
         head=config.vocab_size * config.hidden_size / max(1, layer),
-        step=step,
-        middle=middle,
+        step=of_mean_layer(step),
+        middle=of_mean_layer(middle),
         middle_tokens=_MIDDLE_TOKENS,
         blocks=tuple(blocks),
-        block_per_token=max(0.0, behind - alone) / (tokens * probe.context),
+        block_per_token=sees_all * max(0.0, behind - alone) / (tokens * probe.context),
     )
 
 
@@ -246,13 +253,13 @@ class _Probe:
 
 
 def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
-    """A decoder of the model's shape of which the first layer alone has weights."""
+    """A decoder of the model's shape of one layer, which keeps the whole context; no other part has weights."""
     from transformers import AutoModelForCausalLM
 
     attention.register()
     one = copy.deepcopy(config)
     if getattr(one, "layer_types", None):
-        one.layer_types = one.layer_types[:1]
+        one.layer_types = [FULL]
     one.num_hidden_layers = 1
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
@@ -262,10 +269,11 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         weight.fill_(_FILLING)
     if weights in BITS:
         layers.quantize(model, weights, config.model_type)
+    norm_offset = FAMILIES[config.model_type].norm_offset
     if device.type == "cuda":
-        layers.fuse_norms(model)
+        layers.fuse_norms(model, norm_offset)
     model.model.layers[0].to(device)
-    layers.pack(model)
+    layers.pack(model, norm_offset)
     model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.kv import snapshot_io
+from engine import quantization
+from engine.decode import prefill
+from engine.kv import snapshot_io, windowed
 from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
 
@@ -108,6 +110,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.25,
         "logits_scaling": 0.125,
     },
+    # Heads as in the 1B model. The book is many times as long as the window. Embeddings are small
+    # and attention is sharp, or the model would say one word for ever: its head is the embedding, multiplied.
+    "gemma3_text": {
+        "initializer_range": 0.02,
+        "head_dim": 16,
+        "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 1,
+        "sliding_window": 48,
+        "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+        },
+    },
 }
 
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
@@ -154,7 +171,7 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     }
     shape.update(SHAPES[kind])
     if "layer_types" in shape:
-        shape["layer_types"] = shape["layer_types"] * layers
+        shape["layer_types"] = (shape["layer_types"] * layers)[-layers:]
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     if kind in TRAINED:
@@ -177,6 +194,15 @@ def torch_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "native", lambda: None)
         yield
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers with a sliding window hold little beside it, so that a short text leaves it behind."""
+    for module in (quantization, windowed, prefill):
+        monkeypatch.setattr(module, "SLIDING_SLACK", 128)
+    for module in (quantization, windowed):
+        monkeypatch.setattr(module, "SLIDING_BORDER", 32)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,9 @@ SHAPES = [
     "qwen3",
     "phi3",
     "phi3-longrope",
+    "gemma3_text",
 ]
+SLIDING = "gemma3_text"
 QUESTION = "Where does the key hang?"
 TOKENS = 40
 
@@ -94,11 +96,14 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
         {"refresh": "never", "retrieval_budget": 64},
         {"refresh": "drop", "retrieval_budget": 64},
         {"num_lookup_tokens": 0},
+        {"kind": SLIDING, "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"},
+        {"kind": SLIDING, "num_draft_tokens": 0, "num_pending_tokens": 64, "refresh_every": 1, "prefill_block": 33},
     ],
     ids=str,
 )
-def test_no_setting_changes_the_text(options: dict[str, object], tiny: Callable[..., str], book: Document) -> None:
-    session = load(tiny("llama"), tiny("llama", seed=1, layers=1, width=32), **options)
+def test_no_setting_changes_the_text(options: dict[str, Any], tiny: Callable[..., str], book: Document) -> None:
+    kind = options.pop("kind", "llama")
+    session = load(tiny(kind), tiny(kind, seed=1, layers=1, width=32), **options)
     read(session, book)
     assert answer(session).token_ids == answer(session, "plain").token_ids
 
@@ -113,9 +118,10 @@ def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None
     assert fast.figures.verify.proposed > 0
 
 
-def test_draft_equal_to_target_accepts_everything(tiny: Callable[..., str], book: Document) -> None:
+@pytest.mark.parametrize("kind", ["llama", SLIDING])
+def test_draft_equal_to_target_accepts_everything(kind: str, tiny: Callable[..., str], book: Document) -> None:
     """With the whole context in view at every level nothing can be rejected, so the number of rounds is known."""
-    target = tiny("llama")
+    target = tiny(kind)
     session = load(target, target, num_draft_tokens=3, num_pending_tokens=8, retrieval_budget=4096, window_size=4000)
     read(session, book)
     done = answer(session)
@@ -155,11 +161,12 @@ def test_copies_straight_from_the_book_do_not_change_the_text(
     assert fast.token_ids == answer(session, "plain", "Page 3. The lamp stood on the").token_ids
 
 
+@pytest.mark.parametrize("kind", ["llama", SLIDING])
 def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
-    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+    kind: str, tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a middle pass the newest tokens of its cache are the full cache's, however long it was not asked."""
-    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
+    session = load(tiny(kind, spread=0.1), tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
     script = itertools.cycle([*[PLAIN] * 3, DraftPlan(2, 2), *[DraftPlan(2)] * 5, DraftPlan(2, 2), *[PLAIN] * 21])
     monkeypatch.setattr(Controller, "next", lambda self, match: next(script))

@@ -113,18 +113,40 @@ def test_the_walk_and_a_draft_say_what_transformers_says(kind: str, tiny: Callab
     assert (torch.cat(rows) - expected[:60]).abs().max() < 1e-5 * scale
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
-def test_the_text_part_of_a_model_that_sees(tied: bool, tmp_path: Path) -> None:
+def mistral_that_sees(tied: bool) -> Any:
     from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
-    text = {"model_type": "ministral3", "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128}
-    text |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}
-    text |= {"max_position_embeddings": 512, "tie_word_embeddings": tied, "eos_token_id": 5, **SHAPES["ministral3"]}
-    eyes = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    eyes |= {"num_attention_heads": 2, "head_dim": 16, "image_size": 28, "patch_size": 14}
+    text = {**TEXT_PART, **SHAPES["ministral3"], "model_type": "ministral3", "tie_word_embeddings": tied}
+    eyes = {**EYES, "model_type": "pixtral", "head_dim": 16}
     config = Mistral3Config(text_config=text, vision_config=eyes, tie_word_embeddings=tied, image_token_index=3)
+    return Mistral3ForConditionalGeneration(config)
+
+
+def gemma_that_sees(tied: bool) -> Any:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = {**TEXT_PART, **SHAPES["gemma3_text"], "model_type": "gemma3_text", "tie_word_embeddings": tied}
+    text["layer_types"] = text["layer_types"][-2:]
+    config = Gemma3Config(text_config=text, vision_config=EYES, tie_word_embeddings=tied, mm_tokens_per_image=4)
+    return Gemma3ForConditionalGeneration(config)
+
+
+TEXT_PART: dict[str, Any] = {
+    **{"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2},
+    **{"max_position_embeddings": 512, "eos_token_id": 5, "pad_token_id": 1},
+}
+EYES = {
+    **{"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"image_size": 28, "patch_size": 14},
+}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
+@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees])
+def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    whole = Mistral3ForConditionalGeneration(config).eval()
+    whole = build(tied).eval()
     whole.save_pretrained(tmp_path)
     build_tokenizer(tmp_path)
 
@@ -142,14 +164,22 @@ def test_the_text_part_of_a_model_that_sees(tied: bool, tmp_path: Path) -> None:
         assert torch.allclose(out, whole(input_ids=ids[None]).logits[0], atol=1e-4)
 
 
-GEMMA = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 512}}
+GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6}
 QWEN = {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (GEMMA, "layers with a sliding window of 512 tokens, which is not supported yet: they do not keep"),
+        ({**GEMMA, "layer_types": ["sliding_attention"] * 6}, "a sliding window of 4,096 tokens, which is not"),
+        (
+            {**GEMMA, "num_hidden_layers": 5},
+            "a sliding window of 4,096 tokens, which is not supported yet: they do not",
+        ),
+        ({**GEMMA, "sliding_window": 0}, "sliding_window is 0"),
+        ({**GEMMA, "final_logit_softcapping": 30.0}, "caps its logits, which is not supported yet"),
+        ({**GEMMA, "use_bidirectional_attention": True}, "lets tokens see those after them, which is not"),
+        ({**GEMMA, "rope_parameters": {"sliding_attention": {"rope_theta": -1}}}, "rope_theta is -1"),
         (QWEN, "layers with a recurrent state, which is not supported yet"),
         ({"model_type": "olmo3"}, "layers with a sliding window"),
         ({"model_type": "exaone4"}, "layers with a sliding window of 4,096 tokens"),

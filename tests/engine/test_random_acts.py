@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from engine.kv import snapshot_io
 from engine.kv.full import FullCache
 from engine.prompt import Turn
 from engine.session import Session
+from tests.engine.conftest import TEXT
 
 ACTS = 60
 QUESTIONS = ("Where is the key?", "Who lit it?", "And when?", "Why?")
+LONGER = f"Why? {3 * TEXT}"  # than what layers with a sliding window hold beside it
 # Calls of these fail, after some that succeed: bringing back a turn, a pass, what follows a commit.
 FAULTS: dict[str, tuple[Any, str, int]] = {
     "restore": (snapshot_io, "_append", 3),
@@ -39,8 +41,8 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
 class Person:
     """Acts at random, and knows what was told."""
 
-    def __init__(self, seed: int, begin: Callable[[], Session]) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, begin: Callable[[], Session], questions: Sequence[str]) -> None:
+        self.rng, self.questions = random.Random(seed), questions
         self.begin, self.session = begin, begin()
         self.chats: dict[str, list[list[Turn]]] = {"a": [[]], "b": [[]], "": [[]]}
 
@@ -54,7 +56,7 @@ class Person:
         chat = rng.choice(list(self.chats))
         history = list(rng.choice(self.chats[chat]))
         history = history[: rng.randint(0, min(4, len(history)))]
-        question, begun = rng.choice(QUESTIONS), ""
+        question, begun = rng.choice(self.questions), ""
         if history and rng.random() < 0.4:
             last = history.pop()
             question, begun = last.question, last.answer
@@ -117,19 +119,27 @@ def assert_the_cache_is_what_its_tokens_say(session: Session) -> None:
     for layer in range(full.shape.layers):
         for one, other in zip(full.export(layer, 0, full.length), anew.export(layer, 0, full.length), strict=True):
             assert torch.allclose(one, other, atol=1e-3)
+    if full.shape.sliding is not None and full.length:
+        held, expected = full.windowed.at(full.length), anew.windowed.at(full.length)
+        assert held
+        assert expected
+        for mine, theirs in zip(held.layers, expected.layers, strict=True):
+            count = full.shape.sliding.window - 1
+            assert torch.allclose(torch.stack(mine)[:, :, -count:], torch.stack(theirs)[:, :, -count:], atol=1e-3)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("kind", "seed"), [("llama", 1), ("llama", 2), ("gemma3_text", 11)])
+@pytest.mark.usefixtures("small_windows")
 def test_any_order_of_acts(
-    seed: int, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, seed: int, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft = tiny("llama", seed=1, layers=1, width=32)
     config = EngineConfig(
-        model=tiny("llama", spread=0.1),
+        model=tiny(kind, spread=0.1),
         draft=draft,
-        context=2048,
+        context=4096,
         retrieval_budget=128,
-        prefill_segment=256,
+        prefill_segment=512,
         snapshot_folder=str(tmp_path),
     )
     monkeypatch.setattr(snapshot_io, "_SHARD_STEP", 16)
@@ -141,7 +151,8 @@ def test_any_order_of_acts(
             pass
         return session
 
-    person = Person(seed, begin)
+    questions = QUESTIONS if kind == "llama" else (*QUESTIONS, LONGER)
+    person = Person(seed, begin, questions)
     for _ in range(ACTS):
         person.act()
         assert_the_cache_is_what_its_tokens_say(person.session)

@@ -97,6 +97,35 @@ def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: 
         assert any(f"{card}: simulated (compute capability 8.9), " in line for line in lines), lines
 
 
+def test_layers_with_a_sliding_window_lie_on_both(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, small_windows: None
+) -> None:
+    """And what one card says to the middle level it says to the full one."""
+    target, draft = tiny("gemma3_text", layers=LAYERS), tiny("gemma3_text", seed=1, layers=1, width=32)
+    monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of([Share(3), Share(3)], CARDS))
+    options = {**OPTIONS, "model": target, "draft": draft}
+    with simulated_cuda("delayed", 2, cards=2):
+        session = Session.load(EngineConfig(device="cuda:0,cuda:1", **options))
+        list(session.read(BOOK))
+        fast, plain = (
+            list(session.ask("Where?", sampling=SamplingParams(max_tokens=8), mode=mode))[-1]
+            for mode in ("hierarchical", "plain")
+        )
+        shape = session.full.shape
+        assert (shape.layers, shape.model_layers) == (2, LAYERS)
+        assert {shape.device_of(layer) for layer in shape.sliding.layers} == set(CARDS)
+        assert all(bytes_ > 0 for bytes_ in session.full.allocated().cards)
+        session.close()
+    assert isinstance(fast, AnswerDone)
+    assert isinstance(plain, AnswerDone)
+    monkeypatch.undo()
+    alone = Session.load(EngineConfig(device="cpu", **options))
+    list(alone.read(BOOK))
+    done = list(alone.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+    assert isinstance(done, AnswerDone)
+    assert fast.token_ids == plain.token_ids == done.token_ids
+
+
 @dataclass
 class Passes:
     """A model with some tokens in its cache, and passes of three more tokens over them."""

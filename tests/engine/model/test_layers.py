@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,13 +33,15 @@ def linear(dtype: torch.dtype = torch.float32, *, bias: bool = False, width: int
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_a_norm_in_one_kernel_is_that_of_transformers(dtype: torch.dtype, near: float) -> None:
+@pytest.mark.parametrize("offset", [0.0, 1.0], ids=["llama", "gemma"])
+def test_a_norm_in_one_kernel_is_that_of_transformers(offset: float, dtype: torch.dtype, near: float) -> None:
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    norm = LlamaRMSNorm(96, eps=1e-5).requires_grad_(False).to(dtype)
+    norm: Any = (Gemma3RMSNorm if offset else LlamaRMSNorm)(96, eps=1e-5).requires_grad_(False).to(dtype)
     norm.weight.copy_(torch.randn(96, generator=torch.Generator().manual_seed(0)))
     x = torch.randn(1, 5, 96, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = FusedNorm(norm)(x)
+    found = FusedNorm(norm, offset)(x)
     assert found.dtype == dtype
     assert torch.allclose(found.float(), norm(x).float(), rtol=near, atol=near)
 

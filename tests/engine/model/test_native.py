@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from engine.kv.full import FullCache
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
+from engine.model.kernels.native import PIECE
 from engine.model.layers import (
     Linear4,
     Linear8,
@@ -162,14 +164,16 @@ def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: cpu
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_norm_is_that_of_transformers(kernels: cpu.Native, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("offset", [0.0, 1.0], ids=["llama", "gemma"])
+def test_a_norm_is_that_of_transformers(kernels: cpu.Native, offset: float, dtype: torch.dtype) -> None:
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    norm = LlamaRMSNorm(96, eps=1e-5).requires_grad_(False)
+    norm: Any = (Gemma3RMSNorm if offset else LlamaRMSNorm)(96, eps=1e-5).requires_grad_(False)
     norm.weight.copy_(numbers(96, seed=2))
     norm = norm.to(dtype)
     x = (3 * numbers(1, 40, 96)).to(dtype)
-    own, theirs = PackedNorm(norm, kernels)(x), norm(x)
+    own, theirs = PackedNorm(norm, kernels, offset)(x), norm(x)
     assert own.dtype is dtype
     if dtype is torch.float32:
         assert torch.allclose(own, theirs, atol=1e-5)
@@ -212,11 +216,14 @@ def test_attention_reads_levels_as_they_are(kernels: cpu.Native, keys: int, head
     assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kv", ["model", "8bit"])
+@pytest.mark.parametrize(("kv", "window"), [("model", None), ("8bit", None), ("model", 90), ("model", 480)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("past", [0, 40, 500, 1500])
-def test_newest_tokens_see_what_each_of_them_would_see_alone(past: int, dtype: torch.dtype, kv: str) -> None:
-    """Bit by bit, across the borders of blocks and pieces, in a buffer with garbage behind it."""
+def test_newest_tokens_see_what_each_of_them_would_see_alone(
+    past: int, dtype: torch.dtype, kv: str, window: int | None
+) -> None:
+    """Bit by bit, across the borders of blocks and pieces, in a buffer with garbage behind it. Of keys before its
+    window a token may be given more or fewer whole pieces."""
     n, group, head_dim = 33, 3, 64
     shape = KvShape(1, 2, head_dim, dtype, CPU).stored_as(kv)
     q = numbers(1, 2 * group, n, head_dim).to(dtype)
@@ -225,11 +232,14 @@ def test_newest_tokens_see_what_each_of_them_would_see_alone(past: int, dtype: t
     buffer = shape.quantize(torch.full((2, 2, past + n + 7, head_dim), float("nan")).to(dtype)).clone()
     buffer[:, :, : past + n] = shape.quantize(numbers(2, 2, past + n, head_dim, seed=5).to(dtype))
     keys, values = (side[None, :, : past + n] for side in buffer)
-    together = attention.attend_newest(q, keys, values, 0.125)
+    together = attention.attend_newest(q, keys, values, 0.125, window)
     assert torch.isfinite(together).all()
+    if cpu.native() is None:
+        pytest.skip("no kernels of our own on this processor")
     for at in range(n):
-        seen = past + at + 1
-        alone = attention.attend_newest(q[:, :, at : at + 1], keys[:, :, :seen], values[:, :, :seen], 0.125)
+        stop = past + at + 1
+        seen = slice(0 if window is None else max(0, stop - window) // PIECE * PIECE, stop)
+        alone = attention.attend_newest(q[:, :, at : at + 1], keys[:, :, seen], values[:, :, seen], 0.125, window)
         assert torch.equal(together[:, :, at : at + 1], alone)
 
 
@@ -250,7 +260,7 @@ def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
             (name, "stored", "model")
             for name in ("llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3", *TRAINED)
         ),
-        *((name, weights, "8bit") for name in ("qwen2", "phi3") for weights in ("8bit", "4bit")),
+        *((name, weights, "8bit") for name in ("qwen2", "phi3", "gemma3_text") for weights in ("8bit", "4bit")),
     ],
 )
 def test_a_verification_says_bit_by_bit_what_plain_steps_say(
