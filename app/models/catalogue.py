@@ -10,16 +10,17 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
                                            their pickles), Llama-68M
     licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM; in lists
                                            of others: Qwen 3 1.7B, SmolLM3, Phi-4 mini, Granite 4.1, Ministral 3
-    counted by others in their weights     SmolLM3, Phi-4 mini, Granite 4.1, Seed-OSS, Qwen 3 1.7B: the very numbers
-                                           below; Ministral 3 3B and 8B with the vision part, which is not loaded
+    counted by others in their weights     SmolLM3, Phi-4 mini, Granite 4.1, Seed-OSS, Qwen 3 1.7B, Gemma 3 1B: the
+                                           very numbers below; Gemma 3 4B and 12B with 64 tokens less; Ministral 3 3B
+                                           and 8B with the vision part, which is not loaded
     its makers' words                      the window of Qwen 2.5 1M, the licence of Yarn Llama 2
     pickled weights alone on the page      LWM, both Yarn, Llama-68M. For LWM, Yarn 7B and Llama-68M the hub's own
                                            converter has proposed safetensors, which are taken (``hub``); of Yarn
                                            13B this is not known, and without them it is refused with that reason
 
 From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B,
-Ministral 3 14B and GLM-4 9B, the other licences. Nothing is decided by them but what is shown beforehand: before
-weights are fetched, the hub's own list of files and the model's real settings take their place.
+Ministral 3 14B, GLM-4 9B and Gemma 3, the other licences. Nothing is decided by them but what is shown beforehand:
+before weights are fetched, the hub's own list of files and the model's real settings take their place.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -36,8 +37,11 @@ from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pa
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
+_GEMMA = "Gemma Terms of Use"
 _APACHE = "Apache 2.0"
 _OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
+_WINDOWS = "Five of six layers see only the newest tokens: the others alone remember the book."
+_ASKS = " Its maker wants the licence accepted on the hub first."
 _RUN = "tested with these weights"
 _REAL = "its kind tested with real weights of another model"
 _TINY = "its kind tested on tiny random weights"
@@ -89,6 +93,12 @@ _MINISTRAL_3B = Model(
     "mistralai/Ministral-3-3B-Instruct-2512-BF16",
     ModelShape(26, 8, 128, 3_429_006_336, 8_503_486_464, 262_144, 402_653_184),
     _APACHE,
+)
+_GEMMA_3_270M = Model(
+    "google/gemma-3-270m-it",
+    ModelShape(18, 1, 256, 268_098_176, 536_223_056, 32_768, 167_772_160, 15, 512),
+    _GEMMA,
+    gated=True,
 )
 _LLAMA_68M = Model("JackFram/llama-68m", ModelShape(2, 12, 64, 68_030_208, 272_123_144, 2_048), _APACHE)
 
@@ -188,6 +198,53 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "gemma-3-270m",
+        "Gemma 3 270M",
+        _GEMMA_3_270M,
+        None,
+        "For trying out: the smallest of its family. " + _WINDOWS + _ASKS,
+        _TINY,
+    ),
+    Pair(
+        "gemma-3-1b",
+        "Gemma 3 1B",
+        Model(
+            "google/gemma-3-1b-it",
+            ModelShape(26, 1, 256, 999_885_952, 1_999_811_208, 32_768, 301_989_888, 22, 512),
+            _GEMMA,
+            gated=True,
+        ),
+        None,
+        "Small, and with the smallest cache of this list. " + _WINDOWS + _ASKS,
+        _TINY,
+    ),
+    Pair(
+        "gemma-3-4b",
+        "Gemma 3 4B",
+        Model(
+            "google/gemma-3-4b-it",
+            ModelShape(34, 4, 256, 3_880_263_168, 8_600_199_000, 131_072, 671_252_480, 29, 1024),
+            _GEMMA,
+            gated=True,
+        ),
+        _GEMMA_3_270M,
+        "A long window with a small cache, in 140 languages. Its eyes are not loaded. " + _WINDOWS + _ASKS,
+        _TINY,
+    ),
+    Pair(
+        "gemma-3-12b",
+        "Gemma 3 12B",
+        Model(
+            "google/gemma-3-12b-it",
+            ModelShape(48, 8, 256, 11_766_034_176, 24_374_713_000, 131_072, 1_006_878_720, 40, 1024),
+            _GEMMA,
+            gated=True,
+        ),
+        _GEMMA_3_270M,
+        "The same with better answers. Its eyes are not loaded. " + _WINDOWS + _ASKS,
+        _TINY,
+    ),
+    Pair(
         "llama-3.1-8b",
         "Llama 3.1 8B Instruct",
         Model(
@@ -197,7 +254,7 @@ PAIRS: tuple[Pair, ...] = (
             gated=True,
         ),
         _LLAMA_32_1B,
-        "Strong on whole books. Its maker wants the licence accepted on the hub first.",
+        "Strong on whole books." + _ASKS,
         _REAL,
     ),
     Pair(

@@ -30,11 +30,19 @@ from engine.model.architectures import (
     block_parameters,
     check_architecture,
     mlp_matrices,
+    sliding_layers,
     text_settings,
 )
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize
-from engine.quantization import BITS, SCALE_BYTES, bytes_per_weight, index_bytes, index_is_quantized
+from engine.quantization import (
+    BITS,
+    SCALE_BYTES,
+    bytes_per_weight,
+    index_bytes,
+    index_is_quantized,
+    sliding_capacity,
+)
 
 CONFIG = "config.json"
 MAX_CONFIG_BYTES = 4_000_000
@@ -60,7 +68,8 @@ class ModelShape:
     """The numbers of one model.
 
     ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
-    ``embeddings`` are the parameters of embedding and output head, which are never quantized.
+    ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
+    ``sliding_layers`` hold a window of ``sliding_window`` tokens, whatever the context.
     """
 
     layers: int
@@ -70,15 +79,27 @@ class ModelShape:
     weights_bytes: int
     window: int
     embeddings: int = 0
+    sliding_layers: int = 0
+    sliding_window: int = 0
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that keep the whole context."""
+        return self.layers - self.sliding_layers
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
-        """Bytes that one token takes in the full cache: keys and values of every layer and KV head."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
+        """Bytes that one token takes in the full cache: keys and values of every KV head."""
+        return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
+
+    def window_bytes(self, itemsize: int = 2) -> int:
+        """Bytes of the other layers' KV, however many tokens there are."""
+        held = sliding_capacity(self.sliding_window) + self.sliding_window
+        return 2 * self.sliding_layers * self.kv_heads * self.head_dim * itemsize * held
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
         """Of cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
-        return 2 * self.layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
+        return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -128,7 +149,13 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     embeddings = (1 if tied else 2) * vocabulary * width
     block = block_parameters(width, inner, heads, kv_heads, head_dim, mlp_matrices(kind))
     parameters = layers * block + embeddings
-    return ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes or 2 * parameters, window, embeddings)
+    weights_bytes = weights_bytes or 2 * parameters
+    shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
+    sliding = len(sliding_layers(SimpleNamespace(**config)))
+    if sliding >= layers:
+        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+    width = _number(config, "sliding_window", name) if sliding else 0
+    return replace(shape, sliding_layers=sliding, sliding_window=width)
 
 
 def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
@@ -244,9 +271,9 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     quantized = free.kv == "8bit"
     kept = shape.quantized_kv_bytes_per_token if quantized else whole
     small = index_is_quantized(shape.head_dim, not free.on_gpu)
-    index = index_bytes(shape.layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
+    index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
     staged = whole + (kept if quantized and not free.on_gpu else 0)  # as ``KvShape.staged_bytes_per_token``
-    return KvSize(shape.layers, kept, whole, staged, quantized, index)
+    return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.window_bytes(itemsize))
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:
@@ -345,7 +372,8 @@ def pace(shape: ModelShape, found: ModelFit, free: FreeMemory, rates: MachineRat
     kv = tokens * found.kv_per_1k / 1000
     blocks = shape.parameters - shape.embeddings
     width = (blocks / shape.layers / _WIDTH) ** 0.5
-    work = 2.0 * blocks * tokens + 2.0 * shape.layers * width * tokens**2
+    seen = shape.full_layers * tokens + shape.sliding_layers * min(tokens, 2 * shape.sliding_window)
+    work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk
     moved = spilled / slower if slower else 0.0

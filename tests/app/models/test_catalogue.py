@@ -21,7 +21,7 @@ from app.models.fit import FreeMemory, ModelShape, pace
 from app.models.local import LocalModels
 from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.kv.shape import KvShape
+from engine.kv.shape import KvShape, Sliding
 from engine.plan import planner
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK
@@ -31,7 +31,10 @@ KIB = 1024
 
 @pytest.mark.parametrize(
     ("id", "kib"),
-    [("llama-3.1-8b", 128), ("qwen3-8b", 144), ("qwen3-4b", 144), ("qwen2.5-7b-1m", 56), ("yarn-7b", 512)],
+    [
+        *(("llama-3.1-8b", 128), ("qwen3-8b", 144), ("qwen3-4b", 144), ("qwen2.5-7b-1m", 56), ("yarn-7b", 512)),
+        *(("gemma-3-1b", 4), ("gemma-3-4b", 20), ("gemma-3-12b", 64)),
+    ],
 )
 def test_cache_per_token_follows_from_the_shapes(id: str, kib: int) -> None:
     """The figures of the project's research, which come from the models' papers."""
@@ -60,6 +63,10 @@ SETTINGS = {
     "mistralai/Ministral-3-14B-Instruct-2512-BF16": (5120, 32, 16_384, 131_072, False, False, False),
     "zai-org/glm-4-9b-chat-hf": (4096, 32, 13_696, 151_552, False, True, False),
     "ByteDance-Seed/Seed-OSS-36B-Instruct": (5120, 80, 27_648, 155_136, False, True, False),
+    "google/gemma-3-270m-it": (640, 4, 2048, 262_144, True, False, True),
+    "google/gemma-3-1b-it": (1152, 4, 6912, 262_144, True, False, True),
+    "google/gemma-3-4b-it": (2560, 8, 10_240, 262_208, True, False, True),
+    "google/gemma-3-12b-it": (3840, 16, 15_360, 262_208, True, False, True),
     "microsoft/Phi-4-mini-instruct": (3072, 24, 8192, 200_064, True, False, False),
     "microsoft/Phi-3-mini-128k-instruct": (3072, 32, 8192, 32_064, False, False, False),
     "LargeWorldModel/LWM-Text-Chat-128K": (4096, 32, 11_008, 32_000, False, False, False),
@@ -82,7 +89,8 @@ def test_parameters_follow_from_the_settings(name: str) -> None:
     queries, keys = heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention = 2 * width * queries + 2 * width * keys
     attention += (queries + 2 * keys) * biased + 2 * shape.head_dim * normed
-    layer = attention + 3 * width * inner + 2 * width
+    norms = 4 if "gemma" in name else 2
+    layer = attention + 3 * width * inner + norms * width
     embeddings = vocabulary * width * (1 if tied else 2)
     assert shape.parameters == shape.layers * layer + embeddings + width
     is_target = name in {pair.target.name for pair in catalogue.PAIRS}
@@ -115,6 +123,21 @@ def test_the_class_of_gpu_that_a_pair_needs() -> None:
     assert fit.gpu_in_words(ModelShape(96, 96, 128, 10**12, 0, 131_072), None) == ""
     for size in fit.GPU_CLASSES:
         assert any(f"of {size} " in f"{words} " for words in said.values()), f"there is something for {size} GB"
+
+
+def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
+    """Gemma 3 4B on the hub names neither heads nor vocabulary, nor which layers see a window alone."""
+    named = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34}
+    found = fit.shape_of({"model_type": "gemma3", "text_config": {**named, "sliding_window": 1024}}, "a model")
+    known = catalogue.known("google/gemma-3-4b-it")
+    assert known is not None
+    expected = known.shape
+    assert expected is not None
+    assert found.parameters == pytest.approx(expected.parameters, rel=1e-3)  # norms are not estimated
+    sizes = {"parameters": expected.parameters, "weights_bytes": expected.weights_bytes}
+    assert dataclasses.replace(found, **sizes) == expected
+    with pytest.raises(ModelError, match="other layers"):
+        fit.shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
 
 def test_what_a_model_was_tested_with_is_said() -> None:
@@ -154,12 +177,15 @@ def test_fit_is_weights_and_cache_against_what_is_free() -> None:
     kv=st.sampled_from(["model", "8bit"]),
     width=st.sampled_from([64, 72, 128]),
     where=st.sampled_from(["cpu", "cuda"]),
+    slide=st.sampled_from([0, 1, 5]),
 )
 def test_the_planner_will_say_the_same(
-    layers: int, heads: int, device: int, host: int, disk: int, kv: str, width: int, where: str
+    layers: int, heads: int, device: int, host: int, disk: int, kv: str, width: int, where: str, slide: int
 ) -> None:
-    shape = ModelShape(layers, heads, width, 1, 1, 131_072)
-    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where)).stored_as(kv).indexed(CHUNK)
+    shape = ModelShape(layers + slide, heads, width, 1, 1, 131_072, 0, slide, 512 if slide else 0)
+    sliding = Sliding(tuple(range(slide)), 512) if slide else None
+    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where), sliding=sliding)
+    theirs = theirs.stored_as(kv).indexed(CHUNK)
     said = planner.longest_context(theirs, shape.window, planner.Resources(device, host, disk))
     size = fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))
     parts = theirs.bytes_per_token, theirs.compute_bytes_per_token, theirs.index_bytes_per_token
