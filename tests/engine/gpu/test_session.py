@@ -1,10 +1,11 @@
 """Whole sessions on the simulated device: the processor's answers, wherever the KV lies and however streams lag.
 
-Each takes about ten seconds; more schedules and seeds than these were tried by hand.
+Each takes about ten seconds; with TRIFOLD_LONG=1 every schedule meets every placement and format.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.kv.offload import Placement, Tier
 from engine.plan import planner
 from engine.session import Session
 from tests.engine.conftest import TEXT
-from tests.engine.gpu.simulated_cuda import simulated_cuda
+from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
 
 LAYERS = 3
 BOOK = Document("The Lamp", "Nobody", tuple(Page(n, str(n), f"Page {n}. {TEXT}") for n in (1, 2, 3)), "text", "0" * 64)
@@ -90,3 +91,16 @@ def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) ->
     with simulated_cuda("lazy", limit=int(peak * 0.97)) as gpu:
         assert answered("cuda", Placement.resident(LAYERS), dtype="float32", graphs="off") == expected
         assert gpu.peak <= int(peak * 0.97)
+
+
+@pytest.mark.skipif(not os.environ.get("TRIFOLD_LONG"), reason="128 sessions, 15 minutes: TRIFOLD_LONG=1")
+@pytest.mark.parametrize("options", [{}, {"weights": "8bit"}, {"weights": "4bit"}, {"kv": "8bit"}], ids=str)
+@pytest.mark.parametrize("tiers", ["DDD", "HHH", "FFF", "HDF"])
+def test_every_schedule_placement_and_format(answered: Any, options: dict[str, Any], tiers: str) -> None:
+    """D is the device, H host memory, F a file."""
+    named = {"D": Tier.DEVICE, "H": Tier.HOST, "F": Tier.DISK}
+    placement = Placement(tuple(named[tier] for tier in tiers))
+    expected = answered("cpu", dtype="float32", **options)
+    for schedule, seed in [(schedule, seed) for schedule in SCHEDULES for seed in range(2)]:
+        with simulated_cuda(schedule, seed):
+            assert answered("cuda", placement, dtype="float32", **options) == expected, (schedule, seed)
