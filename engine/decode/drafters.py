@@ -22,6 +22,7 @@ from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
 from engine.decode.tuning import TUNING, Tuning
 from engine.decode.verify import Sampler, confidences, draw, point_mass, to_host
 from engine.events import TokenSource
+from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.streaming import StreamingCache
 from engine.model.decoder import to_device
 
@@ -219,6 +220,7 @@ class ModelDrafter:
         num_sink_tokens, window_size: of the streaming cache.
         longest: most tokens that are ever ahead of the committed context.
         replays: records steps; None runs every one anew.
+        full: the target's full cache, whose layers make room where a step finds none.
     """
 
     def __init__(
@@ -229,8 +231,10 @@ class ModelDrafter:
         window_size: int,
         longest: int,
         replays: Replays | None = None,
+        full: FullCache | None = None,
     ) -> None:
         self._decoder = decoder
+        self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
         self._settled = 0  # length of the context that can no longer be taken back
@@ -347,19 +351,22 @@ class ModelDrafter:
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
         decoder, cache, count = self._decoder, self.cache, ids.shape[0]
-        # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess at most.
-        known = ids.clamp(max=decoder.vocabulary - 1)
 
-        def eager() -> torch.Tensor:
+        def eager(known: torch.Tensor) -> torch.Tensor:
             return decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1)
 
         def fixed(known: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
             return decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1)
 
-        if self.replays is None or cache.free_slots() < count:
-            logits = eager()
-        else:
-            logits = self.replays.run((count,), eager, fixed, known, decoder.ids([cache.held]))
+        def work() -> torch.Tensor:
+            # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.
+            known = ids.clamp(max=decoder.vocabulary - 1)
+            if self.replays is None or cache.free_slots() < count:
+                return eager(known)
+            place = decoder.ids([cache.held])
+            return self.replays.run((count,), lambda: eager(known), fixed, known, place)
+
+        logits = work() if self._full is None else retry_with_spill(self._full, work)
         cache.advance(count)
         return logits
 

@@ -88,7 +88,7 @@ class Hierarchy:
             return None
         sinks, window = self.config.num_sink_tokens, self.config.window_size
         replays = self._replays(draft, "draft")
-        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays)
+        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays, self._full)
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
         """A retrieval cache of this configuration's sizes, whose passes are recorded where this is done at all."""

@@ -454,10 +454,13 @@ def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor
         rope = decoder.rope(places[:1] + decoder.span(0, count))
         return decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows)
 
-    if retrieval.replays is None or retrieval.free_slots() < count:
-        return eager()
-    places = decoder.ids([retrieval.length, retrieval.held])
-    return retrieval.replays.run((count, rows), eager, fixed, ids, places)
+    def work() -> torch.Tensor:
+        if retrieval.replays is None or retrieval.free_slots() < count:
+            return eager()
+        places = decoder.ids([retrieval.length, retrieval.held])
+        return retrieval.replays.run((count, rows), eager, fixed, ids, places)
+
+    return retry_with_spill(retrieval.full, work)
 
 
 def pass_ms(decoder: Decoder, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.decode.rounds import full_pass
+from engine.decode.drafters import ModelDrafter
+from engine.decode.rounds import full_pass, middle_logits
 from engine.kv import offload
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.offload import HostStore, Placement, Tier
-from engine.kv.retrieval import ChunkScoring, RetrievalCache, SelectionRefresh
+from engine.kv.retrieval import ChunkScoring, QueryRecorder, RetrievalCache, SelectionRefresh
 from engine.kv.shape import KvShape
 from engine.model import decoder
 from engine.model.graphs import CudaRecorder
@@ -55,6 +56,37 @@ def test_memory_may_run_out_at_every_allocation(
         for failing in range(1, total, total // TRIED if TRIED else 1):
             gpu.allocations, gpu.fails_at = 0, failing
             assert passes(model, placement, tmp_path) == expected, failing
+
+
+def test_cheap_passes_find_room_too(pair: tuple[str, str]) -> None:
+    """A draft step or a middle pass for which there is no memory spills layers of the full cache, and is done again."""
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        target, draft = (decoder.load(name, window=1024, device=GPU, dtype="float32") for name in pair)
+        cache, ids = FullCache(target.kv_shape, 1024), list(range(10, 110))
+
+        def proposed(failing: int | None) -> tuple[list[int], list[int]]:
+            cache.clear()
+            drafter = ModelDrafter(draft, target.vocabulary, 4, 60, longest=10, full=cache)
+            retrieval, queries = RetrievalCache(cache, 64, 8, 128), QueryRecorder(target.num_layers)
+            full_pass(target, cache, 0, ids[:-1], queries)
+            cache.advance(len(ids) - 1)
+            retrieval.reselect(64, queries.queries, queries.scaling)
+            drafter.begin(ids)
+            fed = target.ids(ids[-1:] * 3)
+            gpu.allocations, gpu.fails_at = 0, failing
+            middle = middle_logits(target, retrieval, fed, 3)
+            count[0] = gpu.allocations
+            drafted = drafter._forward(fed)
+            count[1] = gpu.allocations
+            return middle.cpu().argmax(-1).tolist(), drafted.cpu().argmax(-1).tolist()
+
+        count = [0, 0]
+        expected = proposed(None)
+        middle, both = count
+        for failing in (2, middle // 2, middle - 1, middle + 2, (middle + both) // 2, both - 1):
+            assert proposed(failing) == expected
+            assert cache.placement.spilled
+        cache.clear()
 
 
 def test_placing_a_book_makes_room_for_it() -> None:
