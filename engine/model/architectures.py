@@ -65,13 +65,15 @@ FAMILIES = {
     "seed_oss": Family("Seed-OSS"),
     "apertus": Family("Apertus", mlp_matrices=2),
     "hunyuan_v1_dense": Family("Hunyuan", norms_after_rope=("query_layernorm", "key_layernorm")),
-    "exaone4": Family("EXAONE 4"),
+    "exaone4": Family("EXAONE 4", full_every=4),
     "ernie4_5": Family("ERNIE 4.5", tied=True),
     "arcee": Family("Arcee", mlp_matrices=2),
     "glm": Family("GLM-4"),
     "glm4": Family("GLM-4-0414"),
     "hyperclovax": Family("HyperCLOVA X"),
     "gemma3_text": Family("Gemma 3", tied=True, full_every=6, norm_offset=1.0, defaults=_GEMMA_3),
+    "olmo3": Family("OLMo 3", full_every=4),
+    "cohere2": Family("Command A and R7B", tied=True, full_every=4),
 }
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
@@ -105,8 +107,11 @@ _MAXIMA = {
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
-    *("rms_norm_eps", "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"),
+    *("rms_norm_eps", "layer_norm_eps", "embedding_multiplier", "attention_multiplier", "residual_multiplier"),
+    *("logits_scaling", "logit_scale"),
 )
+_ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
+_LOGITS_FACTOR = {"hyperclovax": "logits_scaling", "cohere2": "logit_scale"}  # which logits are multiplied by
 _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with their position
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
@@ -318,7 +323,7 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
     layers = config.num_hidden_layers
     if config.model_type == "smollm3":
         return tuple(bool(rotated) for rotated in config.no_rope_layers[:layers])
-    if config.model_type == "exaone4" and config.sliding_window is not None:
+    if config.model_type in _ROPE_IN_WINDOWS and config.sliding_window is not None:
         return tuple(kind == "sliding_attention" for kind in config.layer_types[:layers])
     return (True,) * layers
 
@@ -337,8 +342,9 @@ def embedding_multiplier(config: Any) -> float:
 
 def logits_divisor(config: Any) -> float:
     """What logits are divided by."""
-    scaling = float(getattr(config, "logits_scaling", 1.0))
-    return 1.0 / scaling if config.model_type == "hyperclovax" else scaling
+    if config.model_type in _LOGITS_FACTOR:
+        return 1.0 / float(getattr(config, _LOGITS_FACTOR[config.model_type]))
+    return float(getattr(config, "logits_scaling", 1.0))
 
 
 def estimate_parameters(config: Any) -> int:

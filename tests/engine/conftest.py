@@ -27,6 +27,7 @@ TEMPLATE = (
 SPECIALS = ["<|bos|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 VOCABULARY = 384
 
+WINDOWS = {"sliding_window": 48, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama-mha": {"num_key_value_heads": 4},
@@ -117,14 +118,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "num_key_value_heads": 1,
         "query_pre_attn_scalar": 1,
-        "sliding_window": 48,
-        "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        **WINDOWS,
         "tie_word_embeddings": True,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
         },
     },
+    "olmo3": {
+        **WINDOWS,
+        "num_key_value_heads": 4,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 1024,
+            },
+        },
+    },
+    "exaone4-windows": {**WINDOWS},
+    "cohere2": {**WINDOWS, "logit_scale": 0.25, "tie_word_embeddings": True},
 }
 
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
