@@ -158,11 +158,12 @@ class Native:
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
-        from engine.model.kernels import native, pool, rowwise
+        from engine.model.kernels import native, pairs, pool, rowwise
 
-        self._kernels, self._compile = native, pool
-        self._emit = {**native.EMIT, **rowwise.EMIT}
+        self._kernels, self._pairs, self._compile = native, pairs, pool
+        self._emit = {**native.EMIT, **rowwise.EMIT, "attend_pairs": pairs.emit_attend_pairs}
         self.lanes = lanes or pool.lanes()
+        self._has_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.columns = native.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
         self.pool = pool.Pool(workers)
@@ -209,16 +210,19 @@ class Native:
         length, half = k.shape[2], q.dtype is torch.bfloat16
         levels = k.dtype is torch.int8
         pieces = -(-length // self._kernels.PIECE)
-        q = (q.float() if levels else q).contiguous()
+        pairs = half and self._takes_pairs(head_dim)
+        q = (q.float() if levels and not pairs else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
         first = _from_first(rows) if first is None else first
-        kernel = self.address("attend", head_dim, KIND[k.dtype])
+        kernel = self.address("attend_pairs" if pairs else "attend", head_dim, KIND[k.dtype])
         join = self.address("join", head_dim)
         with self.lock:
             needed = heads * pieces * rows * (head_dim + 2)
             if self._parts.numel() < needed:
                 self._parts = torch.empty(needed)
             block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
+            if pairs:
+                block = self._pairs.scratch_size(rows, head_dim)
             if self._scratch.numel() < block * self.pool.workers:
                 self._scratch = torch.empty(block * self.pool.workers)
             self._arguments[:] = [
@@ -231,6 +235,10 @@ class Native:
             self.pool.run(kernel, self._at, heads * pieces)
             self.pool.run(join, self._at, heads)
         return (out.bfloat16() if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
+
+    def _takes_pairs(self, head_dim: int) -> bool:
+        """Whether attention in bfloat16 multiplies pairs."""
+        return self._has_pairs and head_dim % (2 * self.lanes) == 0
 
     # Products --------------------------------------------------------------------------------------------------
 
@@ -343,8 +351,9 @@ class Native:
             bits: of quantized weights among its own.
         """
         if head_dim % self.lanes == 0:
+            pairs = dtype is torch.bfloat16 and self._takes_pairs(head_dim)
             for stored in (dtype, torch.int8):
-                self.address("attend", head_dim, KIND[stored])
+                self.address("attend_pairs" if pairs else "attend", head_dim, KIND[stored])
             self.address("join", head_dim)
         if 8 in bits:
             self.address("product", KIND[torch.int8], KIND[dtype])

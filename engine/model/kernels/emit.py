@@ -19,6 +19,20 @@ FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 """Of a number in memory: in float32, in bfloat16, or a level of 8 bits."""
 
+
+class _BFloat(ir.Type):
+    """LLVM's own bfloat16, which llvmlite has no name for; only the operands of ``dot_pairs`` are of it."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
 KINDS = {"float32": F32, "bfloat16": I16, "int8": I8}
 """How numbers lie in memory, by name."""
 
@@ -162,6 +176,61 @@ class Emitter:
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once."""
         return self.call("llvm.fma", a, b, c)
+
+    def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """c + a.first * b.first + a.second * b.second of pairs of bfloat16, which lie as float32; 16 lanes."""
+        pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
+        halves = [self.b.bitcast(x, pairs) for x in (a, b)]
+        return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
+
+    def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
+        """``lanes`` pairs of bfloat16 from the ``index``-th number behind ``base`` on, as float32."""
+        both = ir.VectorType(kind, 2 * self.lanes)
+        loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
+        if kind is I8:
+            wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
+            bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
+            high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
+            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))  # a level has no more digits
+        return self.b.bitcast(loaded, self.vector)
+
+    def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Numbers of 16 bits of two vectors in turn: two vectors of pairs."""
+        halves = ir.VectorType(I16, 2 * self.lanes)
+        a, b = self.b.bitcast(a, halves), self.b.bitcast(b, halves)
+        count = 2 * self.lanes
+        low, high = (
+            self.b.shuffle_vector(a, b, _mask([at for k in range(first, first + self.lanes) for at in (k, count + k)]))
+            for first in (0, self.lanes)
+        )
+        return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
+
+    def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
+        """As many vectors as they have lanes, with rows and columns exchanged."""
+        n, turned = self.lanes, list(rows)
+        for first in range(0, n, 4):  # squares of four lanes each, in single instructions of every processor
+            a, b, c, d = turned[first : first + 4]
+            ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
+            turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
+        width = 4
+        while width < n:  # then the squares
+            for at in (at for at in range(n) if not at & width):
+                a, b = turned[at], turned[at + width]
+                low = [lane if not lane & width else n + lane - width for lane in range(n)]
+                high = [lane + width if not lane & width else n + lane for lane in range(n)]
+                turned[at], turned[at + width] = (self.b.shuffle_vector(a, b, _mask(mask)) for mask in (low, high))
+            width *= 2
+        return turned
+
+    def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
+        """Groups of ``width`` lanes of a and b in turn, within each four: of their first half, of their second."""
+        masks: list[list[int]] = [[], []]
+        for quad in range(0, self.lanes, 4):
+            for half, mask in enumerate(masks):
+                for first in range(quad + 2 * half, quad + 2 * half + 2, width):
+                    mask += [*range(first, first + width), *range(self.lanes + first, self.lanes + first + width)]
+        low, high = (self.b.shuffle_vector(a, b, _mask(mask)) for mask in masks)
+        return low, high
 
     def widened(self, half: ir.Value) -> ir.Value:
         """bfloat16, as i16, to float32. Exact."""

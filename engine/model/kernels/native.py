@@ -10,9 +10,9 @@ lanes of the vectors, so an output is one sum over the inputs in their order. Th
 softmax, values; pieces of ``PIECE`` keys are joined in their order by ``join``. All arithmetic is in float32. What is
 long may lie in bfloat16 or in levels, and is widened in registers, which is exact. ``rowwise`` has what lies between.
 
-A kernel does one tile: ``kernel(arguments, tile, worker)``, arguments being an array of i64, among which a float32 lies
-in the lower half of its word. ``engine.model.kernels.pool`` compiles them and runs the tiles. Tried and left out: the
-processor's dot product of bfloat16 pairs for the scores, which was not faster (one port against two for float32).
+A kernel does one tile: ``kernel(arguments, tile, worker)``, arguments being an array of i64, among which a float32
+lies in the lower half of its word. ``engine.model.kernels.pool`` compiles them and runs the tiles. Where the processor
+multiplies pairs of bfloat16 numbers, ``pairs`` has attention for models in it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ WORD_LEVELS = 32 // LEVEL_BITS
 _SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
 
 _ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share what is loaded of the weights, or of the values
-_SUMS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
-_FEW_SUMS = 12  # with 16 registers
+ACCUMULATORS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
+_FEW_ACCUMULATORS = 12  # with 16 registers
 _KEYS = 4  # that meet a query together
 _SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
 _VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
-_LINE = 64  # bytes of a cache line
-_LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
+LINE = 64  # bytes of a cache line
+LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
 # Arguments of ``product``, ``product4`` and ``spread``.
 X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
@@ -79,7 +79,7 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
         with e.loop(long(0), inputs) as k:
             base = e.b.mul(k, long(width))
             places = [e.b.add(base, long(at * lanes)) for at in range(PANEL_VECTORS)]
-            _add_products(e, lines, k, [e.load_vector(here, place, KINDS[weights]) for place in places], sums)
+            add_products(e, lines, k, [e.load_vector(here, place, KINDS[weights]) for place in places], sums)
         places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
         factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
         _store_sums(
@@ -150,7 +150,7 @@ def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> Non
                     for place in range(WORD_LEVELS):
                         levels = [_level(e, vector, place) for vector in loaded]
                         k = e.b.add(e.b.mul(here, long(WORD_LEVELS)), long(place))
-                        _add_products(e, lines, k, levels, sums)
+                        add_products(e, lines, k, levels, sums)
                 for own, some in zip(totals, sums, strict=True):
                     for step, total, part in zip(steps, own, some, strict=True):
                         total.value = e.fma(part.value, step, total.value)
@@ -200,7 +200,7 @@ def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) 
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
     with e.loop(first, stop) as panel:
         done = e.variable(long(0))
-        for block in _row_blocks(e.lanes, PANEL_VECTORS):
+        for block in row_blocks(e.lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
             start = done.value
@@ -209,14 +209,20 @@ def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) 
             done.value = e.b.add(start, whole)
 
 
-def _add_products(
-    e: Emitter, lines: list[ir.Value], k: ir.Value, loaded: list[ir.Value], sums: list[list[Variable]]
+def add_products(
+    e: Emitter,
+    lines: list[ir.Value],
+    k: ir.Value,
+    loaded: list[ir.Value],
+    sums: list[list[Variable]],
+    pairs: bool = False,
 ) -> None:
-    """Add the ``k``-th number of every line times the vectors to its sums."""
+    """Add the ``k``-th number of every line times the vectors to its sums; or the ``k``-th pair by pairs."""
+    multiply = e.dot_pairs if pairs else e.fma
     for line, own in zip(lines, sums, strict=True):
         number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
         for vector, total in zip(loaded, own, strict=True):
-            total.value = e.fma(number_of_row, vector, total.value)
+            total.value = multiply(number_of_row, vector, total.value)
 
 
 def _store_sums(
@@ -228,9 +234,9 @@ def _store_sums(
             e.store(total, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
 
 
-def _row_blocks(lanes: int, vectors: int) -> list[int]:
+def row_blocks(lanes: int, vectors: int) -> list[int]:
     """Rows that are computed together, largest first, so that the sums of ``vectors`` for each stay in registers."""
-    most = max(1, _SUMS.get(lanes, _FEW_SUMS) // vectors)
+    most = max(1, ACCUMULATORS.get(lanes, _FEW_ACCUMULATORS) // vectors)
     return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
@@ -272,16 +278,16 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
             place = e.b.add(start, long(at))
             e.store(e.load_vector(queries, place, query_kind), e.at(wide, place, F32))
             e.store(e.constant(0.0), e.at(line, long(at), F32))
-        e.store(number(_LOWEST), e.at(line, long(head_dim), F32))
+        e.store(number(LOWEST), e.at(line, long(head_dim), F32))
         e.store(number(0.0), e.at(line, long(head_dim + 1), F32))
 
     first = e.b.mul(piece, long(PIECE))
     stop = e.b.add(first, long(PIECE))
     stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
     with e.loop(first, stop, BLOCK) as start:
-        near_keys = _block(e, keys, key_token, rooms[0], start, length, head_dim, kind)
-        near_values = _block(e, values, value_token, rooms[1], start, length, head_dim, kind)
-        for row, block in _blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
+        near_keys = block_of(e, keys, key_token, rooms[0], start, length, head_dim, kind)
+        near_values = block_of(e, values, value_token, rooms[1], start, length, head_dim, kind)
+        for row, block in blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             _score(e, e.at(wide, e.b.mul(row, long(head_dim)), F32), block, near_keys, own, head_dim)
         with e.loop(long(0), rows) as row:
@@ -298,7 +304,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     e.end()
 
 
-class _Vectors:
+class Vectors:
     """Keys or values of a block as they are stored: ``step`` numbers from one to the next.
 
     ``scales`` are those of levels, in float32; None where numbers are no levels.
@@ -309,10 +315,22 @@ class _Vectors:
 
     def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
         """Numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
-        return self._e.load_vector(self._place, self._e.b.add(self._e.b.mul(token, self._step), at), self.kind)
+        return self._e.load_vector(self._place, self._where(token, at), self.kind)
+
+    def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        """As many pairs of numbers as a vector has lanes, in bfloat16; levels are exact in it."""
+        return self._e.load_pairs(self._place, self._where(token, at), self.kind)
+
+    def prefetch(self, token: ir.Value, width: int) -> None:
+        """Bring the ``token``-th key or value near."""
+        for at in range(0, width, LINE // BYTES[self.kind]):
+            self._e.prefetch(self._e.at(self._place, self._where(token, long(at)), self.kind))
+
+    def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        return self._e.b.add(self._e.b.mul(token, self._step), at)
 
 
-def _block(
+def block_of(
     e: Emitter,
     source: ir.Value,
     stride: ir.Value,
@@ -321,7 +339,7 @@ def _block(
     length: ir.Value,
     head_dim: int,
     kind: ir.Type,
-) -> _Vectors:
+) -> Vectors:
     """The keys or values of a block: where they lie, or, if it is not whole, in ``room``, zeros behind the last.
 
     Their scales, if there are any, lie behind the room for them.
@@ -337,16 +355,20 @@ def _block(
             e.store(ir.Constant(kind, 0.0 if kind is F32 else 0), e.at(room, at, kind), align=BYTES[kind])
     place, step = e.b.select(whole, here, room), e.b.select(whole, stride, long(size))
     if kind is not I8:
-        return _Vectors(e, place, step, kind, None)
+        return Vectors(e, place, step, kind, None)
     scales = e.at(room, long(BLOCK * head_dim), F32)
     with e.loop(long(0), long(BLOCK)) as at:
-        end = e.at(place, e.b.add(e.b.mul(at, step), long(head_dim)), I8)
-        bits = e.b.shl(e.b.zext(e.load(end, I16, align=1), I32), I32(16))
-        e.store(e.b.bitcast(bits, F32), e.at(scales, at, F32))
-    return _Vectors(e, place, step, kind, scales)
+        e.store(scale_of(e, e.at(place, e.b.mul(at, step), I8), head_dim), e.at(scales, at, F32))
+    return Vectors(e, place, step, kind, scales)
 
 
-def _blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
+def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
+    """The scale behind the levels of a key or value."""
+    bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
+    return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
+
+
+def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
     """Emit a loop for each size, largest first, that takes as many rows together as long as there are as many left."""
     done = e.variable(long(0))
     for size in sizes:
@@ -358,7 +380,7 @@ def _blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterato
         done.value = stop
 
 
-def _score(e: Emitter, queries: ir.Value, rows: int, keys: _Vectors, scores: ir.Value, head_dim: int) -> None:
+def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
     """Products of ``rows`` queries, one behind the other in float32, with a block's keys, which are read once."""
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
@@ -401,7 +423,7 @@ def _soften(
         low, high = (e.splat(e.b.sub(edge, I32(at))) for edge in edges)
         hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
         score = e.b.fmul(e.load_vector(scores, long(at)), scale)
-        vectors.append(e.b.select(hidden, e.constant(_LOWEST), score))
+        vectors.append(e.b.select(hidden, e.constant(LOWEST), score))
     largest = vectors[0]
     for vector in vectors[1:]:
         largest = e.larger(largest, vector)
@@ -412,7 +434,7 @@ def _soften(
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
         # What is not seen counts nothing, also where nothing has been seen yet.
-        hidden = e.b.fcmp_ordered("<=", vector, e.constant(_LOWEST))
+        hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)
         if value_scales is not None:
@@ -430,7 +452,7 @@ def _soften(
 def _add_values(
     e: Emitter,
     scores: ir.Value,
-    values: _Vectors,
+    values: Vectors,
     parts: ir.Value,
     rows: ir.Value,
     later: list[tuple[ir.Value, ir.Value]],
@@ -442,8 +464,8 @@ def _add_values(
         later: what the next block begins with and its stride, in numbers of its kind: brought near meanwhile.
     """
     count, kind = head_dim // e.lanes, values.kind
-    most = _SUMS.get(e.lanes, _FEW_SUMS)
-    for row, block in _blocks_of_rows(e, rows, _row_blocks(e.lanes, _VALUE_VECTORS)):
+    most = ACCUMULATORS.get(e.lanes, _FEW_ACCUMULATORS)
+    for row, block in blocks_of_rows(e, rows, row_blocks(e.lanes, _VALUE_VECTORS)):
         together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
         lines, weights = [], []
         for at in range(block):
@@ -457,9 +479,9 @@ def _add_values(
             with e.loop(long(0), long(BLOCK)) as key:
                 with e.b.if_then(is_first):
                     for source, stride in later:
-                        for offset in range(0, head_dim, _LINE // BYTES[kind]):
+                        for offset in range(0, head_dim, LINE // BYTES[kind]):
                             e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
-                _add_products(e, weights, key, [values.load(key, place) for place in places], sums)
+                add_products(e, weights, key, [values.load(key, place) for place in places], sums)
             for line, own in zip(lines, sums, strict=True):
                 for place, total in zip(places, own, strict=True):
                     e.store(total.value, e.at(line, place, F32))
@@ -477,7 +499,7 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
     logsum = e.at(logsum, e.b.mul(head, rows), F32)
     with e.loop(long(0), rows) as row:
         own = e.b.mul(row, long(head_dim + 2))
-        largest = e.variable(number(_LOWEST))
+        largest = e.variable(number(LOWEST))
         with e.loop(long(0), pieces) as piece:
             line = e.at(parts, e.b.add(e.b.mul(piece, size), own), F32)
             largest.value = e.larger(largest.value, e.load(e.at(line, long(head_dim), F32), F32))

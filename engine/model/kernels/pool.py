@@ -182,6 +182,11 @@ def lanes() -> int:
     return 16 if has.get("avx512f") else 8 if has.get("avx2") and has.get("fma") else 4
 
 
+def multiplies_pairs() -> bool:
+    """Whether this processor sums products of pairs of bfloat16 in float32, with vectors of ``lanes``."""
+    return lanes() == 16 and bool(binding.get_host_cpu_features().get("avx512bf16"))
+
+
 class Pool:
     """Threads that do tiles.
 

@@ -1,0 +1,257 @@
+"""Attention in bfloat16 where the processor multiplies pairs of such numbers (AVX-512 BF16: x86 from 2022 on, in part).
+
+One instruction multiplies 32 pairs of numbers and adds neighbours in float32, where the one for float32 multiplies 16.
+For that the two numbers of a pair must lie side by side: the places of a key do, and the keys of a block are turned, so
+that a lane is a key and no sum over lanes is left; two neighbouring values are laid side by side. Both costs as much as
+two rows, so it pays from the third on, which grouped queries are already for one token. The weights of the values are
+rounded to bfloat16 for it, as other kernels do. In float32 turning costs more than it gains.
+
+Keys of a whole piece come before its values: memory is read in long runs, and a row is softened once. Each block asks
+for the next one. All else is as in ``native``: a row has the same bits whatever rows come with it.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.native import (
+    ACCUMULATORS,
+    BLOCK,
+    FIRST,
+    HEAD_ROWS,
+    KEY_HEAD,
+    KEY_TOKEN,
+    KEYS,
+    LENGTH,
+    LOWEST,
+    PARTS,
+    PIECE,
+    PIECES,
+    QUERIES,
+    SCALE,
+    SCRATCH,
+    SCRATCH_SIZE,
+    SEEN,
+    VALUE_HEAD,
+    VALUE_TOKEN,
+    VALUES,
+    Vectors,
+    add_products,
+    block_of,
+    blocks_of_rows,
+    row_blocks,
+    scale_of,
+)
+
+_KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
+_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
+
+
+def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
+    """One piece of one KV head's keys for all rows of its queries: arguments and results as of ``native``'s attend.
+
+    Args:
+        lanes: 16. head_dim: a multiple of twice as much.
+        stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 beside both.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, worker = e.arguments
+    queries, keys, values = (e.load_pointer(arguments, at) for at in (QUERIES, KEYS, VALUES))
+    rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
+    seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
+    scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
+    head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
+    kind, words = KINDS[stored], head_dim // 2
+    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
+    values = e.at(values, e.b.mul(head, e.load_long(arguments, VALUE_HEAD)), kind)
+    key_token, value_token = e.load_long(arguments, KEY_TOKEN), e.load_long(arguments, VALUE_TOKEN)
+    queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
+    parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
+
+    # The worker's scratch: room for keys or values of the last block and for scales, what is laid out of a block,
+    # scales of the piece's values, then scores of all rows.
+    room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, SCRATCH_SIZE)), F32)
+    laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
+    value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
+    scores = e.at(laid_out, long(BLOCK * head_dim + PIECE), F32)
+
+    first = e.b.mul(piece, long(PIECE))
+    stop = e.b.add(first, long(PIECE))
+    stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
+    count = e.b.sub(stop, first)
+    with e.loop(first, stop, BLOCK) as start:
+        near = block_of(e, keys, key_token, room, start, length, head_dim, kind)
+        _turn(e, near, _next(e, keys, key_token, start, kind), laid_out, words)
+        for row, block in blocks_of_rows(e, rows, row_blocks(lanes, _KEY_VECTORS)):
+            own = e.at(scores, e.b.add(e.b.mul(row, long(PIECE)), e.b.sub(start, first)), F32)
+            _score(e, e.at(queries, e.b.mul(row, long(head_dim)), I16), block, laid_out, near.scales, own, words)
+    if value_scales is not None:
+        _collect_scales(e, e.at(values, e.b.mul(first, value_token), kind), value_token, count, value_scales, head_dim)
+    with e.loop(long(0), rows) as row:
+        line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
+        own = e.at(scores, e.b.mul(row, long(PIECE)), F32)
+        begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), first) for of in (first_seen, seen))
+        _soften(e, own, begin, limit, count, scale, line, value_scales, head_dim)
+    with e.loop(first, stop, BLOCK) as start:
+        near = block_of(e, values, value_token, room, start, length, head_dim, kind)
+        _pair(e, near, _next(e, values, value_token, start, kind), laid_out, head_dim)
+        weights = e.at(scores, e.b.sub(start, first), I16)
+        _add_values(e, weights, laid_out, parts, rows, head_dim)
+    e.end()
+
+
+def _next(e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type) -> Vectors:
+    """The block behind the one that begins at ``start``."""
+    return Vectors(e, e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind), stride, kind, None)
+
+
+def _collect_scales(
+    e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
+) -> None:
+    """The scales of a piece's values side by side in ``room``, zeros behind the last."""
+    with e.loop(long(0), count) as at:
+        e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
+    with e.loop(count, long(PIECE)) as at:
+        e.store(number(0.0), e.at(room, at, F32))
+
+
+def _turn(e: Emitter, keys: Vectors, ahead: Vectors, turned: ir.Value, words: int) -> None:
+    """Pairs of a block's keys to (words, BLOCK), while ``ahead`` is brought near in its order."""
+    with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
+        loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
+        tokens = e.lanes * e.lanes // words
+        asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
+        for at in range(tokens):
+            ahead.prefetch(e.b.add(asked, long(at)), 2 * words)
+        for at, vector in enumerate(e.transposed(loaded)):
+            place = e.b.add(e.b.mul(e.b.add(word, long(at)), long(BLOCK)), token)
+            e.store(vector, e.at(turned, place, F32))
+
+
+def _pair(e: Emitter, values: Vectors, ahead: Vectors, paired: ir.Value, head_dim: int) -> None:
+    """Values of two neighbouring keys side by side: (BLOCK / 2, head_dim) pairs. ``ahead`` as in ``_turn``."""
+    with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
+        both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
+        ahead.prefetch(e.b.add(token, e.b.sdiv(column, long(2 * e.lanes))), head_dim)
+        place = e.b.add(e.b.mul(e.b.sdiv(token, long(2)), long(head_dim)), column)
+        for at, vector in enumerate(e.interleaved(*both)):
+            e.store(vector, e.at(paired, e.b.add(place, long(at * e.lanes)), F32))
+
+
+def _score(
+    e: Emitter,
+    queries: ir.Value,
+    rows: int,
+    turned: ir.Value,
+    scales: ir.Value | None,
+    scores: ir.Value,
+    words: int,
+) -> None:
+    """Products of ``rows`` queries, one behind the other, with a block's turned keys."""
+    with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
+        offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
+        sums = [[e.variable(e.constant(0.0)) for _ in offsets] for _ in range(rows)]
+        lines = [e.at(queries, long(row * words), F32) for row in range(rows)]
+        with e.loop(long(0), long(words)) as word:
+            base = e.b.mul(word, long(BLOCK))
+            near = [e.load_vector(turned, e.b.add(base, offset)) for offset in offsets]
+            add_products(e, lines, word, near, sums, pairs=True)
+        for row, own in enumerate(sums):
+            for offset, total in zip(offsets, own, strict=True):
+                score = total.value
+                if scales is not None:
+                    score = e.b.fmul(score, e.load_vector(scales, offset))
+                e.store(score, e.at(scores, e.b.add(offset, long(row * PIECE)), F32))
+
+
+def _soften(
+    e: Emitter,
+    scores: ir.Value,
+    begin: ir.Value,
+    limit: ir.Value,
+    count: ir.Value,
+    scale: ir.Value,
+    line: ir.Value,
+    value_scales: ir.Value | None,
+    head_dim: int,
+) -> None:
+    """Turn a row's scores into weights in bfloat16, which lie where the scores did, in half the bytes.
+
+    Their maximum and their sum go to the end of ``line``, zeros before.
+
+    Args:
+        begin, limit: the row sees the keys of the piece between them; either may lie outside of it.
+        count: keys of the piece.
+        value_scales: which the weights are multiplied with.
+    """
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    edges = [e.b.trunc(border, I32) for border in (begin, limit)]
+    together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
+    maxima = [e.variable(e.constant(LOWEST)) for _ in together]
+    with e.loop(long(0), count, len(together) * e.lanes) as start:
+        for offset, largest in zip(together, maxima, strict=True):
+            at = e.b.add(start, long(offset))
+            low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
+            hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
+            score = e.b.fmul(e.load_vector(scores, at), scale)
+            score = e.b.select(hidden, e.constant(LOWEST), score)
+            e.store(score, e.at(scores, at, F32))
+            largest.value = e.larger(largest.value, score)
+    largest_of_all = maxima[0].value
+    for largest in maxima[1:]:
+        largest_of_all = e.larger(largest_of_all, largest.value)
+    maximum = e.fold(largest_of_all, e.larger)
+    shift = e.splat(maximum)
+    sums = [e.variable(e.constant(0.0)) for _ in together]
+    with e.loop(long(0), count, len(together) * e.lanes) as start:
+        for offset, added in zip(together, sums, strict=True):
+            at = e.b.add(start, long(offset))
+            score = e.load_vector(scores, at)
+            # What is not seen counts nothing, also where nothing is.
+            hidden = e.b.fcmp_ordered("<=", score, e.constant(LOWEST))
+            weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(score, shift)))
+            added.value = e.b.fadd(added.value, weight)
+            if value_scales is not None:
+                weight = e.b.fmul(weight, e.load_vector(value_scales, at))
+            e.store_vector(weight, scores, at, I16)
+    total = sums[0].value
+    for added in sums[1:]:
+        total = e.b.fadd(total, added.value)
+    for at in range(0, head_dim, e.lanes):
+        e.store(e.constant(0.0), e.at(line, long(at), F32))
+    e.store(maximum, e.at(line, long(head_dim), F32))
+    e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
+
+
+def _add_values(
+    e: Emitter, weights: ir.Value, paired: ir.Value, parts: ir.Value, rows: ir.Value, head_dim: int
+) -> None:
+    """Add a block's values, as ``_pair`` laid them out, by their weights to the sums of every row.
+
+    Args:
+        weights: of the block's first key, ``PIECE`` words from a row's to the next row's.
+    """
+    count, most = head_dim // e.lanes, ACCUMULATORS[e.lanes]
+    for row, block in blocks_of_rows(e, rows, row_blocks(e.lanes, _VALUE_VECTORS)):
+        together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
+        lines, own_weights = [], []
+        for at in range(block):
+            one = e.b.add(row, long(at))
+            lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
+            own_weights.append(e.at(weights, e.b.mul(one, long(PIECE)), F32))
+        with e.loop(long(0), long(head_dim), together * e.lanes) as column:
+            places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
+            sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
+            with e.loop(long(0), long(BLOCK // 2)) as pair:
+                base = e.b.mul(pair, long(head_dim))
+                near = [e.load_vector(paired, e.b.add(base, place)) for place in places]
+                add_products(e, own_weights, pair, near, sums, pairs=True)
+            for line, own in zip(lines, sums, strict=True):
+                for place, total in zip(places, own, strict=True):
+                    e.store(total.value, e.at(line, place, F32))
+
+
+def scratch_size(rows: int, head_dim: int) -> int:
+    """Float32 numbers that a worker needs for so many rows."""
+    return BLOCK * (2 * head_dim + 1) + PIECE + rows * PIECE
