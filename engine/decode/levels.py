@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
 from engine.config import SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import Costs, cost_of, policy_of
@@ -176,13 +174,13 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
 def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float:
     start = time.perf_counter()
     decoder = context.decoder
-    with torch.inference_mode():
+    with decoder.decoding():
         middle_logits(decoder, retrieval, decoder.ids([context.tokens[-1]] * count), count).argmax(-1).tolist()
     return since(start)
 
 
 def _draft_ms(model: ModelDrafter, context: Context) -> float:
     start = time.perf_counter()
-    with torch.inference_mode():
+    with context.decoder.decoding():
         model.propose(context.tokens, _DRAFT_RUN, context.sampler, make_generator(0, context.decoder.device))
     return since(start)

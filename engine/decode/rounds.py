@@ -113,7 +113,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval selection and the drafter on a context, with the queries of its newest tokens."""
-    with torch.inference_mode():
+    with context.decoder.decoding():
         retrieval.reselect(max(0, context.full.length - RECENT), prompt.queries, prompt.scaling)
         drafter.begin(context.tokens)
 
@@ -122,7 +122,7 @@ def plain(context: Context) -> Iterator[Round]:
     """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce."""
     made = 0
     while made < context.max_tokens:
-        with torch.inference_mode():
+        with context.decoder.decoding():
             done = _step(context, None)
         made += 1
         yield done
@@ -137,7 +137,7 @@ def hierarchical(
     made = unscored = 0  # tokens of the answer; those since the pages that are read were last looked at
     full = context.full
     while made < context.max_tokens:
-        with torch.inference_mode():
+        with context.decoder.decoding():
             match = _match(context.tokens, speculation.index)
             observation = RoundObservation(match)
             plan = speculation.policy.next(match)
@@ -466,7 +466,7 @@ def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor
 def pass_ms(decoder: Decoder, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
     """Milliseconds of a pass over the last token of a context, repeated to ``count``. Leaves the cache as it was."""
     clock = time.perf_counter()
-    with torch.inference_mode():
+    with decoder.decoding():
         full_pass(decoder, full, len(tokens) - 1, [tokens[-1]] * count, observer).argmax(-1).tolist()
     return since(clock)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +103,7 @@ class Decoder:
         self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
         self._fused = layers.fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
+        self._has_kernels = layers.has_kernels(model)
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
@@ -259,6 +261,12 @@ class Decoder:
         for index in range(self.num_layers):
             hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)
         return self.head(hidden if rows is None else hidden[:, -rows:])
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """What passes over a few tokens run in, and what is done with their logits."""
+        with torch.inference_mode(), cpu.torch_alone() if self._has_kernels else nullcontext():
+            yield
 
     def span(self, start: int, count: int) -> torch.Tensor:
         """Positions start..start+count-1 as a tensor on the model's device."""

@@ -294,6 +294,13 @@ def pack(model: Any, offset: float = 0.0) -> None:
             _replace(model, path, new)
 
 
+def has_kernels(model: Any) -> bool:
+    """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
+    head_dim, kernels = model.model.layers[0].self_attn.head_dim, cpu.native()
+    packed = any(isinstance(part, PackedLinear) for part in model.modules())
+    return packed and kernels is not None and head_dim % kernels.lanes == 0
+
+
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
     parent, _, last = path.rpartition(".")
     setattr(model.get_submodule(parent), last, new)

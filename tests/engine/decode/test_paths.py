@@ -38,6 +38,7 @@ class Chain:
 
     device = CPU
     num_layers = 0
+    decoding = staticmethod(torch.inference_mode)
 
     def __init__(self, tables: dict[str, torch.Tensor]) -> None:
         self.tables = tables

@@ -368,3 +368,20 @@ def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
     model = decoder.load(tiny("llama"), window=None, device=CPU).model
     assert not [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
     pack(model)  # again: nothing is left to do
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[..., str], packed: bool) -> None:
+    """torch's threads and ours would wait for each other's cores between any two operations."""
+    model = decoder.load(tiny("llama"), window=None, device=CPU, packed=packed)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with model.decoding():
+            assert torch.get_num_threads() == (1 if packed else 2)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ValueError, match="in the middle"), model.decoding():
+            raise ValueError("in the middle")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
