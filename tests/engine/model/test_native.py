@@ -213,8 +213,8 @@ def test_attention_reads_levels_as_they_are(kernels: cpu.Native, keys: int, head
     expected = torch.softmax(scores, -1) @ shape.dequantize(stored_v).double()
     assert out.dtype is dtype
     # In bfloat16 the result is rounded to it, and where its pairs are multiplied the weights of the values are too.
-    close = {"rtol": 0.0, "atol": 3e-5} if dtype is torch.float32 else {"rtol": 2**-8, "atol": 2e-2}
-    assert torch.allclose(out.double(), expected, **close)
+    relative, absolute = (0.0, 1e-5) if dtype is torch.float32 else (2**-8, 2e-2)
+    assert torch.allclose(out.double(), expected, rtol=relative, atol=absolute)
     assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
 
 
