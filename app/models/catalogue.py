@@ -203,7 +203,7 @@ PAIRS: tuple[Pair, ...] = (
         _GEMMA_3_270M,
         None,
         "For trying out: the smallest of its family. " + _WINDOWS + _ASKS,
-        _TINY,
+        _REAL,
     ),
     Pair(
         "gemma-3-1b",
@@ -216,7 +216,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         None,
         "Small, and with the smallest cache of this list. " + _WINDOWS + _ASKS,
-        _TINY,
+        _REAL,
     ),
     Pair(
         "gemma-3-4b",
@@ -229,7 +229,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _GEMMA_3_270M,
         "A long window with a small cache, in 140 languages. Its eyes are not loaded. " + _WINDOWS + _ASKS,
-        _TINY,
+        _REAL,
     ),
     Pair(
         "gemma-3-12b",
@@ -242,7 +242,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _GEMMA_3_270M,
         "The same with better answers. Its eyes are not loaded. " + _WINDOWS + _ASKS,
-        _TINY,
+        _REAL,
     ),
     Pair(
         "llama-3.1-8b",

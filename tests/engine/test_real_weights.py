@@ -25,7 +25,7 @@ from engine.events import AnswerDone, BookRead
 from engine.model.real_model import WINDOW
 from engine.prompt import Turn, book_message
 from engine.session import Session
-from tests.real import LONG, real_or_skip
+from tests.real import LONG, gemma_or_skip, real_or_skip
 
 BOOK_TOKENS, ANSWER_TOKENS, BUDGET, PENDING = 640, 24, 128, 4
 JUDGED_TOKENS = 96  # of the book, behind what was read, whose loss is compared
@@ -160,3 +160,48 @@ def test_the_prompt_is_what_the_chat_template_says_and_comes_back_from_disk(tmp_
     assert talk is not None
     assert theirs.decode(talk.compose(AGAIN, [Turn(QUESTION, answers[0].answer)]).tokens) == said
     assert said.startswith("<|im_start|>system\nAnswer questions about the book")
+
+
+@pytest.mark.skipif(not LONG, reason="fetches 240 MB and makes a model of them: TRIFOLD_LONG=1")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_with_sliding_windows_says_what_transformers_says(dtype: str) -> None:
+    """Gemma 3 270M behind four of its windows: greedy text of every level, the logits, and the loss of the text."""
+    from transformers import AutoModelForCausalLM
+
+    folder = str(gemma_or_skip())
+    levels: dict[str, Any] = {
+        "num_draft_tokens": 0,
+        "num_pending_tokens": PENDING,
+        "retrieval_budget": BUDGET,
+        "chunk_size": 8,
+    }
+    sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS)
+    with closing(Session.load(EngineConfig(folder, context=4096, dtype=dtype, **levels))) as session:
+        list(session.read(book(9_000)))
+        fast, plain = (
+            list(session.ask(QUESTION, sampling=sampling, mode=mode))[-1] for mode in ("hierarchical", "plain")
+        )
+        assert isinstance(fast, AnswerDone)
+        assert isinstance(plain, AnswerDone)
+        assert fast.token_ids == plain.token_ids
+        assert fast.figures.verify.accepted > ANSWER_TOKENS / 3
+        talk, full = session.conversation, session.full
+        assert talk is not None
+        prompt = talk.tokens[: plain.figures.prompt_tokens]
+        start = len(prompt) - 1 - JUDGED_TOKENS
+        full.crop(full.nearest(start))
+        assert full.length == start
+        with torch.inference_mode():
+            found = full_pass(session.target, full, start, prompt[start:])
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.inference_mode():
+        expected = model(input_ids=torch.tensor([prompt])).logits[0, start:]
+        said = torch.tensor(prompt[start + 1 :])
+        losses = [torch.nn.functional.cross_entropy(rows[:-1], said) for rows in (found, expected)]
+    assert losses[1] < LARGEST_LOSS + 1.0
+    near = 1e-4 if dtype == "float32" else 0.05
+    assert losses[0] == pytest.approx(losses[1].item(), abs=near)
+    if dtype == "float32":
+        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+        out = model.generate(torch.tensor([prompt]), max_new_tokens=ANSWER_TOKENS, do_sample=False)
+        assert out[0, len(prompt) :].tolist()[: len(plain.token_ids)] == list(plain.token_ids)
