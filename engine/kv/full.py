@@ -378,9 +378,7 @@ class FullCache:
 
     def allocated(self) -> KvBytes:
         """Bytes that ``clear`` gives back, by tier and device: stores with their reserve, and the buffers."""
-        devices, host = [0] * len(self.shape.parts), 0
-        for part, shape in enumerate(self.shape.parts):
-            devices[part] += self.windowed.allocated(shape.device)
+        devices, host = self.windowed.allocated(), 0
         for layer, store in enumerate(self._stores):
             if isinstance(store, ResidentStore):
                 devices[self.shape.part_of(layer)] += store.allocated

@@ -131,9 +131,12 @@ class WindowedCache:
             layer: WindowedLayer(sliding.window, shape, shape.device_of(layer), capacity) for layer in sliding.layers
         }
 
-    def allocated(self, device: torch.device) -> int:
-        """Bytes of the buffers on a device."""
-        return sum(layer.allocated for layer in self._layers.values() if layer.keys.device == device)
+    def allocated(self) -> list[int]:
+        """Bytes of the buffers, by device that has layers."""
+        split, found = self._shape.split, [0] * len(self._shape.parts)
+        for number, layer in self._layers.items():
+            found[split.part_of[number] if split else 0] += layer.allocated
+        return found
 
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store KV (1, kv_heads, n, head_dim) of at most ``SLIDING_SLACK`` tokens, the first at ``start``.
