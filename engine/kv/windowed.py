@@ -84,8 +84,9 @@ class WindowedLayer:
         if origin > needed and self.committed is None:
             keys, values = self.span(needed, length)
             self.committed = needed, keys.clone(), values.clone()
-        for buffer, kept in zip((self.keys, self.values), self.span(origin, start), strict=True):
-            buffer[:, : start - origin] = kept.clone()
+        kept = [part.clone() for part in self.span(origin, start)]  # memory may end here, with nothing moved yet
+        for buffer, part in zip((self.keys, self.values), kept, strict=True):
+            buffer[:, : start - origin] = part
         self.origin, self.first = origin, max(self.first, origin)
 
     def put(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:

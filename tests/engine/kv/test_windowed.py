@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,31 @@ def test_any_order_of_passes_crops_and_marks(seed: int) -> None:
             assert cache.full.nearest(length) == length
         cache.tokens = cache.tokens[: cache.full.length]
     assert less, "it was cropped further back than it reaches"
+
+
+@pytest.mark.parametrize("survived", range(2))
+def test_memory_that_ends_while_it_makes_room_costs_nothing(survived: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass is tried again; keys had moved by then, and values had not."""
+    cache = Histories(20)
+    for start in range(0, 3 * SLACK, SLACK):
+        cache.attend(start, list(range(start, start + SLACK)))
+        cache.commit()
+    clone, left = torch.Tensor.clone, iter(range(survived))
+
+    def clones(x: torch.Tensor, **more: Any) -> torch.Tensor:
+        if next(left, None) is None:
+            raise MemoryError
+        return clone(x, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", clones)
+        with pytest.raises(MemoryError):
+            cache.attend(3 * SLACK, list(range(SLACK)))
+    cache.attend(3 * SLACK, list(range(SLACK)))
+    cache.commit()
+    reached = next(tokens for tokens in range(4 * SLACK) if cache.full.nearest(tokens) == tokens > 0)
+    cache.full.crop(reached)
+    cache.attend(reached, [7, 8, 9])
 
 
 def test_it_says_what_it_does_not_hold_any_more() -> None:
