@@ -52,14 +52,9 @@ def generate(
     Args:
         end_ids: tokens that end the text; None decodes all.
         sampling: temperature, top_p and seed; greedy at temperature 0.
-
-    Raises:
-        OptionError: the model has layers with a sliding window, of whose KV transformers' cache takes no copy.
     """
     from transformers import DynamicCache, StoppingCriteriaList
 
-    if full.shape.sliding is not None:
-        raise OptionError(f"The row {peer} knows no layers with a sliding window.", "Leave it out.")
     model = target.model
     cache = DynamicCache(config=model.config, offloading=peer == "hf_offloaded")
     for layer in range(target.num_layers):

@@ -146,7 +146,7 @@ class Bench:
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
-        rows = [row for row in self.options.rows if row not in _DRAFTING or self.session.draft is not None]
+        rows = [row for row in self.options.rows if self._can_run(row)]
         runs: dict[str, list[Run]] = {row: [] for row in rows}
         for repeat, row in itertools.product(range(self.options.repeats), rows):
             run = Run()
@@ -163,6 +163,12 @@ class Bench:
             if row == LLAMA_CPP:
                 rate = self.llama_cpp().read_tokens_per_s
             yield measurement_of(row, runs, place, difference, right, rate)
+
+    def _can_run(self, row: str) -> bool:
+        """Peers take no copy of layers with a sliding window."""
+        if row in PEERS and self.session.full.shape.sliding is not None:
+            return False
+        return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
         """The share of a run's quotations that are right; what was cut is neither. None where nothing can be judged."""

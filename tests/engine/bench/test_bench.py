@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from engine import bench
+from engine.bench.peers import PEERS
 from engine.bench.report import Run, measurement_of, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
@@ -70,6 +71,13 @@ def test_rows_decode_the_same_prompt(
     assert found["model"]["draft"]
     table = capsys.readouterr().out
     assert table.count("| hierarchical |") == 3
+
+
+def test_peers_are_left_out_where_layers_have_windows(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
+    arguments = "--model", tiny("gemma3_text"), "--draft", tiny("gemma3_text", seed=1, layers=1, width=32)
+    results = run(tiny, book, tmp_path, *arguments, "--context", "600", "--workloads", "prose")["results"]
+    assert {r["row"] for r in results} == set(ROWS) - set(PEERS)
+    assert all(r["identical_to_plain"] or r["logit_margin"] < 1e-3 for r in results)
 
 
 def test_fixed_lengths_speculate_in_every_row(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
