@@ -229,13 +229,20 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # The book is asked every round: a match comes and goes.
-        most = min(len(match.tokens), self.limits.copy)
+        # The book is asked every round: a match comes and goes. A text may share words with the book and go on
+        # otherwise each time, so a first copy is short, and while there are losses to make good it must promise more.
+        most: float = min(len(match.tokens), self.limits.copy)
+        if match.length < tuning.match_edges[-1]:  # else the copy is in progress
+            trials = self.statistics.lookup(match.length).num_trials
+            most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
         plan = self.plan
         if copies:
             costs, rates = self.costs, self.statistics.rates(match.length)
-            plan = max([plan, *copies], key=lambda plan: tokens_per_ms(plan, costs, rates))
+            copy = max(copies, key=lambda plan: tokens_per_ms(plan, costs, rates))
+            worth = tuning.worth_risking if self._in_debt else tuning.worth_changing
+            if tokens_per_ms(copy, costs, rates) > worth * tokens_per_ms(plan, costs, rates):
+                plan = copy
         if plan.copy:
             return plan
         if not plan.speculates:

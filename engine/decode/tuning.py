@@ -131,6 +131,10 @@ class Tuning:
     """Times: what a plan must promise over the present one before it replaces it. Estimates are noisy."""
     worth_risking: float = 1.2
     """Times: what speculation that has lost time must promise over plain decoding before it goes on."""
+    first_copy: int = 4
+    """Tokens of the book that are copied where nothing is known yet of matches of this length."""
+    copy_growth: float = 4.0
+    """Tokens that each trial of such matches, also one that was only watched, allows beside these."""
     highest_threshold: float = 0.9
     """Early stops are never so early that a sure token ends a proposal."""
     overtime: int = 2

@@ -40,6 +40,8 @@ SHORT_TEXT = Costs(draft=1.0, middle=PassCost(8.0, 0.3), verify=PassCost(8.0, 0.
 SLOW_DRAFT = Costs(3.0, PassCost(20, 1), PassCost(50, 4))
 # A pass over two tokens costs much more than one over one: what is measured first, with one and sixteen, hides it.
 STEEP = Costs(2.5, PassCost(12.0, 0.5, 10.0), PassCost(21.0, 0.6, 17.0))
+# A model with no draft, whose verification costs much for every row.
+NO_DRAFT = Costs(0.0, PassCost(13.0, 1.6), PassCost(22.0, 2.7))
 LIMITS = Limits(8, 8, TUNING.copy_lengths[-1])
 
 
@@ -267,6 +269,27 @@ def test_a_short_answer_pays_little_for_trying(costs: Costs, known: AcceptanceRa
             spent += done.split.total
         tokens += made
     assert tokens / spent > 0.97 / costs.verify.ms(1) / 1.05
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.9])
+@pytest.mark.parametrize("right", [0.0, 0.2])
+@pytest.mark.parametrize("costs", [NO_DRAFT, STEEP])
+def test_a_book_that_misleads_costs_little(costs: Costs, right: float, share: float) -> None:
+    """Ninety-six tokens of a text that shares words with the book, and goes on otherwise nearly every time."""
+    spent = tokens = 0.0
+    for seed in range(20):
+        world = World(costs, AcceptanceRates(0.0, 0.8, 0.0, right), seed)
+        controller, made = Controller(measured(costs), Limits(0, 12, TUNING.copy_lengths[-1])), 0
+        while made < 96:
+            found = world.rng.random() < share
+            world.match = LookupMatch(world.rng.choice((3, 4, 7, 9, 14, 20)), tuple(range(64))) if found else NO_MATCH
+            plan = controller.next(world.match)
+            done, observation = world.round(plan)
+            controller.observe(plan, done, observation)
+            made += len(done.tokens)
+            spent += done.split.total
+        tokens += made
+    assert tokens / spent > 0.965 / costs.verify.ms(1) / 1.05
 
 
 def test_follows_a_change_of_the_text() -> None:
