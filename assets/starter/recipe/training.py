@@ -50,7 +50,7 @@ class Training:
         self.step, self.seconds, self._stopped = 0, 0.0, False
         self._optimizer = torch.optim.AdamW(
             (part for matrix in self.added.values() for part in (matrix.down, matrix.up)),
-            lr=plan.LEARNING_RATE,
+            lr=plan.stage_at(0).learning_rate,
             betas=plan.BETAS,
             weight_decay=0.0,
         )
@@ -114,7 +114,7 @@ class Training:
         torch.nn.utils.clip_grad_norm_(trained, plan.CLIP)
         self.step += 1
         warm = min(1.0, (self.step - self._warm_from) / plan.WARM_UP_STEPS)
-        self._optimizer.param_groups[0]["lr"] = plan.LEARNING_RATE * warm
+        self._optimizer.param_groups[0]["lr"] = plan.stage_at(self.step).learning_rate * warm
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         # The first steps' average would be the beginning; it grows slower as there is more to remember.
