@@ -19,7 +19,7 @@ from app.core import format
 from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import size
-from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings
+from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings, model_name
 from app.launcher.console import ProgressLine, say
 from engine.config import Mode, SamplingParams
 from engine.document import Document
@@ -243,7 +243,7 @@ def progress_line(event: ReadingProgress, remaining: Remaining) -> str:
 def model_line(model: ModelInfo) -> str:
     draft = f" with {model.draft_name}" if model.draft_name else " without a draft model"
     note = f"; {model.kv_note}" if model.kv_note else ""
-    return f"{model.name}{draft}, {model.dtype} on {model.device}{note}"
+    return f"{model_name(model.name, str(model.path))}{draft}, {model.dtype} on {model.device}{note}"
 
 
 def _speed_line(live: Figures, why_not: str) -> str:

@@ -24,7 +24,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.core import format
-from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
+from app.core.chat_run import OWN, Throttle, abilities, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.format import View, glow
 from app.core.settings import model_name
@@ -97,7 +97,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
         "pages_read": pages_read(current),
         "reading": _reading(current),
         "read": format.read_line(current.read, _unit(current)) if current.read and not current.paused else "",
-        "hint": _hint(current),
+        "hint": _hint(current, status),
         "asking": current.asking,
         "asked_by": current.asked_by if current.asking else "",
         "chat": _chat(current, chat),
@@ -190,13 +190,14 @@ def _reading(current: OpenBook) -> View | None:
     return format.reading_view(current.progress, _unit(current), pages, current.remaining)
 
 
-def _hint(current: OpenBook) -> str:
-    """What a question would be answered from now."""
+def _hint(current: OpenBook, status: Status) -> str:
+    """What a question would be answered from now; a model that only finds passages is not asked anything else."""
     read = current.read
-    if current.stage is Stage.READY and read is not None and read.stopped:
-        return f"Ask anything about {_first(read.pages_read, _unit(current))}."
     if current.stage is Stage.READY:
-        return "Ask anything about this book."
+        partly = read is not None and read.stopped
+        what = _first(read.pages_read, _unit(current)) if read is not None and partly else "this book"
+        quotes = status.model is not None and abilities(str(status.model.path)).only_quotes
+        return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
     if current.stage is not Stage.READING:
         return ""
     if current.paused or can_be_answered_now(current):

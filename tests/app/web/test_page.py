@@ -343,6 +343,18 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint(stage=Stage.READY, read=whole) == "Ask anything about this book."
 
 
+def test_what_only_finds_passages_is_not_asked_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "abilities.json").write_text('{"only_quotes": true}', encoding="utf-8")
+    status = engine_status()
+    assert status.model is not None
+    quoting = dataclasses.replace(status, model=dataclasses.replace(status.model, path=str(tmp_path)))
+    whole = BookRead(10, 100, 60, 60, 1.0, 1.0, KvBytes(), stopped=False)
+    current = OpenBook(stage=Stage.READY, document=book(60), read=whole)
+    assert view_of(current, quoting)["hint"] == "Ask where something is said in this book."
+    partly = dataclasses.replace(current, read=dataclasses.replace(whole, pages_read=6, stopped=True))
+    assert view_of(partly, quoting)["hint"] == "Ask where something is said in the first 6 pages."
+
+
 def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
     document = book(3)
     assert map_view(OpenBook(document=document))["labels"] == []
