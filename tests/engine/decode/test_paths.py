@@ -103,7 +103,7 @@ class Draft(ModelDrafter):
         self._decoder: Any = chain
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed, self._unread, self.replays = length, [], [], None
+        self._settled, self._fed, self._unread, self.replays, self._full = length, [], [], None, None
         self.cache: Any = Cache("draft", length)
 
     def begin(self, context: Sequence[int]) -> None:

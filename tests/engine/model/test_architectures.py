@@ -32,6 +32,8 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
     }
     if family == "exaone4":
         shape["layer_types"] = ["full_attention"] * 4
+    elif FAMILIES[family].full_every:
+        shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}
     config = AutoConfig.for_model(family, **shape)
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)
