@@ -20,7 +20,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -394,11 +394,35 @@ def _prepare(connection: sqlite3.Connection) -> None:
     # In WAL mode NORMAL keeps every commit over the end of the process; FULL would wait for the disk twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    while (version := _version(connection)) < VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _version(connection) == version:  # else another program of ours has done it while this one waited
+                for statement in _statements(MIGRATIONS[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
     if version > VERSION:
         raise _Newer
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, in order. (``executescript`` would end the transaction that it is to run in.)"""
+    statement = ""
+    for piece in script.split(";")[:-1]:
+        statement += f"{piece};"
+        if sqlite3.complete_statement(statement):  # a trigger has others inside
+            yield statement
+            statement = ""
 
 
 def _carried_over(path: Path) -> sqlite3.Connection:

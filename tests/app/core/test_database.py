@@ -125,6 +125,35 @@ def test_a_damaged_file_of_version_1_loses_nothing(file: Path, version_1: dict[s
     assert [turn.answer for turn in Chats(database).get(chat.id).exchanges] == ["It was Maren."]
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_two_programs_that_bring_a_file_up_at_once_both_have_it(
+    file: Path, before: int, request: pytest.FixtureRequest
+) -> None:
+    """The second one has read the version already when the first one changes it."""
+    if before:
+        request.getfixturevalue("version_1")
+    file.parent.mkdir(exist_ok=True)
+
+    class Slower(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement.startswith("BEGIN") and first:
+                Database(first.pop()).close()
+            return super().execute(statement, *values)
+
+        def executescript(self, script: str) -> sqlite3.Cursor:
+            if first:
+                Database(first.pop()).close()
+            return super().executescript(script)
+
+    first = [file]
+    second = sqlite3.connect(file, isolation_level=None, factory=Slower)
+    module._prepare(second)
+    assert not first
+    assert second.execute("PRAGMA user_version").fetchone()[0] == VERSION
+    assert second.execute("SELECT count(*) FROM app_state").fetchone()[0] == before
+    second.close()
+
+
 def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Database(file)
     asked(first)
