@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from engine.errors import ContextTooSmall
 from engine.kv.full import FullCache, KvShape
-from engine.kv.retrieval import QueryRecorder, RetrievalCache, SelectionRefresh
+from engine.kv.retrieval import ChunkScoring, QueryRecorder, RetrievalCache, SelectionRefresh
 from engine.kv.selection import exchanged
 from engine.kv.streaming import StreamingCache
 from engine.model import decoder as models
@@ -152,6 +153,18 @@ def test_the_budget_grows_with_the_context_and_shrinks_with_it() -> None:
                     assert torch.equal(held, cache.keys(layer, index * 4, (index + 1) * 4)[head])
             newest = cache.keys(layer, retrieval.boundary, length)
             assert torch.equal(keys[:, retrieval.selected : retrieval.held], newest)
+
+
+@pytest.mark.parametrize(("layers", "scored"), [(2, [0, 1]), (8, [*range(8)]), (30, [*range(0, 30, 4)])])
+def test_what_is_only_shown_is_scored_in_a_few_layers(layers: int, scored: list[int]) -> None:
+    cache = FullCache(replace(SHAPE, layers=layers), 100)
+    retrieval = RetrievalCache(cache, budget=8, chunk_size=4, tail=64)
+    seen: list[int] = []
+    retrieval.score = lambda layer, *_: seen.append(layer)  # type: ignore[method-assign]
+    scoring = ChunkScoring(retrieval)
+    for layer in range(layers):
+        scoring.observe(layer, torch.randn(1, 4, 1, 8), 1.0)
+    assert seen == scored
 
 
 def test_room_for_a_share_is_bounded_by_the_window() -> None:
