@@ -207,17 +207,22 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th."""
+    """Refreshes at every ``count``-th verification of a speculating round, and first at the ``first``-th.
 
-    def __init__(self, count: int, first: int = 0) -> None:
-        self._count = count
-        self._since = count - (first or count)
+    Args:
+        tokens: that must have been verified since, too.
+    """
+
+    def __init__(self, count: int, first: int = 0, tokens: int = 0) -> None:
+        self._count, self._tokens = count, tokens
+        self._since, self._verified = count - (first or count), 0
 
     def due(self) -> bool:
-        return self._since + 1 >= self._count
+        return self._since + 1 >= self._count and self._verified >= self._tokens
 
     def observe(self, verify: Acceptance, *, renewed: bool) -> None:
         self._since = 0 if renewed else self._since + 1
+        self._verified = 0 if renewed else self._verified + verify.accepted + 1
 
 
 class WhenAcceptanceDrops:
@@ -262,7 +267,7 @@ class _WindowRate:
 def policy_of(name: str, every: int | None) -> RefreshPolicy:
     """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
     if name == "every":
-        return Every(every) if every else Every(TUNING.refresh_every, TUNING.refresh_first)
+        return Every(every) if every else Every(TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens)
     return Never() if name == "never" else WhenAcceptanceDrops()
 
 

@@ -71,6 +71,8 @@ class Tuning:
     refresh_first: int = 4
     """Verifications before the first one: what a question itself chose holds for a short answer, such as a quotation,
     and a long one wanders."""
+    refresh_tokens: int = 16
+    """Tokens verified between two refreshes, beside that: one costs as much as a plain step or more."""
     drop: float = 0.06
     """Share by which the newest acceptance must fall below the usual one: the text has moved on."""
     drop_newest: float = 12.0

@@ -196,11 +196,13 @@ def test_policies_of_refreshing() -> None:
         every.observe(good, renewed=due[-1])
     assert due == [False, False, True, False, False, True, False]
     assert all(policy_of("every", 1).due() for _ in range(3))
-    ours, due = policy_of("every", None), []
-    for _ in range(10):
-        due.append(ours.due())
-        ours.observe(good, renewed=due[-1])
-    assert due == [False, False, False, True, False, True, False, True, False, True]
+    # Ten tokens a verification, then two: a refresh costs as much as a plain step, and must have time to pay.
+    for verified, expected in ((good, [3, 6, 9]), (bad, [8, 17])):
+        ours, due = policy_of("every", None), []
+        for _ in range(18):
+            due.append(ours.due())
+            ours.observe(verified, renewed=due[-1])
+        assert [place for place, is_due in enumerate(due) if is_due][: len(expected)] == expected
     never = policy_of("never", 1)
     never.observe(bad, renewed=False)
     assert not never.due()
