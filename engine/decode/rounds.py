@@ -30,6 +30,7 @@ from engine.decode.verify import confidences, draw, rejection_sample, rejection_
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.full import retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
+from engine.model.kernels.cpu import MOST_ROWS
 
 if TYPE_CHECKING:
     from engine.decode.acceptance import EarlyStop, RefreshPolicy
@@ -277,6 +278,7 @@ def _middle_passes(
     """Draft, and sample on the retrieval cache, until enough tokens are pending."""
     pending = Pending(probs=[])
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
+    most = min(most, max(enough, MOST_ROWS - 1))  # wider verifications have other bits than plain steps
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
         known = context.tokens + pending.tokens

@@ -21,6 +21,7 @@ from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator
 from engine.events import Acceptance, Round, TokenSource
+from engine.model.kernels.cpu import MOST_ROWS
 
 CPU = torch.device("cpu")
 VOCABULARY = 6
@@ -185,6 +186,32 @@ def test_every_path_keeps_the_law(path: str, params: SamplingParams) -> None:
         # The laws of the levels differ so much that a bent one could not hide.
         other = Sampler(params)(chain.tables["retrieval"])
         assert float((other - law).abs().max()) > 0.1
+
+
+def test_no_verification_is_wider_than_what_is_computed_row_by_row() -> None:
+    """The last middle pass may add a long copy of the book to what is pending; each of its tokens is accepted here."""
+    circle = 20.0 * torch.eye(VOCABULARY).roll(1, dims=1)
+    chain = Chain(dict.fromkeys(("full", "retrieval", "draft"), circle))
+    tokens = [at % VOCABULARY for at in range(300)]
+    context = Context(
+        chain,  # type: ignore[arg-type]
+        Cache("full", 299),  # type: ignore[arg-type]
+        tokens,
+        Sampler(SamplingParams()),
+        make_generator(11, CPU),
+        frozenset(),
+        1_000,
+    )
+    index = LookupIndex()
+    index.follow(context.tokens)
+    drafter = LookupDrafter(Draft(chain, 299), index, 40, CPU)
+    retrieval: Any = Cache("retrieval", 299)
+    made = list(
+        rounds.hierarchical(context, retrieval, drafter, Speculation(AnyPlan([DraftPlan(0, 9)]), Never(), 100, index))
+    )
+    rows = {done.verified_rows for done in made[:-1]}
+    assert rows == {MOST_ROWS}
+    assert context.tokens == [at % VOCABULARY for at in range(1_300)]
 
 
 def test_policies_of_refreshing() -> None:
