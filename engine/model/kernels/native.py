@@ -300,7 +300,21 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
             (e.at(source, e.b.mul(ahead, stride), kind), stride)
             for source, stride in ((keys, key_token), (values, value_token))
         ]
-        _add_values(e, scores, near_values, parts, rows, later, head_dim)
+
+        def near(
+            key: ir.Value,
+            places: list[ir.Value],
+            is_first: ir.Value,
+            values: Vectors = near_values,
+            later: list[tuple[ir.Value, ir.Value]] = later,
+        ) -> list[ir.Value]:
+            with e.b.if_then(is_first):  # what the next block begins with is brought near meanwhile
+                for source, stride in later:
+                    for offset in range(0, head_dim, LINE // BYTES[kind]):
+                        e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
+            return [values.load(key, place) for place in places]
+
+        add_values(e, scores, BLOCK, BLOCK, near, parts, rows, head_dim)
     e.end()
 
 
@@ -449,39 +463,39 @@ def _soften(
         e.store(e.b.fmul(e.load(place, e.vector), scale), place)
 
 
-def _add_values(
+def add_values(
     e: Emitter,
-    scores: ir.Value,
-    values: Vectors,
+    weights: ir.Value,
+    step: int,
+    words: int,
+    near: Callable[[ir.Value, list[ir.Value], ir.Value], list[ir.Value]],
     parts: ir.Value,
     rows: ir.Value,
-    later: list[tuple[ir.Value, ir.Value]],
     head_dim: int,
+    pairs: bool = False,
 ) -> None:
     """Add a block's values by their weights to the sums of every row.
 
     Args:
-        later: what the next block begins with and its stride, in numbers of its kind: brought near meanwhile.
+        weights: of the block's first key, ``step`` words from a row's to the next row's.
+        words: of the block's weights in a row: numbers, or pairs of them.
+        near: the vectors at places of the ``word``-th value, or pair of values; told whether it is asked for the first
+            time.
     """
-    count, kind = head_dim // e.lanes, values.kind
-    most = ACCUMULATORS.get(e.lanes, _FEW_ACCUMULATORS)
+    count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, _FEW_ACCUMULATORS)
     for row, block in blocks_of_rows(e, rows, row_blocks(e.lanes, _VALUE_VECTORS)):
         together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
-        lines, weights = [], []
+        lines, own_weights = [], []
         for at in range(block):
             one = e.b.add(row, long(at))
             lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
-            weights.append(e.at(scores, e.b.mul(one, long(BLOCK)), F32))
+            own_weights.append(e.at(weights, e.b.mul(one, long(step)), F32))
         with e.loop(long(0), long(head_dim), together * e.lanes) as column:
             places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
             sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
             is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
-            with e.loop(long(0), long(BLOCK)) as key:
-                with e.b.if_then(is_first):
-                    for source, stride in later:
-                        for offset in range(0, head_dim, LINE // BYTES[kind]):
-                            e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
-                add_products(e, weights, key, [values.load(key, place) for place in places], sums)
+            with e.loop(long(0), long(words)) as word:
+                add_products(e, own_weights, word, near(word, places, is_first), sums, pairs)
             for line, own in zip(lines, sums, strict=True):
                 for place, total in zip(places, own, strict=True):
                     e.store(total.value, e.at(line, place, F32))

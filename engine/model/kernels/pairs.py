@@ -16,7 +16,6 @@ from llvmlite import ir
 
 from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.native import (
-    ACCUMULATORS,
     BLOCK,
     FIRST,
     HEAD_ROWS,
@@ -38,6 +37,7 @@ from engine.model.kernels.native import (
     VALUES,
     Vectors,
     add_products,
+    add_values,
     block_of,
     blocks_of_rows,
     row_blocks,
@@ -45,7 +45,6 @@ from engine.model.kernels.native import (
 )
 
 _KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
-_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
 
 
 def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
@@ -76,6 +75,10 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
     scores = e.at(laid_out, long(BLOCK * head_dim + PIECE), F32)
 
+    def paired(pair: ir.Value, places: list[ir.Value], _: ir.Value) -> list[ir.Value]:
+        base = e.b.mul(pair, long(head_dim))
+        return [e.load_vector(laid_out, e.b.add(base, place)) for place in places]
+
     first = e.b.mul(piece, long(PIECE))
     stop = e.b.add(first, long(PIECE))
     stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
@@ -97,7 +100,7 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
         near = block_of(e, values, value_token, room, start, length, head_dim, kind)
         _pair(e, near, _next(e, values, value_token, start, kind), laid_out, head_dim)
         weights = e.at(scores, e.b.sub(start, first), I16)
-        _add_values(e, weights, laid_out, parts, rows, head_dim)
+        add_values(e, weights, PIECE, BLOCK // 2, paired, parts, rows, head_dim, pairs=True)
     e.end()
 
 
@@ -222,34 +225,6 @@ def _soften(
         e.store(e.constant(0.0), e.at(line, long(at), F32))
     e.store(maximum, e.at(line, long(head_dim), F32))
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
-
-
-def _add_values(
-    e: Emitter, weights: ir.Value, paired: ir.Value, parts: ir.Value, rows: ir.Value, head_dim: int
-) -> None:
-    """Add a block's values, as ``_pair`` laid them out, by their weights to the sums of every row.
-
-    Args:
-        weights: of the block's first key, ``PIECE`` words from a row's to the next row's.
-    """
-    count, most = head_dim // e.lanes, ACCUMULATORS[e.lanes]
-    for row, block in blocks_of_rows(e, rows, row_blocks(e.lanes, _VALUE_VECTORS)):
-        together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
-        lines, own_weights = [], []
-        for at in range(block):
-            one = e.b.add(row, long(at))
-            lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
-            own_weights.append(e.at(weights, e.b.mul(one, long(PIECE)), F32))
-        with e.loop(long(0), long(head_dim), together * e.lanes) as column:
-            places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
-            sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
-            with e.loop(long(0), long(BLOCK // 2)) as pair:
-                base = e.b.mul(pair, long(head_dim))
-                near = [e.load_vector(paired, e.b.add(base, place)) for place in places]
-                add_products(e, own_weights, pair, near, sums, pairs=True)
-            for line, own in zip(lines, sums, strict=True):
-                for place, total in zip(places, own, strict=True):
-                    e.store(total.value, e.at(line, place, F32))
 
 
 def scratch_size(rows: int, head_dim: int) -> int:
