@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -187,17 +188,7 @@ class Database:
             self._connection.close()
 
     def _transaction(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-            raise
-        return result
+        return _in_transaction(self._connection, work)
 
     def _open(self) -> sqlite3.Connection:
         if self._path is None:
@@ -395,20 +386,30 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     while (version := _version(connection)) < VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _version(connection) == version:  # else another program of ours has done it while this one waited
-                for statement in _statements(MIGRATIONS[version]):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-            raise
+        _in_transaction(connection, partial(_migrate, version))
     if version > VERSION:
         raise _Newer
+
+
+def _migrate(version: int, connection: sqlite3.Connection) -> None:
+    """One version on from this one, unless another program of ours has done it while this one waited."""
+    if _version(connection) == version:
+        for statement in _statements(MIGRATIONS[version]):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _in_transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], Value]) -> Value:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
+    return result
 
 
 def _version(connection: sqlite3.Connection) -> int:
