@@ -24,6 +24,7 @@ IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
 
 _WINDOW_ROWS = 512  # tokens that look through their windows together
+_TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their scores of a piece stay in its cache
 
 
 class KeyValues(Protocol):
@@ -83,15 +84,16 @@ def attend_newest(
     With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
     alone. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
     A single token sees everything. A few tokens on a CPU take one call with a
-    mask over the keys, which costs half of two calls and a merge; otherwise past and new are computed apart and merged.
+    mask over the keys, which costs half of two calls and a merge, and many do so in turn where our kernel is ahead of
+    torch's there too; otherwise past and new are computed apart and merged.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
         return _attend_packed(q, k, v, scaling)[0].reshape(q.shape)
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
-        group = q.shape[1] // k.shape[1]
-        packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
-        return cpu.attend_newest(packed, k, v, scaling, n, window).reshape(q.shape)
+        return _attend_rows(q, k, v, scaling, window)
+    if q.device.type == "cpu" and cpu.reads_in_pairs(q):
+        return _attend_in_turn(q, k, v, scaling, window)
     if window is not None:
         return _attend_windows(q, k, v, scaling, window)
     if past == 0:
@@ -101,6 +103,26 @@ def attend_newest(
         attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
     ]
     return merge(parts)
+
+
+def _attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None) -> torch.Tensor:
+    packed = q.reshape(1, k.shape[1], -1, q.shape[3])
+    return cpu.attend_newest(packed, k, v, scaling, q.shape[2], window).reshape(q.shape)
+
+
+def _attend_in_turn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None
+) -> torch.Tensor:
+    """``attend_newest`` on a processor, a few tokens after the other, each with no more keys than they see."""
+    n, past = q.shape[2], k.shape[2] - q.shape[2]
+    step = max(1, _TURN_ROWS * k.shape[1] // q.shape[1])
+    out = torch.empty_like(q)
+    for start in range(0, n, step):
+        stop = min(n, start + step)
+        first = 0 if window is None else max(0, past + start - window + 1)
+        keys, values = (kv[:, :, first : past + stop] for kv in (k, v))
+        out[:, :, start:stop] = _attend_rows(q[:, :, start:stop], keys, values, scaling, window)
+    return out
 
 
 def _attend_windows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int) -> torch.Tensor:

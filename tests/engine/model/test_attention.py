@@ -81,6 +81,24 @@ def test_a_window_hides_what_lies_before_it(
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2, window).double(), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize(("past", "window"), [(0, None), (1500, None), (0, 100), (1500, 600)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 3), (8, 1)])
+def test_many_tokens_in_half_precision_see_what_each_alone_would(
+    heads: int, kv_heads: int, past: int, window: int | None
+) -> None:
+    """A book that is read in bfloat16: in turn by our kernel where it multiplies pairs, else by torch's."""
+    n = 211
+    q, k, v = (x.bfloat16() for x in tensors(heads, kv_heads, n, past + n, 64, seed=past))
+    expected, _ = definition(q, k, v, 0.125, causal=True, window=window or past + n)
+    out = attention.attend_newest(q, k, v, 0.125, window)
+    assert (out.double() - expected).abs().max() < 2e-2
+    if cpu.reads_in_pairs(q) and window is None:  # a row's bits do not depend on those around it
+        for at in (0, 1, 95, 96, n - 1):
+            keys, values = (x[:, :, : past + at + 1] for x in (k, v))
+            alone = attention.attend_newest(q[:, :, at : at + 1], keys, values, 0.125)
+            assert torch.equal(out[:, :, at : at + 1], alone)
+
+
 @pytest.mark.parametrize("n", [1, 2, 13, 64])
 @pytest.mark.parametrize("past", [8_190, 8_191, 12_288])
 def test_new_tokens_behind_keys_in_pieces_see_what_they_should(
