@@ -4,6 +4,7 @@
 skinny products read them at the speed of memory and give a row the same bits whatever rows come with it
 (``PackedLinear``). A wide product, when a book is read, unpacks the weights of the layer at hand again. Weights that
 bfloat16 holds exactly are kept in it, also beside activations in float32: the values are the same, the bytes are half.
+Beside activations in bfloat16 they lie in pairs where the processor multiplies these (``kernels.pairs``).
 
 *Fused.* transformers walks a layer in some forty small operations, which in a step of one token cost more than the
 layer itself where the model is small. The packed products and what lies between them (``kernels.rowwise``) are two
@@ -79,8 +80,9 @@ class PackedLinear(nn.Module):
         rows = x.reshape(-1, self.in_features)
         if rows.shape[0] > cpu.MOST_ROWS:
             weight = self._unpacked.of(self)
-            out = torch.matmul(x.to(weight.dtype), weight).to(x.dtype)
-            return out if self.bias is None else out + self.bias
+            out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
+            out = out if self.bias is None else out + self.bias
+            return out.view(*x.shape[:-1], self.out_features)
         self._unpacked.forget()
         out = self._product(rows)[:, : self.out_features]
         if self.bias is not None:
@@ -90,15 +92,25 @@ class PackedLinear(nn.Module):
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         """Pack the weights of these layers; returns the dtype that they were in."""
         weight = torch.cat([layer.weight.detach() for layer in layers])
-        self.weight = _fixed(self._kernels.pack(_smallest(weight)))
+        pairs = self._kernels.multiplies_pairs and self._can_pair(weight.dtype)
+        self.weight = _fixed(self._kernels.pack(_smallest(weight), pairs))
         return weight.dtype
+
+    def _can_pair(self, dtype: torch.dtype) -> bool:
+        """Whether weights that meet activations in ``dtype`` may lie in pairs."""
+        return dtype is torch.bfloat16 and self.in_features % 2 == 0
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """What the skinny product takes in a program."""
+        return cpu.input_dtype(self.weight)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return self._kernels.product(rows, self.weight, self.scale)
 
     def add_to(self, program: cpu.Program, x: torch.Tensor, memory: cpu.Memory) -> torch.Tensor:
-        """Append the skinny product with x (rows, in) in float32, without its bias; returns where it will be."""
-        panels, _, columns = self.weight.shape
+        """Append the skinny product with x (rows, in), without its bias; returns where it will be."""
+        panels, _, columns = self.weight.shape[:3]
         out = memory.of("product", panels * columns)
         self._add_product(program, x, out, memory)
         return out
@@ -108,7 +120,7 @@ class PackedLinear(nn.Module):
 
     def unpacked(self) -> torch.Tensor:
         """The weights (in, out) in the dtype of wide products."""
-        return self._as_columns(self.weight.to(wide_dtype(self.dtype)))
+        return self._as_columns(self._kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
 
     def _as_columns(self, panels: torch.Tensor) -> torch.Tensor:
         return panels.transpose(0, 1).reshape(self.in_features, -1)[:, : self.out_features]
@@ -118,21 +130,27 @@ class PackedLinear8(PackedLinear):
     """The same of layers in 8 bits."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        self.weight = _fixed(self._kernels.pack(torch.cat([layer.weight for layer in layers])))
-        self.scale = _fixed(self._kernels.pack(torch.cat([layer.scale for layer in layers]).unsqueeze(1)).flatten())
-        return self.scale.dtype
+        scale = torch.cat([layer.scale for layer in layers])
+        levels = torch.cat([layer.weight for layer in layers])
+        pairs = self._kernels.looks_up_levels and self._can_pair(scale.dtype)
+        self.weight = _fixed(self._kernels.pack(levels, pairs))
+        self.scale = _fixed(self._kernels.pack(scale.unsqueeze(1)).flatten())
+        return scale.dtype
 
     def unpacked(self) -> torch.Tensor:
         assert self.scale is not None
         kind = wide_dtype(self.dtype)
-        return self._as_columns(self.weight.to(kind)).mul_(self.scale.to(kind)[: self.out_features])
+        return self._as_columns(self._kernels.unpack(self.weight).to(kind)).mul_(
+            self.scale.to(kind)[: self.out_features]
+        )
 
 
 class PackedLinear4(PackedLinear):
     """The same of layers in 4 bits."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        self.weight = _fixed(self._kernels.pack4(torch.cat([layer.levels() for layer in layers])))
+        pairs = self._kernels.looks_up_levels and self._can_pair(layers[0].dtype)
+        self.weight = _fixed(self._kernels.pack4(torch.cat([layer.levels() for layer in layers]), pairs))
         steps = torch.cat([layer.scales_and_middles for layer in layers])
         # (panels, groups, 2, columns)
         self.scales = _fixed(torch.stack([self._kernels.pack(part) for part in steps.unbind(-1)], dim=2))
@@ -147,7 +165,7 @@ class PackedLinear4(PackedLinear):
             program.add(*job)
 
     def unpacked(self) -> torch.Tensor:
-        levels = self._kernels.unpack4(self.weight).sub_(MIDDLE_LEVEL).to(wide_dtype(self.dtype))
+        levels = self._kernels.unpack4(self.weight).to(wide_dtype(self.dtype)).sub_(MIDDLE_LEVEL)
         scale, middle = (part.unsqueeze(2).to(levels.dtype) for part in self.scales.unbind(dim=2))
         return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
 
@@ -193,7 +211,7 @@ class PackedEmbedding(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         weight = self.head.weight
         columns = weight.shape[2]
-        rows = weight[ids // columns, :, ids % columns].to(self.head.dtype)
+        rows = weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.head.dtype)
         return rows if self._scale is None else rows * self._scale
 
 
@@ -345,7 +363,8 @@ class FusedLayer:
     """A packed decoder layer for at most ``cpu.MOST_ROWS`` rows, in two calls.
 
     Everything before its attention and everything behind it are programs of kernels, made once. Between what enters and
-    leaves it a layer computes in float32. A row has the same bits whatever rows come with it.
+    leaves it a layer computes in float32, but for what products of pairs take. A row has the same bits whatever rows
+    come with it.
 
     Args:
         parts: of the layer, as ``parts_of`` found them.
@@ -366,11 +385,14 @@ class FusedLayer:
         joint, output, gates, down = (parts[name] for name in ("joint", "output", "gates", "down"))
         hidden, first, second = joint.in_features, parts["input_layernorm"], parts["post_attention_layernorm"]
         small = _lanes(kernels.lanes, rotary // 2, head_dim)
-        normed, mixed = memory.of("normed", hidden), memory.of("mixed", output.in_features)
+        normed, second_normed, mixed = (
+            memory.of(name, product.in_features, product.input_dtype)
+            for name, product in (("normed", joint), ("normed", gates), ("mixed", output))
+        )
 
         self._before = before = cpu.Program(kernels)
         self._x = before.add(
-            kernels.address("normed", kind, False),
+            kernels.address("normed", kind, False, cpu.KIND[normed.dtype]),
             [0, 0, 0, 0, 0, first.weight.data_ptr(), cpu.bits(first.epsilon), normed.data_ptr(), hidden],
             cpu.each_row,
         )
@@ -389,24 +411,25 @@ class FusedLayer:
 
         self._behind = behind = cpu.Program(kernels)
         self._answers = behind.add(
-            kernels.address("collected", kind, head_dim, lanes=small),
+            kernels.address("collected", kind, head_dim, cpu.KIND[mixed.dtype], lanes=small),
             [0, mixed.data_ptr(), 0, self._heads],
             cpu.each_row,
             rows_at=2,
         )
         out, kept = output.add_to(behind, mixed, memory), memory.of("kept", hidden)
         self._residual = behind.add(
-            kernels.address("normed", kind, True),
+            kernels.address("normed", kind, True, cpu.KIND[second_normed.dtype]),
             [
                 *(0, out.data_ptr(), out.shape[1], self._bias(output), kept.data_ptr()),
-                *(second.weight.data_ptr(), cpu.bits(second.epsilon), normed.data_ptr(), hidden),
+                *(second.weight.data_ptr(), cpu.bits(second.epsilon), second_normed.data_ptr(), hidden),
             ],
             cpu.each_row,
         )
-        out, gated = gates.add_to(behind, normed, memory), memory.of("gated", down.in_features)
+        out = gates.add_to(behind, second_normed, memory)
+        gated = memory.of("gated", down.in_features, down.input_dtype)
         pieces = -(-down.in_features // _GATE_PIECE)
         behind.add(
-            kernels.address("gated"),
+            kernels.address("gated", cpu.KIND[gated.dtype]),
             [
                 *(out.data_ptr(), out.shape[1], self._bias(gates), gated.data_ptr()),
                 *(down.in_features, _GATE_PIECE, pieces),

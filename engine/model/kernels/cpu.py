@@ -188,9 +188,10 @@ class Native:
         from engine.model.kernels import native, pairs, pool, rowwise
 
         self._kernels, self._pairs, self._compile = native, pairs, pool
-        self._emit = {**native.EMIT, **rowwise.EMIT, "attend_pairs": pairs.emit_attend_pairs}
+        self._emit = {**native.EMIT, **rowwise.EMIT, **pairs.EMIT}
         self.lanes = lanes or pool.lanes()
-        self._has_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
+        self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
+        self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
         self.columns = native.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
         self.pool = pool.Pool(workers)
@@ -265,22 +266,41 @@ class Native:
 
     def takes_pairs(self, head_dim: int) -> bool:
         """Whether attention in bfloat16 multiplies pairs."""
-        return self._has_pairs and head_dim % (2 * self.lanes) == 0
+        return self.multiplies_pairs and head_dim % (2 * self.lanes) == 0
 
     # Products --------------------------------------------------------------------------------------------------
 
-    def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """Weights (out, in) as panels (panels, in, columns), zeros behind the last output."""
+    def pack(self, weight: torch.Tensor, pairs: bool = False) -> torch.Tensor:
+        """Weights (out, in) as panels (panels, in, columns), zeros behind the last output.
+
+        Args:
+            pairs: of two inputs each, (panels, in / 2, columns, 2); the columns of levels as they are looked up.
+        """
         outputs, inputs = weight.shape
         panels = -(-outputs // self.columns)
-        packed = weight.new_zeros(panels, inputs, self.columns)
+        packed = weight.new_zeros(panels, *((inputs // 2, self.columns, 2) if pairs else (inputs, self.columns)))
         for panel in range(panels):
             rows = weight[panel * self.columns : (panel + 1) * self.columns]
-            packed[panel, :, : rows.shape[0]] = rows.t()
-        return packed
+            packed[panel, :, : rows.shape[0]] = rows.unflatten(1, (-1, 2)).transpose(0, 1) if pairs else rows.t()
+        return packed[:, :, self._pairs.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
-    def pack4(self, levels: torch.Tensor) -> torch.Tensor:
-        """Levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 * n``."""
+    def unpack(self, packed: torch.Tensor) -> torch.Tensor:
+        """What ``pack`` was given, as panels (panels, in, columns)."""
+        if not is_paired(packed):
+            return packed
+        if not packed.is_floating_point():
+            packed = packed[:, :, torch.tensor(self._pairs.LOOKED_UP).argsort()]
+        return packed.transpose(2, 3).flatten(1, 2)
+
+    def pack4(self, levels: torch.Tensor, pairs: bool = False) -> torch.Tensor:
+        """Levels (out, in) from 0 to 15 as words (panels, in / 8, columns): input ``8 * word + n`` at bit ``4 * n``.
+
+        Args:
+            pairs: as bytes (panels, in / 4, columns, 2) instead: of four inputs the first two are in the lower bits.
+        """
+        if pairs:
+            low, high = self.pack(levels, pairs=True).unflatten(1, (-1, 2)).unbind(2)
+            return low | high << LEVEL_BITS
         panels = self.pack(levels.to(torch.int32)).unflatten(1, (-1, self._kernels.WORD_LEVELS))
         words = torch.zeros_like(panels[:, :, 0])
         for place in range(panels.shape[2]):
@@ -289,6 +309,9 @@ class Native:
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
         """What ``pack4`` was given, as panels (panels, in, columns)."""
+        if is_paired(words):
+            both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
+            return self.unpack(both.flatten(1, 2))
         places = LEVEL_BITS * torch.arange(self._kernels.WORD_LEVELS, dtype=torch.int32)
         return ((words.unsqueeze(2) >> places[:, None]) & LAST_LEVEL).flatten(1, 2)
 
@@ -296,19 +319,21 @@ class Native:
         """x (rows, in) times packed weights: (rows, panels * columns) in float32.
 
         Args:
+            packed: in pairs they meet x rounded to bfloat16.
             scales: (panels * columns,) of weights that are levels of 8 bits.
         """
-        x = x.float().contiguous()  # a job knows its address alone
+        x = x.to(input_dtype(packed)).contiguous()  # a job knows its address alone
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self._run(x.shape[0], self.product_job(x, packed, scales, out))
         return out
 
     def product_job(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, out: torch.Tensor) -> Job:
-        """``product`` of x in float32, to ``out``."""
+        """``product`` of x in the ``input_dtype``, to ``out``."""
         others, kinds = [], [KIND[packed.dtype]]
         if scales is not None:
             others, kinds = [scales.data_ptr()], [*kinds, KIND[scales.dtype]]
-        return self._product_job(self.address("product", *kinds), x, packed, out, *others)
+        name = "product_pairs" if is_paired(packed) else "product"
+        return self._product_job(self.address(name, *kinds), x, packed, out, *others)
 
     def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
@@ -317,7 +342,7 @@ class Native:
             words: as ``pack4`` gives them.
             scales: scale and middle of each group, (panels, in / GROUP, 2, columns).
         """
-        x = x.contiguous()
+        x = (x.to(input_dtype(words)) if is_paired(words) else x).contiguous()
         rows, inputs = x.shape
         spread, sums = torch.empty(rows, inputs), torch.empty(rows, scales.shape[1])
         out = torch.empty(rows, words.shape[0] * words.shape[2])
@@ -333,11 +358,14 @@ class Native:
         spread: torch.Tensor,
         sums: torch.Tensor,
     ) -> tuple[Job, Job]:
-        """``product4`` to ``out``, by way of x (rows, in) spread and the sums of its groups (rows, in / GROUP)."""
+        """``product4`` to ``out``, by way of the sums of the groups of x (rows, in / GROUP), and, without pairs, of x
+        (rows, in) spread."""
         arguments = [x.data_ptr(), 0, spread.data_ptr(), 0, x.shape[1], 0, 0, 0, 0, sums.data_ptr()]
-        prepare = self.address("spread", KIND[x.dtype]), arguments, each_row, 3
-        kernel = self.address("product4", KIND[scales.dtype])
-        return prepare, self._product_job(kernel, spread, words, out, scales.data_ptr(), sums.data_ptr())
+        pairs = is_paired(words)
+        address = self.address("group_sums") if pairs else self.address("spread", KIND[x.dtype])
+        kernel = self.address("product4_pairs" if pairs else "product4", KIND[scales.dtype])
+        job = self._product_job(kernel, x if pairs else spread, words, out, scales.data_ptr(), sums.data_ptr())
+        return (address, arguments, each_row, 3), job
 
     def _product_job(self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, *others: int) -> Job:
         panels = packed.shape[0]
@@ -382,11 +410,15 @@ class Native:
             for stored in (dtype, torch.int8):
                 self.address("attend_pairs" if pairs else "attend", head_dim, KIND[stored])
             self.address("join", head_dim)
+        half = dtype is torch.bfloat16
+        levels_as_pairs = half and self.looks_up_levels
         if 8 in bits:
-            self.address("product", KIND[torch.int8], KIND[dtype])
+            self.address("product_pairs" if levels_as_pairs else "product", KIND[torch.int8], KIND[dtype])
         if 4 in bits:
-            self.address("spread", KIND[dtype])
-            self.address("product4", KIND[torch.bfloat16])
+            self.address(*(("group_sums",) if levels_as_pairs else ("spread", KIND[dtype])))
+            self.address("product4_pairs" if levels_as_pairs else "product4", KIND[torch.bfloat16])
+        if half and self.multiplies_pairs:
+            self.address("product_pairs", KIND[dtype])
         for weights in _DTYPES:
             self.address("product", KIND[weights])
         self.address("norm", KIND[dtype])
@@ -406,6 +438,16 @@ class Native:
             self._codes.append(code)
             known = self._addresses[key] = code.address(name)
         return known
+
+
+def is_paired(packed: torch.Tensor) -> bool:
+    """Whether packed weights lie in pairs."""
+    return packed.dim() == 4
+
+
+def input_dtype(packed: torch.Tensor) -> torch.dtype:
+    """Of what packed weights are multiplied with."""
+    return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
 def each_row(rows: int) -> int:
@@ -466,10 +508,10 @@ class Program:
 
 
 class Memory:
-    """What the layers of a model compute in, one after the other: (rows, width) in float32, by name."""
+    """What the layers of a model compute in, one after the other: (rows, width), by name."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int], torch.Tensor] = {}
+        self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
 
-    def of(self, name: str, width: int) -> torch.Tensor:
-        return self._held.setdefault((name, width), torch.empty(MOST_ROWS, width))
+    def of(self, name: str, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self._held.setdefault((name, width, dtype), torch.empty(MOST_ROWS, width, dtype=dtype))

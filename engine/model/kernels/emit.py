@@ -15,6 +15,9 @@ from llvmlite import ir
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
+LEVELS = ir.VectorType(I8, 64)
+"""Levels in as many bytes as a vector of 16 lanes has."""
+
 FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 """Of a number in memory: in float32, in bfloat16, or a level of 8 bits."""
@@ -194,6 +197,37 @@ class Emitter:
             loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))  # a level has no more digits
         return self.b.bitcast(loaded, self.vector)
 
+    def looked_up(
+        self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
+    ) -> tuple[ir.Value, ir.Value]:
+        """The ``halves``, bfloat16 as i16, at ``LEVELS`` places, as pairs in two vectors of 16 lanes.
+
+        There are 16 halves, or 128. The places of a pair lie side by side; of each 16 bytes of places the first half
+        goes to the first vector, the rest to the second.
+
+        Args:
+            signs: bytes whose highest bits are those of the results.
+        """
+        low, high = (self._bytes_at(places, [half >> shift & 0xFF for half in halves]) for shift in (0, 8))
+        if signs is not None:
+            high = self.b.or_(high, self.b.and_(signs, self.all_bytes(0x80)))
+        vectors = []
+        for half in (0, 8):
+            mask = [at + n for at in range(half, 64, 16) for n in range(8)]
+            zipped = self.b.shuffle_vector(low, high, _mask([place for at in mask for place in (at, 64 + at)]))
+            vectors.append(self.b.bitcast(zipped, self.vector))
+        return vectors[0], vectors[1]
+
+    def _bytes_at(self, places: ir.Value, table: Sequence[int]) -> ir.Value:
+        if len(table) == 16:  # within 16 bytes each
+            return self.intrinsic("llvm.x86.avx512.pshuf.b.512", LEVELS, _bytes([*table] * 4), places)
+        first, second = _bytes(table[:64]), _bytes(table[64:])
+        return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
+
+    def all_bytes(self, value: int) -> ir.Value:
+        """``LEVELS`` of one value."""
+        return _bytes([value] * LEVELS.count)
+
     def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Numbers of 16 bits of two vectors in turn: two vectors of pairs."""
         halves = ir.VectorType(I16, 2 * self.lanes)
@@ -318,6 +352,10 @@ def long(value: int) -> ir.Value:
 def number(value: float) -> ir.Value:
     """A constant in float32."""
     return F32(value)
+
+
+def _bytes(values: Sequence[int]) -> ir.Value:
+    return ir.Constant(LEVELS, [I8(value) for value in values])
 
 
 def _mask(places: Sequence[int] | range) -> ir.Value:

@@ -12,7 +12,7 @@ long may lie in bfloat16 or in levels, and is widened in registers, which is exa
 
 A kernel does one tile: ``kernel(arguments, tile, worker)``, arguments being an array of i64, among which a float32
 lies in the lower half of its word. ``engine.model.kernels.pool`` compiles them and runs the tiles. Where the processor
-multiplies pairs of bfloat16 numbers, ``pairs`` has attention for models in it.
+multiplies pairs of bfloat16 numbers, ``pairs`` has products and attention for models in it.
 """
 
 from __future__ import annotations
@@ -82,21 +82,9 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
             add_products(e, lines, k, [e.load_vector(here, place, KINDS[weights]) for place in places], sums)
         places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
         factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
-        _store_sums(
-            e,
-            out,
-            row,
-            column,
-            outputs,
-            [
-                [e.b.fmul(total.value, factor) for total, factor in zip(own, factors, strict=True)]
-                if factors
-                else [total.value for total in own]
-                for own in sums
-            ],
-        )
+        store_sums(e, out, row, column, outputs, sums, factors)
 
-    _each_panel(e, rows_of)
+    each_panel(e, rows_of)
     e.end()
 
 
@@ -154,9 +142,9 @@ def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> Non
                 for own, some in zip(totals, sums, strict=True):
                     for step, total, part in zip(steps, own, some, strict=True):
                         total.value = e.fma(part.value, step, total.value)
-        _store_sums(e, out, row, column, outputs, [[total.value for total in own] for own in totals])
+        store_sums(e, out, row, column, outputs, totals)
 
-    _each_panel(e, rows_of)
+    each_panel(e, rows_of)
     e.end()
 
 
@@ -191,8 +179,8 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     e.end()
 
 
-def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
-    """Emit the panels of a tile, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
+def each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
+    """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
     arguments, tile, _ = e.arguments
     rows, count, panels = (e.load_long(arguments, at) for at in (ROWS, TILE_PANELS, PANELS))
     first = e.b.mul(tile, count)
@@ -225,13 +213,22 @@ def add_products(
             total.value = multiply(number_of_row, vector, total.value)
 
 
-def _store_sums(
-    e: Emitter, out: ir.Value, row: ir.Value, column: ir.Value, outputs: ir.Value, sums: list[list[ir.Value]]
+def store_sums(
+    e: Emitter,
+    out: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
+    outputs: ir.Value,
+    sums: list[list[Variable]],
+    factors: Sequence[ir.Value] = (),
 ) -> None:
+    """Store the sums of rows from ``row`` on, and outputs from ``column`` on, each vector times its factor if there
+    are any."""
     for at, own in enumerate(sums):
         place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
         for index, total in enumerate(own):
-            e.store(total, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
+            value = e.b.fmul(total.value, factors[index]) if factors else total.value
+            e.store(value, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
 
 
 def row_blocks(lanes: int, vectors: int) -> list[int]:

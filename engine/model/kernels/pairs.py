@@ -1,10 +1,14 @@
-"""Attention in bfloat16 where the processor multiplies pairs of such numbers (AVX-512 BF16: x86 from 2022 on, in part).
+"""Products and attention in bfloat16 where the processor multiplies pairs of such numbers (AVX-512 BF16: x86 from 2022
+on, in part).
 
 One instruction multiplies 32 pairs of numbers and adds neighbours in float32, where the one for float32 multiplies 16.
-For that the two numbers of a pair must lie side by side: the places of a key do, and the keys of a block are turned, so
-that a lane is a key and no sum over lanes is left; two neighbouring values are laid side by side. Both costs as much as
-two rows, so it pays from the third on, which grouped queries are already for one token. The weights of the values are
-rounded to bfloat16 for it, as other kernels do. In float32 turning costs more than it gains.
+For that the two numbers of a pair must lie side by side. Weights are packed so: a lane is an output, and holds two of
+its inputs. Activations are rounded to bfloat16, as transformers does in a model of that kind; sums are in float32.
+
+Of keys the places lie so anyway; the keys of a block are turned, so that a lane is a key and no sum over lanes is left;
+two neighbouring values are laid side by side. Both costs as much as two rows, so it pays from the third on, which
+grouped queries are already for one token. The weights of the values are rounded to bfloat16 for it, as other kernels
+do. In float32 turning costs more than it gains.
 
 Keys of a whole piece come before its values: memory is read in long runs, and a row is softened once. Each block asks
 for the next one. All else is as in ``native``: a row has the same bits whatever rows come with it.
@@ -12,39 +16,159 @@ for the next one. All else is as in ``native``: a row has the same bits whatever
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+
 from llvmlite import ir
 
-from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, LEVELS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.native import (
     BLOCK,
     FIRST,
     HEAD_ROWS,
+    INPUTS,
     KEY_HEAD,
     KEY_TOKEN,
     KEYS,
     LENGTH,
     LOWEST,
+    OUT,
+    OUTPUTS,
+    PANEL_VECTORS,
     PARTS,
     PIECE,
     PIECES,
     QUERIES,
     SCALE,
+    SCALES,
     SCRATCH,
     SCRATCH_SIZE,
     SEEN,
+    SUMS,
     VALUE_HEAD,
     VALUE_TOKEN,
     VALUES,
+    WEIGHTS,
     Vectors,
+    X,
     add_products,
     add_values,
     block_of,
     blocks_of_rows,
+    each_panel,
     row_blocks,
     scale_of,
+    store_sums,
 )
+from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+
+LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
+"""The columns of a panel of levels in the order in which they lie, so that they are looked up in their own."""
 
 _KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
+
+
+def emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
+    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
+
+    Args:
+        weights: their kind, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns, 2). The
+            columns of levels are in ``LOOKED_UP`` order.
+        scales: of what kind those of levels are, one for each output.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments = e.arguments[0]
+    x, packed, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
+    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
+    scale = e.load_pointer(arguments, SCALES) if scales else None
+    words, width, kind = e.b.sdiv(inputs, long(2)), lanes * PANEL_VECTORS, KINDS[weights]
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width))), kind)
+        column = e.b.mul(panel, long(width))
+        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
+        sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), words) as word:
+            place = e.at(here, e.b.mul(word, long(2 * width)), kind)
+            if scale is None:
+                loaded = [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
+            else:
+                levels = e.load(place, LEVELS, align=1)
+                size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
+                loaded = [*e.looked_up(size, _SIZES, levels)]
+            add_products(e, lines, word, loaded, sums, pairs=True)
+        places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
+        store_sums(e, out, row, column, outputs, sums, factors)
+
+    each_panel(e, rows_of)
+    e.end()
+
+
+def emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
+    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+
+    Two words of a panel share their bytes, (panels, inputs / 4, columns, 2), in ``LOOKED_UP`` order. ``SUMS`` (rows,
+    groups) has the sum of each group of x.
+
+    Args:
+        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments = e.arguments[0]
+    x, packed, out, sums_of_x, scale = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT, SUMS, SCALES))
+    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
+    groups, words = e.b.sdiv(inputs, long(GROUP)), e.b.sdiv(inputs, long(2))
+    width, kind = lanes * PANEL_VECTORS, KINDS[scales]
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width // 2))), I8)
+        mine = e.at(scale, e.b.mul(panel, e.b.mul(groups, long(2 * width))), kind)
+        column = e.b.mul(panel, long(width))
+        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
+        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), groups) as group:
+            first = e.b.mul(group, long(2 * width))
+            steps, middles = (
+                [e.load_vector(mine, e.b.add(first, long(start + at * lanes)), kind) for at in range(PANEL_VECTORS)]
+                for start in (0, width)
+            )
+            for at, own in enumerate(totals):
+                place = e.b.add(e.b.mul(e.b.add(row, long(at)), groups), group)
+                sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
+                for middle, total in zip(middles, own, strict=True):
+                    total.value = e.fma(sum_of_x, middle, total.value)
+            sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+            start = e.b.mul(group, long(GROUP // 2))
+            with e.loop(start, e.b.add(start, long(GROUP // 2)), 2) as word:
+                both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
+                for at in range(2):
+                    nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
+                    loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
+                    add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
+            for own, some in zip(totals, sums, strict=True):
+                for step, total, part in zip(steps, own, some, strict=True):
+                    total.value = e.fma(part.value, step, total.value)
+        store_sums(e, out, row, column, outputs, totals)
+
+    each_panel(e, rows_of)
+    e.end()
+
+
+def emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
+    """``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16; a tile is a row."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, sums = e.load_pointer(arguments, X), e.load_pointer(arguments, SUMS)
+    inputs = e.load_long(arguments, INPUTS)
+    groups = e.b.sdiv(inputs, long(GROUP))
+    with e.loop(long(0), groups) as group:
+        first = e.b.add(e.b.mul(row, inputs), e.b.mul(group, long(GROUP)))
+        total = e.constant(0.0)
+        for offset in range(0, GROUP, lanes):
+            total = e.b.fadd(total, e.load_vector(x, e.b.add(first, long(offset)), I16))
+        e.store(e.fold(total, e.b.fadd), e.at(sums, e.b.add(e.b.mul(row, groups), group), F32))
+    e.end()
 
 
 def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
@@ -230,3 +354,20 @@ def _soften(
 def scratch_size(rows: int, head_dim: int) -> int:
     """Float32 numbers that a worker needs for so many rows."""
     return BLOCK * (2 * head_dim + 1) + PIECE + rows * PIECE
+
+
+def _half(value: int) -> int:
+    """The bits of a number in bfloat16, which holds it exactly."""
+    return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
+
+
+_SIZES = [_half(size) for size in range(128)]
+_NIBBLES = [_half(level - MIDDLE_LEVEL) for level in range(LAST_LEVEL + 1)]
+
+EMIT: dict[str, Callable[..., None]] = {
+    "attend_pairs": emit_attend_pairs,
+    "product_pairs": emit_product_pairs,
+    "product4_pairs": emit_product4_pairs,
+    "group_sums": emit_group_sums,
+}
+"""As ``native.EMIT``."""

@@ -187,6 +187,11 @@ def multiplies_pairs() -> bool:
     return lanes() == 16 and bool(binding.get_host_cpu_features().get("avx512bf16"))
 
 
+def looks_up_bytes() -> bool:
+    """Whether this processor has ``Emitter.looked_up``, which levels become pairs by."""
+    return multiplies_pairs() and bool(binding.get_host_cpu_features().get("avx512vbmi"))
+
+
 class Pool:
     """Threads that do tiles.
 

@@ -1,7 +1,8 @@
 """What a decoder layer does to each row between its products, as kernels: norms, RoPE, SiLU, residuals.
 
 A tile is one row, or a piece of one, computed in float32 in an order of its own: it has the same bits however many rows
-come with it. What enters and leaves a layer is of the model's kind; in between everything is float32.
+come with it. What enters and leaves a layer is of the model's kind; in between everything is float32, but what a
+product takes, which is of the kind that it multiplies.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
 GATED, GATES, PIECE, PIECES = range(3, 7)
 
 
-def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool) -> None:
-    """The RMS norm of row ``tile``, in float32; ``adds``: of x and a product, whose sum is kept, too."""
+def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
+    """The RMS norm of row ``tile``, of the kind ``made``; ``adds``: of x and a product, whose sum is kept, too."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, weights, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
@@ -48,7 +49,7 @@ def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool)
     with e.loop(long(0), width, lanes) as at:
         place = e.b.add(first, at)
         value = e.b.fmul(e.load_vector(kept, place, F32 if adds else KINDS[kind]), scale)
-        e.store(e.b.fmul(value, e.load_vector(weights, at)), e.at(out, place, F32))
+        e.store_vector(e.b.fmul(value, e.load_vector(weights, at)), out, place, KINDS[made])
     e.end()
 
 
@@ -138,8 +139,8 @@ def _turned(
     return turned
 
 
-def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int) -> None:
-    """Row ``tile`` of all heads, one behind the other in float32."""
+def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
+    """Row ``tile`` of all heads, one behind the other, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, X), e.load_pointer(arguments, COLLECTED)
@@ -149,12 +150,12 @@ def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim
         target = e.b.mul(e.b.add(e.b.mul(row, heads), head), long(head_dim))
         for at in range(0, head_dim, lanes):
             loaded = e.load_vector(x, e.b.add(source, long(at)), KINDS[kind])
-            e.store(loaded, e.at(out, e.b.add(target, long(at)), F32))
+            e.store_vector(loaded, out, e.b.add(target, long(at)), KINDS[made])
     e.end()
 
 
-def emit_gated(module: ir.Module, name: str, lanes: int) -> None:
-    """SiLU of the gates times the numbers behind them."""
+def emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
+    """SiLU of the gates times the numbers behind them, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     x, bias, out = (e.load_pointer(arguments, at) for at in (X, X_BIAS, GATED))
@@ -173,7 +174,7 @@ def emit_gated(module: ir.Module, name: str, lanes: int) -> None:
         share = e.b.fdiv(e.constant(1.0), e.b.fadd(e.constant(1.0), power))
         share = e.b.select(e.b.fcmp_ordered("<", gate, e.constant(0.0)), e.b.fmul(power, share), share)
         value = e.b.fmul(e.b.fmul(gate, share), up)
-        e.store(value, e.at(out, e.b.add(e.b.mul(row, gates), at), F32))
+        e.store_vector(value, out, e.b.add(e.b.mul(row, gates), at), KINDS[made])
     e.end()
 
 
