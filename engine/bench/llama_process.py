@@ -14,7 +14,8 @@ from typing import Any
 
 
 def loaded(request: dict[str, Any]) -> Any:
-    """A model: ``gguf``, ``window``, ``threads``; ``yarn`` is None, or its factor and the window that it stretches."""
+    """A model: ``gguf``, ``window``, ``threads``; ``half_kv``: KV in float16, else in 8 bits; ``yarn`` is None, or its
+    factor and the window that it stretches."""
     import llama_cpp
 
     stretched: dict[str, Any] = {}
@@ -22,12 +23,15 @@ def loaded(request: dict[str, Any]) -> Any:
         factor, original = request["yarn"]
         stretched = {"rope_freq_scale": 1.0 / factor, "yarn_orig_ctx": int(original)}
         stretched["rope_scaling_type"] = llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN
+    kv = llama_cpp.GGML_TYPE_F16 if request["half_kv"] else llama_cpp.GGML_TYPE_Q8_0
     return llama_cpp.Llama(
         request["gguf"],
         n_ctx=request["window"],
         n_threads=request["threads"],
         n_threads_batch=request["threads"],
         flash_attn=True,
+        type_k=kv,
+        type_v=kv,
         verbose=False,
         **stretched,
     )

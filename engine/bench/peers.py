@@ -97,7 +97,7 @@ def has_llama_cpp() -> bool:
 
 
 class LlamaCpp:
-    """llama.cpp on a GGUF file: its own kernels and threads, weights as the file has them, its KV in float16.
+    """llama.cpp on a GGUF file: its own kernels and threads, weights as the file has them, its KV in float16 or 8 bits.
 
     It runs in a process of its own (``llama_process``): its threads are not torch's, and where it was compiled badly
     for this processor it takes nobody with it.
@@ -106,12 +106,13 @@ class LlamaCpp:
         gguf: the same model as the target.
         target: gives the stretching of RoPE and the size of the vocabulary.
         window: tokens to reserve.
+        half_kv: its KV in float16; else in 8 bits.
 
     Raises:
         OptionError: the binding is not installed, or the file is none of this model.
     """
 
-    def __init__(self, gguf: Path, target: Decoder, window: int) -> None:
+    def __init__(self, gguf: Path, target: Decoder, window: int, half_kv: bool = True) -> None:
         if not has_llama_cpp():
             raise OptionError(
                 "llama.cpp's Python binding is not installed.",
@@ -124,7 +125,7 @@ class LlamaCpp:
             text=True,
         )
         threads = torch.get_num_threads()
-        loaded = self._call(gguf=str(gguf), window=window, threads=threads, yarn=_stretching(target))
+        loaded = self._call(gguf=str(gguf), window=window, threads=threads, yarn=_stretching(target), half_kv=half_kv)
         if loaded["vocabulary"] != target.vocabulary:
             self.close()
             raise OptionError(f"{gguf.name} has another vocabulary than {target.name}.", "Name a file of this model.")

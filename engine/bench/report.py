@@ -82,9 +82,10 @@ class Measurement:
     tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
     from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run.
     ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
-    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did. Over several ``books``
-    numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the least and the
-    largest ratio.
+    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did.
+    ``over_floor``, of plain rows: their time over that of reading all weights and KV once at ``memory_gb_per_s``, which
+    is measured beside them. Over several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books,
+    and ``span_to_plain`` is the least and the largest ratio.
     """
 
     row: str
@@ -108,6 +109,8 @@ class Measurement:
     circling: float = 0.0
     circling_ms_per_token: float | None = None
     read_tokens_per_s: float | None = None
+    over_floor: float | None = None
+    memory_gb_per_s: float | None = None
     books: int = 1
     span_to_plain: list[float] = field(default_factory=list)
 
@@ -136,6 +139,8 @@ def over_books(results: Sequence[Measurement]) -> Measurement:
         circling=statistics.fmean(r.circling for r in results),
         circling_ms_per_token=_median([r.circling_ms_per_token for r in results]),
         read_tokens_per_s=_median([r.read_tokens_per_s for r in results]),
+        over_floor=_median([r.over_floor for r in results]),
+        memory_gb_per_s=_median([r.memory_gb_per_s for r in results]),
         books=len(results),
         span_to_plain=[min(spans), max(spans)] if spans else [],
     )
@@ -276,8 +281,8 @@ def table(results: Sequence[Measurement]) -> str:
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
-        "| read, tokens/s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| read, tokens/s | over memory's floor |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -296,7 +301,8 @@ def table(results: Sequence[Measurement]) -> str:
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
             f"| {_percent(r.exact)} | {_circles(r)} "
-            f"| {'' if r.read_tokens_per_s is None else f'{r.read_tokens_per_s:,.0f}'} |"
+            f"| {'' if r.read_tokens_per_s is None else f'{r.read_tokens_per_s:,.0f}'} "
+            f"| {'' if r.over_floor is None else f'{r.over_floor:.2f}x ({r.memory_gb_per_s:.0f} GB/s)'} |"
         )
     return "\n".join(lines)
 

@@ -75,6 +75,8 @@ COMPARED = {"lookup_to_middle": Row(lookup=True), "lookup_to_full": Row(copies=T
 _KINDS = SPECULATING | COMPARED
 # Tokens of the prompt that run again before every case, so that every row starts with their queries and the same KV.
 _AGAIN = 2 * PROMPT_QUERIES
+# Numbers that are summed to measure memory, and how often.
+_MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Rows that are nothing without a draft model.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -148,11 +150,14 @@ class Bench:
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
         rows = [row for row in self.options.rows if self._can_run(row)]
         runs: dict[str, list[Run]] = {row: [] for row in rows}
+        speeds: list[float] = []
         for repeat, row in itertools.product(range(self.options.repeats), rows):
             run = Run()
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
+            if row == "plain":
+                speeds.append(memory_gb_per_s(self.session.target.device))
             where = f"{place['workload']} {place['context']:,} T={place['temperature']}"
             self._say(f"{where} {row} {repeat + 1}: {run.ms_per_token:.1f} ms/token")
         for row in rows:
@@ -162,7 +167,15 @@ class Bench:
             rate = self._read_tokens_per_s if row not in (LLAMA_CPP, *PEERS) else None
             if row == LLAMA_CPP:
                 rate = self.llama_cpp().read_tokens_per_s
-            yield measurement_of(row, runs, place, difference, right, rate)
+            line = measurement_of(row, runs, place, difference, right, rate)
+            yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
+
+    def _plain_bytes(self, context: int) -> int | None:
+        """What a plain step behind ``context`` tokens reads; None where a layer lies in another memory."""
+        full, target = self.session.full, self.session.target
+        if full.placement.spilled or target.split is not None or target.layers_in_host:
+            return None
+        return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.window_bytes(context)
 
     def _can_run(self, row: str) -> bool:
         """Peers take no copy of layers with a sliding window."""
@@ -208,7 +221,8 @@ class Bench:
             if options.gguf is None:
                 raise OptionError("The row llama_cpp needs the model as a GGUF file.", "Name it: --gguf FILE.")
             window = max(options.context) + tokens_behind(options.workloads, options.tokens)
-            self._llama = LlamaCpp(options.gguf, self.session.target, window)
+            half_kv = not self.session.full.shape.quantized
+            self._llama = LlamaCpp(options.gguf, self.session.target, window, half_kv)
         return self._llama
 
     def close(self) -> None:
@@ -320,6 +334,25 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self.options.quiet:
             sys.stderr.write(text + "\n")
+
+
+def memory_gb_per_s(device: torch.device) -> float:
+    """How fast all threads read a device's memory: torch's sum of numbers that no cache holds, the best of a few."""
+    numbers = torch.ones(_MEMORY_BYTES // 4, device=device)
+    taken = []
+    for _ in range(_MEMORY_TIMES):
+        began = time.perf_counter()
+        float(numbers.sum())
+        taken.append(time.perf_counter() - began)
+    return _MEMORY_BYTES / min(taken) / 1e9
+
+
+def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
+    """A line of the plain row beside what memory allows, whose speed was measured behind each of its runs."""
+    if read is None:
+        return line
+    speed = max(speeds)
+    return replace(line, over_floor=line.ms_per_token / (read / speed / 1e6), memory_gb_per_s=round(speed, 1))
 
 
 def _timed(rounds: Iterator[Round]) -> Run:

@@ -141,6 +141,13 @@ class Decoder:
     def parameters(self) -> int:
         return layers.count_parameters(self.model)
 
+    @property
+    def bytes_read_by_step(self) -> int:
+        """Of weights, by a step of one token: all of them but the rows of an embedding that is not the head too."""
+        head = {id(weight) for weight in self.model.lm_head.parameters()}
+        left_out = {id(weight) for weight in self.model.model.embed_tokens.parameters()} - head
+        return sum(weight.nbytes for weight in self.model.parameters() if id(weight) not in left_out)
+
     @cached_property
     def block_parameters(self) -> int:
         """Parameters of one layer, whatever is done to its weights; a share of the work of every block of a prompt."""

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine import bench
 from engine.bench.peers import PEERS
@@ -23,6 +24,7 @@ from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_t
 from engine.document import Document
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
+from engine.model import decoder
 from engine.session import Session
 from tests.real import real_or_skip
 
@@ -200,8 +202,9 @@ def test_rows_on_rounded_kv_are_compared_with_plain_on_rounded_kv(
     arguments = ["--context", "600", "--budget", "64", "--rows", "plain,hierarchical,hierarchical_lookup"]
     exact = run(tiny, book, tmp_path, *arguments)
     capsys.readouterr()
-    rounded = run(tiny, book, tmp_path, *arguments, "--kv", "8bit")
-    assert rounded["model"]["config"]["kv"] == "8bit"
+    rounded = run(tiny, book, tmp_path, *arguments, "--kv", "8bit", "--weights", "8bit")
+    assert rounded["model"]["config"]["kv"] == rounded["model"]["config"]["weights"] == "8bit"
+    assert "(8-bit weights)" in rounded["model"]["target"]
     assert [r["settings"] for r in rounded["results"]] == [{"kv": "8bit"}] * 3
     assert [r["settings"] for r in exact["results"]] == [{}] * 3
     assert [r["identical_to_plain"] for r in rounded["results"]] == [True] * 3
@@ -210,6 +213,23 @@ def test_rows_on_rounded_kv_are_compared_with_plain_on_rounded_kv(
     assert "| plain kv=8bit | prose | 600 |" in table
     with pytest.raises(SystemExit):
         run(tiny, book, tmp_path, "--kv", "2bit")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_plain_row_stands_beside_what_memory_allows(
+    tiny: Callable[..., str], tmp_path: Path, tied: bool, packed: bool
+) -> None:
+    folder = Path(shutil.copytree(tiny("llama", spread=0.1), tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": tied}), encoding="utf-8")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not tied or name != "lm_head.weight"}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    one = decoder.load(str(folder), window=64, device=torch.device("cpu"), packed=packed)
+    rows = sum(weight.nbytes for weight in one.model.parameters())
+    embedding = config["vocab_size"] * config["hidden_size"] * 4
+    assert one.bytes_read_by_step == rows - (0 if tied else embedding)
 
 
 def test_a_book_that_is_too_short_is_said(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
@@ -318,7 +338,7 @@ def test_circles_are_counted_apart() -> None:
 BINDING = """
 import itertools, json, pathlib
 NOTES = pathlib.Path(__file__).with_name("notes.jsonl")
-LLAMA_ROPE_SCALING_TYPE_YARN = 2
+LLAMA_ROPE_SCALING_TYPE_YARN, GGML_TYPE_F16, GGML_TYPE_Q8_0 = 2, 1, 8
 def note(**what):
     with NOTES.open("a") as file:
         file.write(json.dumps(what) + chr(10))
@@ -351,8 +371,12 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     assert (llama["row"], llama["answer_tokens"], llama["identical_to_plain"]) == ("llama_cpp", 8, False)
     assert llama["read_tokens_per_s"] > 0
     assert plain["ratio_to_plain"] == 1.0
+    assert plain["over_floor"] > 1
+    assert plain["memory_gb_per_s"] > 0
+    assert llama["over_floor"] is None
     made, *asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
     assert (made["n_ctx"], made["n_threads"], made["flash_attn"]) == (316, torch.get_num_threads(), True)
+    assert (made["type_k"], made["type_v"]) == (1, 1)
     # The book is read once, then both repeats are asked with the same prompt as ours.
     assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 3
     (tmp_path / "llama_cpp.py").write_text("raise OSError('no such library')", encoding="utf-8")
