@@ -1,28 +1,44 @@
-"""How the tests are spread over several processes: whole files, what takes long first, the browser's in one process."""
+"""How the tests are spread over several processes: whole files, each process with a kind of its own to begin with.
+
+Browsers and programs that tests start and kill are waited for most of the time, and products are computed all of it. So
+one process of three drives the browser, one starts programs, and one computes: that keeps two cores busy, and no more
+than one of them is asked for much at a time. Who has nothing left of his kind takes of the others'.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
 BROWSER = "tests/e2e/"
-# Last in a queue, one of these would keep one process busy while the other has nothing left to do.
-LONG = (
-    BROWSER,
-    "tests/assets/",
+# What starts programs and waits for them; what takes long first, since it would keep one process busy at the end.
+WAITING = (
     "tests/faults/",
-    "tests/offline/",
-    "tests/test_launch.py",
     "tests/test_install.py",
+    "tests/test_launch.py",
     "tests/app/cli/",
+    "tests/offline/",
+    "tests/app/models/",
+    "tests/app/launcher/",
+    "tests/app/readers/",
 )
+# The same of what computes; all that is not named comes behind.
+COMPUTING = ("tests/assets/", "tests/engine/gpu/", "tests/engine/decode/", "tests/engine/bench/", "tests/engine/")
+
+_KINDS: Sequence[Sequence[str]] = ((BROWSER,), COMPUTING, WAITING)
+
+
+def kind(node: str) -> int:
+    """Which of the kinds a test is, by its node id."""
+    return next((at for at, places in enumerate(_KINDS) if node.startswith(tuple(places))), _KINDS.index(COMPUTING))
 
 
 def rank(node: str) -> int:
-    """The place of a test in the queue, by its node id."""
-    return next((at for at, place in enumerate(LONG) if node.startswith(place)), len(LONG))
+    """The place of a test in the queue of its kind, by its node id."""
+    places = _KINDS[kind(node)]
+    return next((at for at, place in enumerate(places) if node.startswith(place)), len(places))
 
 
 class WholeFiles(LoadFileScheduling):
@@ -30,6 +46,12 @@ class WholeFiles(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return BROWSER if nodeid.startswith(BROWSER) else super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        first = int(node.gateway.id.removeprefix("gw")) % len(_KINDS)
+        mine = next((scope for scope in self.workqueue if kind(scope) == first), next(iter(self.workqueue)))
+        self.workqueue.move_to_end(mine, last=False)
+        super()._assign_work_unit(node)
 
 
 def scheduler(config: Any, log: Callable[..., None]) -> WholeFiles:

@@ -30,9 +30,9 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-# Many tests wait for programs that they have started, so two processes share them; more would ask for more memory than
-# a small machine has. ``-n 0`` is one test after the other.
-_PYTEST = ("pytest", "--numprocesses=2")
+# Many tests wait for programs that they have started, so three processes share two cores (``tests/spreading.py``), and
+# two do where there is less memory than that takes. ``-n 0`` is one test after the other.
+_PROCESSES, _MEMORY_OF_THREE = 3, 7_000_000_000
 
 _CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
@@ -52,7 +52,10 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     failed = [name for name, command in _CHECKS.items() if _python(name, *command) != 0]
     if failed:
         say(f"Not clean: {', '.join(failed)}. The tests run all the same.")
-    status = _python("tests", *_PYTEST, *options.rest)
+    import psutil
+
+    processes = _PROCESSES if psutil.virtual_memory().total >= _MEMORY_OF_THREE else _PROCESSES - 1
+    status = _python("tests", "pytest", f"--numprocesses={processes}", *options.rest)
     return status or (EXIT_FAULT if failed else 0)
 
 
