@@ -130,8 +130,9 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
 PATIENT = EarlyStop(0.05, (0.9,) * 6)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session(tiny: Callable[..., str], book: Document) -> Session:
+    """Behind an answer, where ``rounds_of`` begins every time."""
     options = {"retrieval_budget": 64, "refresh_every": 2, "num_draft_tokens": 3, "num_pending_tokens": 8}
     made = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), num_lookup_tokens=0, **options)
     read(made, book)
