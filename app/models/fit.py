@@ -25,10 +25,10 @@ from app.core.format import size
 from engine import Status
 from engine.errors import ModelError, ModelNotFound
 from engine.model.architectures import (
-    CPU_FLOAT32_PARAMETERS,
     FAMILIES,
     block_parameters,
     check_architecture,
+    cpu_holds_halves,
     mlp_matrices,
     sliding_layers,
     text_settings,
@@ -283,7 +283,7 @@ def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:
 
 
 def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
-    return 4 if not free.on_gpu and shape.parameters <= CPU_FLOAT32_PARAMETERS else 2
+    return 2 if free.on_gpu or cpu_holds_halves(shape.parameters) else 4
 
 
 def _sentence(verdict: Verdict, tokens: int, spilled: int, weights: int, free: FreeMemory) -> str:

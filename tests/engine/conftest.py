@@ -15,6 +15,18 @@ from engine.kv import snapshot_io, windowed
 from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
 
+
+@pytest.fixture(scope="session", autouse=True)
+def float32_unless_asked() -> Iterator[None]:
+    """Small models compute in float32 on every processor here, so that all see the same tests and the same tolerances.
+
+    What a person's processor makes of "auto" is tested beside ``pick_dtype``, and by the tests of the app.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "multiplies_pairs", lambda: False)
+        yield
+
+
 TEXT = (
     "The lamp stood on the sill. Maren lit it at dusk and read the log by its light, as her mother had done. "
     "Nobody on the island remembered a winter so long; the harbour froze twice, and the boats lay on the shingle. "

@@ -153,6 +153,12 @@ def native() -> Native | None:
         return None
 
 
+def multiplies_pairs() -> bool:
+    """Whether our own kernels are there, and multiply pairs of bfloat16 numbers."""
+    own = native()
+    return own is not None and own.multiplies_pairs
+
+
 @contextmanager
 def torch_alone() -> Iterator[None]:
     """While decoding: torch computes on the calling thread, and the kernels' own threads have the cores to themselves.

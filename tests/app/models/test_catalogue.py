@@ -22,6 +22,7 @@ from app.models.local import LocalModels
 from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.kv.shape import KvShape, Sliding
+from engine.model.kernels import cpu
 from engine.plan import planner
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK
@@ -144,7 +145,7 @@ def test_what_a_model_was_tested_with_is_said() -> None:
     assert all("tested" in pair.tested for pair in catalogue.PAIRS)
 
 
-def test_fit_is_weights_and_cache_against_what_is_free() -> None:
+def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ModelShape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
     whole = fit.fit_pair(target, None, FreeMemory(64 * 10**9, 0, on_gpu=True))
     assert (whole.verdict, whole.tokens, whole.spilled) == ("whole", 131_072, 131_072)
@@ -161,9 +162,12 @@ def test_fit_is_weights_and_cache_against_what_is_free() -> None:
     none = fit.fit_pair(target, None, FreeMemory(16 * 10**9, 10**12, on_gpu=True))
     assert none.verdict == "none"
     small = ModelShape(24, 2, 64, 500_000_000, 0, 32_768)
-    assert fit.fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == 2_000_000_000, (
-        "four bytes each on a CPU"
-    )
+    for pairs, held in (
+        (True, 1_000_000_000),
+        (False, 2_000_000_000),
+    ):  # on a CPU
+        monkeypatch.setattr(cpu, "multiplies_pairs", lambda pairs=pairs: pairs)
+        assert fit.fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == held
     assert fit.fit_pair(target, small, FreeMemory(10**11, 0, on_gpu=True)).weights == 17_000_000_000
 
 
@@ -344,8 +348,9 @@ LAPTOP = MachineRates(flops=200e9, memory=20e9, bus=0.0, disk=1e9)
 CARD = MachineRates(flops=80e12, memory=800e9, bus=20e9, disk=2e9)
 
 
-def test_reading_computes_and_writing_moves() -> None:
+def test_reading_computes_and_writing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hidden layers' worth by hand: 12 weights per width squared, so that the width is 1,000."""
+    monkeypatch.setattr(cpu, "multiplies_pairs", lambda: False)
     shape = ModelShape(10, 2, 64, 120_000_000, 240_000_000, 131_072)
     free = FreeMemory(24 * 10**9, 0, on_gpu=False)
     found = fit.fit_pair(shape, None, free)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from engine.decode.tuning import TUNING
 from engine.kv.full import FullCache
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
+from engine.model.architectures import pick_dtype
 from engine.model.kernels import cpu
 from engine.model.kernels.native import PIECE
 from engine.model.layers import (
@@ -385,3 +387,14 @@ def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[...,
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_processor_holds_in_half_precision_what_it_multiplies_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = decoder.settings_of(str(DEMO_MODEL), None)
+    large = copy.copy(config)
+    large.num_hidden_layers = 5_000
+    for pairs in (True, False):
+        monkeypatch.setattr(cpu, "multiplies_pairs", lambda pairs=pairs: pairs)
+        assert pick_dtype(config, "auto", CPU) is (torch.bfloat16 if pairs else torch.float32)
+        assert pick_dtype(config, "float32", CPU) is torch.float32
+        assert pick_dtype(large, "auto", CPU) is torch.bfloat16
