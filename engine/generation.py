@@ -106,6 +106,7 @@ class GenerationLoop:
         The first step also records the newest query for the selection.
         """
         self._asked = list(prompt)
+        self._full.keep_place()
         self._full.unchanged = len(prompt) - 1  # another chat's turns may take their place before this is asked again
         if mode == "plain":
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 BITS = {"8bit": 8, "4bit": 4}
 """Bits of a quantized weight, by the names of the setting."""
 
@@ -13,6 +15,8 @@ LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
 
 KERNEL_WIDTH = 16
 """Levels that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
+
+FLOAT_BYTES = 4
 
 SCALE_BYTES = 2
 """Of the scale stored behind the 8-bit levels of a key, a value or a mean key; of a scale of 4-bit weights."""
@@ -29,6 +33,41 @@ SLIDING_BORDER = 512
 def sliding_capacity(window: int) -> int:
     """Tokens whose KV a layer with this sliding window holds."""
     return window + 2 * SLIDING_SLACK + SLIDING_BORDER
+
+
+CHAT_PLACES = 4
+"""Places of a chat at which the states of recurrent layers are kept, so that it can be cropped to them, beside the end
+of the book: where the newest answers begin and end."""
+
+TRACED_TOKENS = 144
+"""Tokens of whose effects a recurrent layer keeps a trace: all that the middle level proposes, in its passes, and that
+a verification reads."""
+
+_RECURRENT_STATES = 3 + 1 + CHAT_PLACES  # behind the committed tokens, before and behind the newest pass, and those
+
+
+@dataclass(frozen=True)
+class StateSize:
+    """The state of a recurrent layer: a memory (heads, key_dim, value_dim) in float32, and what a convolution over
+    ``taps`` tokens of so many ``channels`` reads of those before the next."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    channels: int
+    taps: int
+
+    def bytes(self, itemsize: int) -> int:
+        """Of one state; ``itemsize``: of the model's dtype."""
+        memory = self.heads * self.key_dim * self.value_dim
+        return FLOAT_BYTES * memory + (self.taps - 1) * self.channels * itemsize
+
+    def held_bytes(self, itemsize: int) -> int:
+        """Of all states of a layer, with those at the places of a chat, and of its traces: of each token its inputs,
+        its keys, what it adds, and how much it leaves."""
+        values = self.heads * self.value_dim
+        trace = FLOAT_BYTES * ((self.channels - values) // 2 + values + self.heads) + self.channels * itemsize
+        return _RECURRENT_STATES * self.bytes(itemsize) + TRACED_TOKENS * trace
 
 
 def bytes_per_weight(weights: str, itemsize: int) -> float:

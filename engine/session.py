@@ -238,7 +238,7 @@ class Session:
             read = end if self.full.nearest(end) == end else read
             self.full.crop(read)
         talk.begin(read)
-        self.full.windowed.mark()
+        self.full.bounded.mark()
 
     # A question ----------------------------------------------------------------------------------------------
 
@@ -316,9 +316,12 @@ class Session:
         Nor are those that the cache cannot be cropped to: what is kept of none of them is read again, token for token.
         """
         known, tokens = talk.turns[: talk.known(turns)], talk.tokens
-        start = self.full.nearest(talk.kv_start(len(known)))
-        if start < talk.kv_start(len(known)):
-            talk.forget_beyond(start)
+        count = len(known)
+        # A place that the cache can be cropped to may lie within a turn; what is on disk follows the end of one.
+        while (start := self.full.nearest(talk.kv_start(count))) < talk.kv_start(count) and count:
+            count = sum(held.stop - 1 <= start for held in known)
+        if count < len(known):
+            talk.forget_from(count)
         try:
             return self.persistence.restore_turns(chat, talk, turns)
         finally:
@@ -349,6 +352,7 @@ class Session:
         if answered:
             del talk.tokens[len(prompt.tokens) + answered :]
             self.full.crop(min(self.full.length, len(talk.tokens) - 1))
+            self.full.keep_place()
             talk.commit(prompt, turn)
         else:
             talk.rewind(prompt)

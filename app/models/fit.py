@@ -26,11 +26,12 @@ from engine import Status
 from engine.errors import ModelError, ModelNotFound
 from engine.model.architectures import (
     FAMILIES,
-    block_parameters,
     check_architecture,
     cpu_holds_halves,
-    mlp_matrices,
+    parameters_of_block,
+    recurrent_layers,
     sliding_layers,
+    state_size,
     text_settings,
 )
 from engine.plan.hardware import MachineRates
@@ -38,6 +39,7 @@ from engine.plan.memory_budget import CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SH
 from engine.quantization import (
     BITS,
     SCALE_BYTES,
+    StateSize,
     bytes_per_weight,
     index_bytes,
     index_is_quantized,
@@ -60,6 +62,11 @@ _WIDTH = 12  # weights of a block of the usual kind, over its width squared
 _GUESSED = 2.5  # times the speed of plain steps at which a quotation is written (assets/measurements)
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+_OF_STATES = (
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    "linear_conv_kernel_dim",
+)
+
 Verdict = Literal["whole", "part", "none"]
 
 
@@ -69,7 +76,8 @@ class ModelShape:
 
     ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
     ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
-    ``sliding_layers`` hold a window of ``sliding_window`` tokens, whatever the context.
+    ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
+    context.
     """
 
     layers: int
@@ -81,20 +89,24 @@ class ModelShape:
     embeddings: int = 0
     sliding_layers: int = 0
     sliding_window: int = 0
+    recurrent_layers: int = 0
+    state: StateSize | None = None
 
     @property
     def full_layers(self) -> int:
         """Layers that keep the whole context."""
-        return self.layers - self.sliding_layers
+        return self.layers - self.sliding_layers - self.recurrent_layers
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
         """Bytes that one token takes in the full cache: keys and values of every KV head."""
         return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
 
-    def window_bytes(self, itemsize: int = 2) -> int:
-        """Bytes of the other layers' KV, however many tokens there are."""
+    def bounded_bytes(self, itemsize: int = 2) -> int:
+        """Bytes of what the other layers hold, however many tokens there are."""
         held = sliding_capacity(self.sliding_window) + self.sliding_window
-        return 2 * self.sliding_layers * self.kv_heads * self.head_dim * itemsize * held
+        windows = 2 * self.sliding_layers * self.kv_heads * self.head_dim * itemsize * held
+        states = self.recurrent_layers * (self.state.held_bytes(itemsize) if self.state else 0)
+        return windows + states
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
@@ -147,15 +159,20 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     vocabulary = _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
     embeddings = (1 if tied else 2) * vocabulary * width
-    block = block_parameters(width, inner, heads, kv_heads, head_dim, mlp_matrices(kind))
-    parameters = layers * block + embeddings
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
+    sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
+    recurrent = len(recurrent_layers(sized))
+    for key in _OF_STATES if recurrent else ():
+        _number(config, key, name)
+    parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters
     shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
-    sliding = len(sliding_layers(SimpleNamespace(**config)))
-    if sliding >= layers:
+    sliding = len(sliding_layers(sized))
+    if sliding + recurrent >= layers:
         raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
     width = _number(config, "sliding_window", name) if sliding else 0
-    return replace(shape, sliding_layers=sliding, sliding_window=width)
+    shape = replace(shape, sliding_layers=sliding, sliding_window=width)
+    return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
 
 
 def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
@@ -273,7 +290,7 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     small = index_is_quantized(shape.head_dim, not free.on_gpu)
     index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
     staged = whole + (kept if quantized and not free.on_gpu else 0)  # as ``KvShape.staged_bytes_per_token``
-    return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.window_bytes(itemsize))
+    return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
 
 
 def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:

@@ -175,11 +175,11 @@ class Bench:
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
             return None
-        return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.window_bytes(context)
+        return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Peers take no copy of layers with a sliding window."""
-        if row in PEERS and self.session.full.shape.sliding is not None:
+        """Peers take no copy of layers that hold something of fixed size."""
+        if row in PEERS and self.session.full.shape.bounded:
             return False
         return row not in _DRAFTING or self.session.draft is not None
 

@@ -107,6 +107,7 @@ class Hierarchy:
             ("its layers lie on several GPUs, and a recording is of one", decoder.split),
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
             ("a sliding window begins elsewhere in every pass", level == "middle" and decoder.kv_shape.sliding),
+            ("a recurrent state lies elsewhere in every pass", decoder.kv_shape.recurrent),
         ):
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)

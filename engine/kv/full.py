@@ -6,8 +6,8 @@ placement says, in the model's dtype or quantized to 8 bits; a pass finds it at 
 the model's dtype, all the same. Where a kernel reads 8 bits as they are stored, it is given those. An ``Observer`` may
 look at each layer's queries while its KV is at hand.
 
-Layers with a sliding window are apart (``windowed``); here the others are numbered among themselves. With such layers
-the cache can be cropped to the lengths that ``nearest`` gives.
+Layers that hold something of fixed size, a window or a state, are apart (``bounded``); here the others are numbered
+among themselves. With such layers the cache can be cropped to the lengths that ``nearest`` gives.
 
 When memory runs out while the engine works it shrinks in a fixed order and goes on. First prefill takes smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the other, to host memory beside a GPU,
@@ -26,6 +26,7 @@ import torch
 
 from engine.errors import ContextTooSmall, ResourceError, full_card, is_out_of_memory
 from engine.events import KvBytes
+from engine.kv.bounded import BoundedCache
 from engine.kv.offload import (
     DiskStore,
     HostStore,
@@ -40,8 +41,8 @@ from engine.kv.offload import (
     from_rows,
 )
 from engine.kv.shape import KvShape
-from engine.kv.windowed import WindowedCache
 from engine.model import attention
+from engine.model.recurrent import Advance
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
@@ -93,7 +94,7 @@ class FullCache:
         self._has_buffers = False  # both of them that are needed; made by the next pass where they are not there
         self._moved_bytes, self._waited_s = 0, 0.0  # of buffers that are gone
         self._stores: list[ResidentStore | SlowStore] = []
-        self.windowed = WindowedCache(shape, limit)
+        self.bounded = BoundedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
 
     def place(self, placement: Placement, capacity: int = 0) -> None:
@@ -107,7 +108,7 @@ class FullCache:
         if self.length:
             raise ValueError("only an empty cache can be placed anew")
         self._close()
-        self.windowed.clear()
+        self.bounded.clear()
         self.placement = placement
         self.capacity = 0
         self._stores = [self._store(layer, tier) for layer, tier in enumerate(placement.tiers)]
@@ -215,31 +216,36 @@ class FullCache:
         for store in self._stores:
             store.reserve(capacity, self.length)
         if capacity:
-            self.windowed.reserve()
+            self.bounded.reserve()
         self._make_buffers(capacity)
         self.capacity = capacity
 
     def nearest(self, length: int) -> int:
         """The longest context of at most ``length`` tokens that this can be cropped to."""
         length = min(length, self.length)
-        return self.windowed.nearest(length) if self.shape.sliding else length
+        return self.bounded.nearest(length) if self.shape.bounded else length
 
     def crop(self, length: int) -> None:
         """Drop the newest tokens so that ``length`` remain, which ``nearest`` must allow."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
-        if self.shape.sliding:
-            self.windowed.crop(length)
+        if self.shape.bounded:
+            self.bounded.crop(length)
         self.length = self._written = length
         self.unchanged = min(self.unchanged, length)
         for buffers in self._buffers():
             buffers.crop(length)
 
+    def keep_place(self) -> None:
+        """Remember the end of the committed tokens, so that a chat can be cropped to it."""
+        if self.shape.bounded:
+            self.bounded.keep()
+
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
         self.length += count
-        if self.shape.sliding:
-            self.windowed.commit(self.length)
+        if self.shape.bounded:
+            self.bounded.commit(self.length)
 
     def bring(self, layer: int, start: int) -> None:
         """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
@@ -378,7 +384,7 @@ class FullCache:
 
     def allocated(self) -> KvBytes:
         """Bytes that ``clear`` gives back, by tier and device: stores with their reserve, and the buffers."""
-        devices, host = self.windowed.allocated(), 0
+        devices, host = self.bounded.allocated(), 0
         for layer, store in enumerate(self._stores):
             if isinstance(store, ResidentStore):
                 devices[self.shape.part_of(layer)] += store.allocated
@@ -402,7 +408,7 @@ class FullPass:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
         place = cache.shape.place_of(layer)
         if place is None:
-            keys, values = cache.windowed.store(layer, start, k, v)
+            keys, values = cache.bounded.store(layer, start, k, v)
             window = cache.shape.window_of(layer)
             return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
         layer = place
@@ -416,6 +422,9 @@ class FullPass:
         if self._observer is not None:
             self._observer.observe(layer, q, scaling)
         return out
+
+    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
+        return self._cache.bounded.recur(layer, self._start, count, advance)
 
 
 def spill_more(full: FullCache, error: BaseException | None = None) -> bool:

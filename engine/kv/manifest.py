@@ -74,7 +74,8 @@ class Shard:
 
 
 class WindowShard(Shard):
-    """The same of the layers with a sliding window: the newest tokens before ``stop``, the end of what is saved."""
+    """The same of the layers that hold something of fixed size, at ``stop``, the end of what is saved: the newest
+    tokens before it, or a state, which is of all of them."""
 
     @property
     def file(self) -> str:
@@ -220,7 +221,8 @@ def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, 
 
 
 def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
-    """The shard of the layers with a sliding window, if there is one: it ends with the others, at token ``stop``."""
+    """The shard of the layers that hold something of fixed size, if there is one: it ends with the others, at token
+    ``stop``."""
     if manifest.get("window") is None:
         return None
     window = WindowShard(*_numbers(manifest["window"]))

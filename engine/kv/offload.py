@@ -84,7 +84,7 @@ class Placement:
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
         """Bytes by tier that ``tokens`` tokens take. Without a GPU the model computes in host memory."""
         layer = tokens * shape.bytes_per_token // shape.layers
-        devices = [part.window_bytes(tokens) for part in shape.parts]
+        devices = [part.bounded_bytes(tokens) for part in shape.parts]
         for index, tier in enumerate(self.tiers):
             devices[shape.part_of(index)] += layer if tier is Tier.DEVICE else 0
         host, disk = (layer * self.count(tier) for tier in (Tier.HOST, Tier.DISK))

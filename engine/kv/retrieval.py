@@ -5,7 +5,7 @@ slots, a number that may grow with the context, by the scores of a ``SelectionPo
 sinks, are always held. From ``boundary`` on everything is held: the tail. The selection can only change speed, never
 the answer: the full cache checks every token.
 
-Layers with a sliding window have none of this: passes of this level use the full cache's own (``windowed``).
+Layers that hold something of fixed size have none of this: passes of this level use the full cache's own (``bounded``).
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE, read with their true positions. The newest tokens can be cropped down to ``boundary``. The tail holds
@@ -38,10 +38,12 @@ from engine.kv.selection import (
     num_sinks,
 )
 from engine.model import attention
+from engine.model.recurrent import NoStates
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache
     from engine.model.graphs import Replays
+    from engine.model.recurrent import Advance
 
 
 _SHOWN_LAYERS = 8  # that are scored where nothing is selected by it
@@ -265,7 +267,7 @@ class RetrievalPass:
         full = self._cache.full
         place = full.shape.place_of(layer)
         if place is None:
-            near = full.windowed.store(layer, self._position, k, v)
+            near = full.bounded.store(layer, self._position, k, v)
             window = full.shape.window_of(layer)
             return attention.attend_newest(q, near[0].unsqueeze(0), near[1].unsqueeze(0), scaling, window)
         keys, values = self._cache._parts(place)
@@ -274,8 +276,11 @@ class RetrievalPass:
         values[:, start:stop] = v[0]
         return attention.attend_newest(q, keys[:, :stop].unsqueeze(0), values[:, :stop].unsqueeze(0), scaling)
 
+    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
+        return self._cache.full.bounded.recur(layer, self._position, count, advance)
 
-class FixedRetrievalPass:
+
+class FixedRetrievalPass(NoStates):
     """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place."""
 
     def __init__(self, cache: RetrievalCache, place: torch.Tensor, count: int) -> None:

@@ -20,7 +20,13 @@ from functools import cached_property
 
 import torch
 
-from engine.quantization import SCALE_BYTES, index_bytes, index_is_quantized, sliding_capacity
+from engine.quantization import (
+    SCALE_BYTES,
+    StateSize,
+    index_bytes,
+    index_is_quantized,
+    sliding_capacity,
+)
 
 LEVELS = 127
 """The largest level."""
@@ -61,6 +67,19 @@ class Sliding:
 
 
 @dataclass(frozen=True)
+class Recurrent:
+    """The layers of a model that have a state of fixed size instead of KV.
+
+    Args:
+        layers: their numbers in the model.
+        size: of the state of one.
+    """
+
+    layers: tuple[int, ...]
+    size: StateSize
+
+
+@dataclass(frozen=True)
 class KvShape:
     """Shape and format of one model's KV.
 
@@ -73,7 +92,8 @@ class KvShape:
         quantized: whether storage has 8 bits.
         chunk_size: tokens that share a mean key in the index of a retrieval cache, 0 where there is none.
         split: which of the model's layers lie elsewhere; None has all of them on ``device``.
-        sliding: the model's other layers; None where there are none.
+        sliding: the model's layers with a sliding window; None where there are none.
+        recurrent: those with a state; None where there are none.
     """
 
     layers: int
@@ -85,16 +105,22 @@ class KvShape:
     chunk_size: int = 0
     split: Split | None = None
     sliding: Sliding | None = None
+    recurrent: Recurrent | None = None
+
+    @property
+    def bounded(self) -> tuple[int, ...]:
+        """The numbers in the model of the layers that hold something of fixed size (``engine.kv.bounded``)."""
+        return tuple(sorted(layer for kind in (self.sliding, self.recurrent) if kind for layer in kind.layers))
 
     @property
     def model_layers(self) -> int:
         """All layers of the model."""
-        return self.layers + (len(self.sliding.layers) if self.sliding else 0)
+        return self.layers + len(self.bounded)
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        slide = self.sliding.layers if self.sliding else ()
-        keep = [layer for layer in range(self.model_layers) if layer not in slide]
+        bounded = self.bounded
+        keep = [layer for layer in range(self.model_layers) if layer not in bounded]
         return {layer: place for place, layer in enumerate(keep)}
 
     def place_of(self, layer: int) -> int | None:
@@ -116,11 +142,15 @@ class KvShape:
             return (self,)
         found = []
         for part, device in enumerate(self.split.devices):
-            mine, sliding = self.split.layers(part), None
-            if self.sliding is not None:
-                sliding = replace(self.sliding, layers=tuple(set(mine) & set(self.sliding.layers)))
+            mine = set(self.split.layers(part))
+            sliding, recurrent = self.sliding, self.recurrent
+            if sliding is not None:
+                sliding = replace(sliding, layers=tuple(sorted(mine.intersection(sliding.layers))))
+            if recurrent is not None:
+                recurrent = replace(recurrent, layers=tuple(sorted(mine.intersection(recurrent.layers))))
             layers = len(self.layers_of(part))
-            found.append(replace(self, device=device, layers=layers, split=None, sliding=sliding))
+            own = replace(self, device=device, layers=layers, split=None)
+            found.append(replace(own, sliding=sliding, recurrent=recurrent))
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
@@ -168,17 +198,31 @@ class KvShape:
         """In storage, all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
-    def window_bytes(self, tokens: int) -> int:
-        """Of all sliding layers behind ``tokens`` tokens: what they hold, and their windows at the book's end."""
-        if self.sliding is None:
-            return 0
-        held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
-        return 2 * len(self.sliding.layers) * self.kv_heads * self.head_dim * self.dtype.itemsize * held
+    def bounded_bytes(self, tokens: int) -> int:
+        """Of all layers that hold something of fixed size, behind ``tokens`` tokens: their windows, and again at the
+        book's end; their states, with those of the places that a chat may be cropped to."""
+        total, itemsize = 0, self.dtype.itemsize
+        if self.sliding is not None:
+            held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
+            total += 2 * len(self.sliding.layers) * self.kv_heads * self.head_dim * itemsize * held
+        if self.recurrent is not None and tokens:
+            total += len(self.recurrent.layers) * self.recurrent.size.held_bytes(itemsize)
+        return total
+
+    def bounded_bytes_read(self, tokens: int) -> int:
+        """What a plain step behind ``tokens`` tokens reads of them: each window, each state once."""
+        total, itemsize = 0, self.dtype.itemsize
+        if self.sliding is not None:
+            seen = len(self.sliding.layers) * min(tokens, self.sliding.window)
+            total += 2 * seen * self.kv_heads * self.head_dim * itemsize
+        if self.recurrent is not None:
+            total += len(self.recurrent.layers) * self.recurrent.size.bytes(itemsize)
+        return total
 
     @property
-    def most_window_bytes(self) -> int:
+    def most_bounded_bytes(self) -> int:
         """The same behind a long book."""
-        return self.window_bytes(self.sliding.capacity) if self.sliding else 0
+        return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
     def compute_bytes_per_token(self) -> int:

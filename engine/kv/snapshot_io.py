@@ -4,7 +4,7 @@ A writer copies its part of a full cache on a thread of its own: that part does 
 while the chat goes on, so questions need not wait for it. It stops between two shards when it is cancelled. ``restore``
 maps the shards and copies them straight into the cache's tiers, each checked before its first byte is used.
 
-Layers with a sliding window hold their newest tokens alone, and those do change: a writer copies them when it is made,
+Layers with a sliding window or a state hold no more than that, and it does change: a writer copies it when it is made,
 into one more shard at the end of what it writes. So what is saved of such a model can be used only as a whole.
 """
 
@@ -16,7 +16,7 @@ import os
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ import safetensors.torch
 import torch
 
 from engine.errors import ResourceError, SnapshotRefused, SnapshotUnreadable, TrifoldError
+from engine.kv.bounded import Place, Sizes
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, WindowShard, unreadable, write_synced
 from engine.kv.snapshots import SnapshotStore, TurnStore
-from engine.kv.windowed import Windows
 
 # Approximate bytes of a shard: small enough to be copied and stopped quickly, large enough to be read fast.
 _SHARD_BYTES = 64 << 20
@@ -104,7 +104,8 @@ class Writer:
 
     def _write_shard(self, folder: Path, start: int, stop: int) -> Shard:
         layers = [self._full.export(layer, start, stop) for layer in range(self._full.shape.layers)]
-        return _write_layers(folder, Shard, start, stop, layers)
+        named = [{"keys": keys, "values": values} for keys, values in layers]
+        return _write_layers(folder, Shard, start, stop, named)
 
 
 class SnapshotWriter(Writer):
@@ -130,20 +131,20 @@ class SnapshotWriter(Writer):
     ) -> None:
         self._store, self._identity = store, identity
         self._ids, self._known = ids, known
-        self._windows = full.windowed.at(tokens)
+        self._place = full.bounded.at(tokens)
         super().__init__(full, tokens)
 
     def _write(self) -> None:
         shape = self._full.shape
-        partial = self._store.begin(self._identity, self.stop * shape.bytes_per_token + _size(self._windows))
+        partial = self._store.begin(self._identity, self.stop * shape.bytes_per_token + _size(self._place))
         try:
             shards = self._take_over(partial)
             shards += self._write_shards(partial, shards[-1].stop if shards else 0, self.stop)
             whole = bool(shards) and shards[-1].stop == self.stop
-            if shape.sliding is not None and (self._windows is None or not whole):
+            if shape.bounded and (self._place is None or not whole):
                 return
             if not self._cancelled.is_set() or self._are_more(shards):
-                window = _write_windows(partial, self._windows)
+                window = _write_place(partial, self._place)
                 self._store.commit(partial, self._identity, self._ids, shards, window)
         finally:
             self._store.abandon(partial)
@@ -199,11 +200,11 @@ class TurnWriter(Writer):
         self, store: TurnStore, full: FullCache, ids: Sequence[int], turns: Sequence[TurnSpan], after: Writer | None
     ) -> None:
         self._store, self._ids, self._turns = store, ids, turns
-        sliding = full.shape.sliding is not None
-        self._windows = {
-            turn: windows
+        bounded = bool(full.shape.bounded)
+        self._places = {
+            turn: place
             for turn in turns
-            if sliding and not self._is_saved(turn) and (windows := full.windowed.copy(turn.start, turn.stop))
+            if bounded and not self._is_saved(turn) and (place := full.bounded.copy(turn.start, turn.stop))
         }
         super().__init__(full, turns[-1].stop, after)
 
@@ -211,19 +212,19 @@ class TurnWriter(Writer):
         for turn in self._turns:
             if self._cancelled.is_set():
                 return
-            if not self._is_saved(turn) and (turn in self._windows or self._full.shape.sliding is None):
+            if not self._is_saved(turn) and (turn in self._places or not self._full.shape.bounded):
                 self._write_turn(turn)
 
     def _is_saved(self, turn: TurnSpan) -> bool:
         return self._store.holds(self._ids[: turn.start], turn.question, turn.answer)
 
     def _write_turn(self, turn: TurnSpan) -> None:
-        windows = self._windows.get(turn)
-        partial = self._store.begin((turn.stop - turn.start) * self._full.shape.bytes_per_token + _size(windows))
+        place = self._places.get(turn)
+        partial = self._store.begin((turn.stop - turn.start) * self._full.shape.bytes_per_token + _size(place))
         try:
             shards = self._write_shards(partial, turn.start, turn.stop)
             if not self._cancelled.is_set():
-                window = _write_windows(partial, windows)
+                window = _write_place(partial, place)
                 self._store.commit(partial, self._ids[: turn.stop + 1], turn.question, turn.answer, shards, window)
         finally:
             self._store.store.abandon(partial)
@@ -243,11 +244,13 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     if snapshot.tokens > full.limit:
         raise SnapshotUnreadable("The saved reading is longer than the window.")
-    sliding, window = full.shape.sliding, snapshot.window
-    if sliding and (not window or window.start > max(snapshot.start, snapshot.tokens - sliding.window + 1)):
-        raise SnapshotRefused("The saved reading lacks what layers with a sliding window hold.")
+    shape, window = full.shape, snapshot.window
+    needed = max(snapshot.start, snapshot.tokens - shape.sliding.window + 1) if shape.sliding else 0
+    if shape.bounded and (not window or window.start > needed):
+        what = "a sliding window" if shape.sliding else "a state"
+        raise SnapshotRefused(f"The saved reading lacks what layers with {what} hold.")
     shards: deque[Shard] = deque(snapshot.shards)
-    if sliding and window:
+    if shape.bounded and window:
         shards.append(window)
     with ThreadPoolExecutor(_AHEAD, thread_name_prefix="trifold-check") as pool:
         checks: deque[Future[bool]] = deque()
@@ -262,10 +265,10 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
                     raise SnapshotRefused(f"The saved reading is damaged: {shard.file} has another checksum.")
                 path = snapshot.folder / shard.file
                 if isinstance(shard, WindowShard):
-                    _append_windows(path, shard, full)
+                    _append_place(path, shard, full)
                 else:
                     _append(path, shard, full)
-                if sliding is None:
+                if not shape.bounded:
                     full.advance(shard.stop - shard.start)
                 elif not shards:
                     full.advance(snapshot.tokens - snapshot.start)
@@ -292,56 +295,53 @@ def _is_whole(path: Path, shard: Shard) -> bool:
 
 def _append(path: Path, shard: Shard, full: FullCache) -> None:
     shape = full.shape
-    layers = _layers(path, shard, shape.layers, [shape.kv_heads, shape.storage_dim], shape.storage_dtype)
+    size = (shape.kv_heads, shard.stop - shard.start, shape.storage_dim), shape.storage_dtype
+    layers = _layers(path, shard, [{"keys": size, "values": size}] * shape.layers)
     with torch.inference_mode():
-        for layer, (keys, values) in enumerate(layers):
-            full.adopt(layer, shard.start, keys.unsqueeze(0), values.unsqueeze(0))
+        for layer, held in enumerate(layers):
+            full.adopt(layer, shard.start, held["keys"].unsqueeze(0), held["values"].unsqueeze(0))
 
 
-def _append_windows(path: Path, shard: Shard, full: FullCache) -> None:
-    shape = full.shape
-    layers = _layers(path, shard, shape.model_layers - shape.layers, [shape.kv_heads, shape.head_dim], shape.dtype)
+def _append_place(path: Path, shard: Shard, full: FullCache) -> None:
+    layers = _layers(path, shard, full.bounded.sizes(shard.start, shard.stop))
     with torch.inference_mode():
-        full.windowed.adopt(Windows(shard.start, shard.stop, tuple(layers)))
+        full.bounded.adopt(Place(shard.start, shard.stop, tuple(layers)))
 
 
-def _layers(
-    path: Path, shard: Shard, count: int, size: Sequence[int], dtype: torch.dtype
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Keys and values (kv_heads, tokens, width) of the ``count`` layers in a shard; ``size`` is (kv_heads, width)."""
-    expected = [size[0], shard.stop - shard.start, size[1]]
+def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[str, torch.Tensor]]:
+    """The tensors of each layer in a shard, by name, which have to be of these sizes."""
+    expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")
     except RuntimeError as error:  # torch maps the file, and says so when the system refuses
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
-        names = {f"{part}.{layer}" for layer in range(count) for part in ("keys", "values")}
-        if set(file.keys()) != names or any(file.get_slice(name).get_shape() != expected for name in names):
+        if set(file.keys()) != expected.keys() or any(
+            tuple(file.get_slice(name).get_shape()) != size for name, size in expected.items()
+        ):
             raise SnapshotRefused(f"The saved reading is of a model of another shape: {shard.file}.")
-        layers = [(file.get_tensor(f"keys.{layer}"), file.get_tensor(f"values.{layer}")) for layer in range(count)]
-    if any(part.dtype != dtype for both in layers for part in both):
+        layers: list[Mapping[str, torch.Tensor]] = [
+            {name: file.get_tensor(f"{name}.{layer}") for name in of} for layer, of in enumerate(sizes)
+        ]
+    if any(held[name].dtype != of[name][1] for held, of in zip(layers, sizes, strict=True) for name in of):
         raise SnapshotRefused(f"The saved reading is of another dtype: {shard.file}.")
     return layers
 
 
-def _write_windows(folder: Path, windows: Windows | None) -> Shard | None:
-    if windows is None:
-        return None
-    return _write_layers(folder, WindowShard, windows.start, windows.stop, windows.layers)
+def _write_place(folder: Path, place: Place | None) -> Shard | None:
+    return None if place is None else _write_layers(folder, WindowShard, place.start, place.stop, place.layers)
 
 
 def _write_layers(
-    folder: Path, kind: type[Shard], start: int, stop: int, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    folder: Path, kind: type[Shard], start: int, stop: int, layers: Sequence[Mapping[str, torch.Tensor]]
 ) -> Shard:
-    """Write a shard with the keys and values of some layers."""
-    tensors = {}
-    for layer, (keys, values) in enumerate(layers):
-        tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = keys, values
+    """Write a shard with the tensors of some layers."""
+    tensors = {f"{name}.{layer}": part for layer, held in enumerate(layers) for name, part in held.items()}
     data = safetensors.torch.save(tensors)
     shard = kind(start, stop, len(data), zlib.crc32(data))
     write_synced(folder / shard.file, data)
     return shard
 
 
-def _size(windows: Windows | None) -> int:
-    return sum(part.nbytes for both in windows.layers for part in both) if windows else 0
+def _size(place: Place | None) -> int:
+    return sum(part.nbytes for held in place.layers for part in held.values()) if place else 0

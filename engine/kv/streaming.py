@@ -7,6 +7,7 @@ speculated tokens and growing again gives the same cache as never having grown. 
 length at the last ``settle``.
 
 Which tokens are held (length n, window w): the sinks, and at least the w newest; up to ``slack`` older ones more.
+Layers with a state evict nothing: theirs is of all tokens that the draft was shown.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections.abc import Callable
 
 import torch
 
+from engine.kv.recurrent import RecurrentLayer
 from engine.kv.shape import KvShape
 from engine.model import attention
+from engine.model.recurrent import Advance, NoStates
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(layer, x (1, heads, n, head_dim), slots (n,), queries) -> x as the layer rotates it to these positions, or leaves it
@@ -48,6 +51,12 @@ class StreamingCache:
         self.length = 0
         self._floor = 0
         self._evicted = 0
+        states = shape.recurrent
+        self._states = (
+            {layer: RecurrentLayer(states.size, shape.dtype, shape.device, self.capacity) for layer in states.layers}
+            if states
+            else {}
+        )
 
     @property
     def held(self) -> int:
@@ -56,6 +65,8 @@ class StreamingCache:
 
     def reset(self) -> None:
         """Forget everything: equal to a new cache."""
+        for layer in self._states.values():
+            layer.clear()
         self.length = 0
         self._floor = 0
         self._evicted = 0
@@ -88,6 +99,8 @@ class StreamingCache:
             raise ValueError(f"tokens are skipped in multiples of {self._slack}")
         self.length += count
         self._evicted += count
+        for layer in self._states.values():
+            layer.move(count)
 
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
@@ -141,8 +154,12 @@ class StreamingPass:
         window = cache.shape.window_of(layer)
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
 
+    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
+        cache = self._cache
+        return cache._states[layer].recur(cache.length, count, advance, cache._floor)
 
-class FixedStreamingPass:
+
+class FixedStreamingPass(NoStates):
     """``StreamingPass`` over all slots, with a mask: the same operations on the same memory for any place."""
 
     def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.model import weights
+from engine.quantization import StateSize
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +32,9 @@ class Family:
         norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
             preceding it.
         plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
-        full_every: where layers with a sliding window are supported beside others, one in so many layers keeps the
-            whole context if ``config.json`` does not name each; 0 where they are not.
+        gated: whether attention has a gate for its output, as wide as its queries.
+        others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
+        full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
         defaults: numbers that ``config.json`` may leave out.
     """
@@ -42,14 +44,26 @@ class Family:
     tied: bool = False
     norms_after_rope: tuple[str, str] | None = None
     plain: bool = False
+    gated: bool = False
+    others: str = ""
     full_every: int = 0
     norm_offset: float = 0.0
     defaults: Mapping[str, int] = field(default_factory=dict)
 
 
+FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attention"
+"""Kinds of layers, in the words of ``layer_types``."""
+
 _GEMMA_3 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
     **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
+}
+
+_QWEN_3_5 = {
+    **{"hidden_size": 4_096, "intermediate_size": 12_288, "num_hidden_layers": 32, "vocab_size": 248_320},
+    **{"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768},
+    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
+    **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
 }
 
 FAMILIES = {
@@ -65,19 +79,20 @@ FAMILIES = {
     "seed_oss": Family("Seed-OSS"),
     "apertus": Family("Apertus", mlp_matrices=2),
     "hunyuan_v1_dense": Family("Hunyuan", norms_after_rope=("query_layernorm", "key_layernorm")),
-    "exaone4": Family("EXAONE 4", full_every=4),
+    "exaone4": Family("EXAONE 4", others=SLIDING, full_every=4),
     "ernie4_5": Family("ERNIE 4.5", tied=True),
     "arcee": Family("Arcee", mlp_matrices=2),
     "glm": Family("GLM-4"),
     "glm4": Family("GLM-4-0414"),
     "hyperclovax": Family("HyperCLOVA X"),
-    "gemma3_text": Family("Gemma 3", tied=True, full_every=6, norm_offset=1.0, defaults=_GEMMA_3),
-    "olmo3": Family("OLMo 3", full_every=4),
-    "cohere2": Family("Command A and R7B", tied=True, full_every=4),
+    "gemma3_text": Family("Gemma 3", tied=True, others=SLIDING, full_every=6, norm_offset=1.0, defaults=_GEMMA_3),
+    "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
+    "cohere2": Family("Command A and R7B", tied=True, others=SLIDING, full_every=4),
+    "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
 }
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
-WRAPPERS = ("mistral3", "gemma3")
+WRAPPERS = ("mistral3", "gemma3", "qwen3_5")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
 
 TEXT_WEIGHTS = {
@@ -103,6 +118,11 @@ _MAXIMA = {
     "vocab_size": 1 << 24,
     "max_position_embeddings": 1 << 30,
     "sliding_window": 1 << 30,
+    "linear_num_key_heads": 1 << 12,
+    "linear_num_value_heads": 1 << 12,
+    "linear_key_head_dim": 1 << 13,
+    "linear_value_head_dim": 1 << 13,
+    "linear_conv_kernel_dim": 1 << 8,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
@@ -115,9 +135,7 @@ _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-FULL, SLIDING = "full_attention", "sliding_attention"
-"""Kinds of layers, in the words of ``layer_types``."""
-
+_PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
 # What a model may have that its family does not.
 _UNLIKE = {
@@ -125,7 +143,7 @@ _UNLIKE = {
     "final_logit_softcapping": "caps its logits",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_RECURRENT = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "hybrid")
+_RECURRENT = (RECURRENT, "mamba", "mamba2", "conv", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
 
@@ -234,7 +252,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
     if type(sliding) is not int or sliding >= window:
         sliding = None
     others = _other_layers(config)
-    if others or (sliding is not None and kind in FAMILIES and not FAMILIES[kind].full_every):
+    if others or (sliding is not None and kind in FAMILIES and FAMILIES[kind].others != SLIDING):
         what = (others or _SLIDING).replace(_SLIDING, f"{_SLIDING} of {sliding:,} tokens" if sliding else _SLIDING)
         raise UnsupportedModel(
             f"{title} has layers with {what}, which is not supported yet: they do not keep the whole book in view.",
@@ -260,8 +278,8 @@ def check_architecture(config: Any, name: str, window: int) -> None:
 def _other_layers(config: Any) -> str:
     """What the layers have that are not supported, in words; empty if there are none."""
     others = set(layer_kinds(config)) - {FULL}
-    if sliding_layers(config) and FULL in layer_kinds(config):
-        others -= {SLIDING}
+    if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
+        others -= {FAMILIES[config.model_type].others}
     words = {SLIDING: _SLIDING, **dict.fromkeys(_RECURRENT, "a recurrent state")}
     return " and ".join(sorted({words.get(t, t) for t in others}))
 
@@ -271,23 +289,41 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
     named = getattr(config, "layer_types", None)
     if isinstance(named, list | tuple):
         return tuple(kind for kind in named if isinstance(kind, str))
-    every = FAMILIES.get(config.model_type, _ORDINARY).full_every
+    family = FAMILIES.get(config.model_type, _ORDINARY)
     layers = getattr(config, "num_hidden_layers", None)
-    if not every or type(layers) is not int or type(getattr(config, "sliding_window", None)) is not int:
+    if not family.others or type(layers) is not int:
         return ()
-    own = getattr(config, "sliding_window_pattern", None)
-    every = own if type(own) is int and own > 0 else every
+    if family.others == SLIDING and type(getattr(config, "sliding_window", None)) is not int:
+        return ()
+    own = getattr(config, _PERIOD[family.others], None)
+    every = own if type(own) is int and own > 0 else family.full_every
     return tuple(
-        SLIDING if layer % every else FULL for layer in range(1, min(layers, _MAXIMA["num_hidden_layers"]) + 1)
+        family.others if layer % every else FULL for layer in range(1, min(layers, _MAXIMA["num_hidden_layers"]) + 1)
     )
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
     """The layers whose tokens see the newest ``sliding_window`` tokens alone, where that is supported."""
-    family = FAMILIES.get(config.model_type, _ORDINARY)
-    if not family.full_every or getattr(config, "sliding_window", None) is None:
+    return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
+
+
+def recurrent_layers(config: Any) -> tuple[int, ...]:
+    """The layers that have a state instead of KV, where that is supported."""
+    return _layers_of(config, RECURRENT)
+
+
+def _layers_of(config: Any, wanted: str) -> tuple[int, ...]:
+    if FAMILIES.get(config.model_type, _ORDINARY).others != wanted:
         return ()
-    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == SLIDING)
+    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == wanted)
+
+
+def state_size(config: Any) -> StateSize:
+    """The state of a recurrent layer."""
+    heads, width = config.linear_num_value_heads, config.linear_value_head_dim
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    taps = config.linear_conv_kernel_dim
+    return StateSize(heads, config.linear_key_head_dim, width, 2 * keys + heads * width, taps)
 
 
 def display_name(name: str) -> str:
@@ -365,23 +401,16 @@ def estimate_parameters(config: Any) -> int:
 
 
 def parameters_of_block(config: Any) -> int:
-    """``block_parameters`` of a configuration."""
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    matrices = mlp_matrices(config.model_type)
-    return block_parameters(
-        config.hidden_size, config.intermediate_size, heads, kv_heads, head_dim_of(config), matrices
-    )
-
-
-def mlp_matrices(kind: str) -> int:
-    """Matrices in an MLP of this ``model_type``."""
-    return FAMILIES.get(kind, _ORDINARY).mlp_matrices
-
-
-def block_parameters(width: int, inner: int, heads: int, kv_heads: int, head_dim: int, matrices: int) -> int:
-    """Parameters of one decoder block, without norms and biases: queries, keys, values, output, and the MLP's
-    ``matrices``."""
-    return width * (2 * (heads + kv_heads) * head_dim + matrices * inner)
+    """Parameters of one decoder block, without norms and biases; the mean where blocks differ."""
+    family, width, layers = FAMILIES.get(config.model_type, _ORDINARY), config.hidden_size, config.num_hidden_layers
+    of_queries = 3 if family.gated else 2  # with the output, and its gate
+    heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
+    mixing = layers * width * heads * head_dim_of(config)
+    if states := len(recurrent_layers(config)):
+        size = state_size(config)
+        recurrent = width * (size.channels + 2 * size.heads * (size.value_dim + 1)) + size.taps * size.channels
+        mixing += states * (recurrent - mixing // layers)
+    return int(mixing // layers + family.mlp_matrices * width * config.intermediate_size)
 
 
 def embedding_parameters(config: Any) -> int:

@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from engine.model.kernels import Kernel, cpu, cuda, merge, plain
+from engine.model.recurrent import States
 
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
@@ -27,7 +28,7 @@ _WINDOW_ROWS = 512  # tokens that look through their windows together
 _TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their scores of a piece stay in its cache
 
 
-class KeyValues(Protocol):
+class KeyValues(States, Protocol):
     """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries."""
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor: ...

@@ -19,8 +19,8 @@ import torch
 
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
-from engine.kv.shape import KvShape, Sliding, Split
-from engine.model import attention, layers, weights
+from engine.kv.shape import KvShape, Recurrent, Sliding, Split
+from engine.model import attention, layers, recurrent, weights
 from engine.model.architectures import (
     FAMILIES,
     SHARED_VOCABULARY,
@@ -35,9 +35,11 @@ from engine.model.architectures import (
     logits_divisor,
     parameters_of_block,
     pick_dtype,
+    recurrent_layers,
     rope_kinds,
     rotated_layers,
     sliding_layers,
+    state_size,
 )
 from engine.model.kernels import cpu
 from engine.quantization import BITS
@@ -316,6 +318,7 @@ def load(
     attention.register()
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
+    recurrent.install(model)
     title = display_name(name)
     if weights in BITS:
         layers.quantize(model, weights, title)
@@ -367,8 +370,11 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
     """Shape of a model's KV, from its configuration alone."""
     found = sliding_layers(config)
     sliding = Sliding(found, config.sliding_window) if found else None
-    layers = config.num_hidden_layers - len(found)
-    return KvShape(layers, config.num_key_value_heads, head_dim_of(config), dtype, device, sliding=sliding)
+    numbers = recurrent_layers(config)
+    states = Recurrent(numbers, state_size(config)) if numbers else None
+    heads, width = config.num_key_value_heads, head_dim_of(config)
+    layers = config.num_hidden_layers - len(found) - len(numbers)
+    return KvShape(layers, heads, width, dtype, device, sliding=sliding, recurrent=states)
 
 
 def settings_of(name: str, window: int | None) -> Any:

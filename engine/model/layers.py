@@ -39,6 +39,7 @@ from torch.nn import functional
 
 from engine.errors import ModelError
 from engine.model.kernels import cpu
+from engine.model.recurrent import INPUTS, DeltaNet
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
 _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
-_QUERY_KEY_VALUE, _GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+# Layers of one input, by the part of a block that asks for all of them one after the other.
+_JOINT = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj"), "linear_attn": INPUTS}
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
@@ -292,11 +294,12 @@ def pack(model: Any, offset: float = 0.0) -> None:
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
-    kernels.prepare(model.model.layers[0].self_attn.head_dim, model.dtype, [_BITS[kind] for kind in weights])
+    kernels.prepare(_head_dim(model), model.dtype, [_BITS[kind] for kind in weights])
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:
-        for part, names in ((block.self_attn, _QUERY_KEY_VALUE), (block.mlp, _GATE_UP)):
+        for place, names in _JOINT.items():
+            part: Any = getattr(block, place, None)
             layers = [getattr(part, name, None) for name in names]
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, _PACKED[type(layers[0])](layers, kernels, unpacked))
@@ -310,13 +313,20 @@ def pack(model: Any, offset: float = 0.0) -> None:
             new = PackedNorm(layer, kernels, offset)
         if new is not None:
             _replace(model, path, new)
+        if isinstance(layer, DeltaNet) and layer.taps.is_cpu:
+            layer.take(kernels)
 
 
 def has_kernels(model: Any) -> bool:
     """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
-    head_dim, kernels = model.model.layers[0].self_attn.head_dim, cpu.native()
+    head_dim, kernels = _head_dim(model), cpu.native()
     packed = any(isinstance(part, PackedLinear) for part in model.modules())
     return packed and kernels is not None and head_dim % kernels.lanes == 0
+
+
+def _head_dim(model: Any) -> int:
+    """Of the layers with attention."""
+    return next(int(layer.self_attn.head_dim) for layer in model.model.layers if hasattr(layer, "self_attn"))
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:

@@ -185,7 +185,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         held = planner.weights_by_device(layout, shape.model_layers, size, taken)
         rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
         left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
-    room = left.device + sum(left.others) - shape.most_window_bytes
+    room = left.device + sum(left.others) - shape.most_bounded_bytes
     longest = planner.longest_context(shape, limit, left)
     plan = planner.plan(shape, longest, left)
     watch = probe.OtherPrograms()

@@ -77,7 +77,7 @@ class KvSize:
         staged: in a buffer of spilled layers.
         quantized: whether the two differ: resident layers need a buffer then, too.
         index: of the retrieval cache's mean keys, which lie on the device wherever the KV is.
-        fixed: bytes of layers with a sliding window, which lie there too, however many tokens there are.
+        fixed: bytes of layers with a sliding window or a state, which lie there too, however many tokens there are.
     """
 
     layers: int

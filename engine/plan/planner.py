@@ -216,7 +216,7 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     beside = held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token
     size = LayerBytes(
         weights=int(block * bytes_per_weight(config.weights, dtype.itemsize)),
-        beside=(beside + shape.most_window_bytes) // layers,
+        beside=(beside + shape.most_bounded_bytes) // layers,
         kv=window * shape.bytes_per_token // layers,
         buffer=window * shape.staged_bytes_per_token // layers,
     )
@@ -278,7 +278,7 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
     if shape.device.type != "cpu":
         return CHUNK
     needed = window * (shape.bytes_per_token + shape.indexed(FINE_CHUNK).index_bytes_per_token)
-    needed += shape.most_window_bytes
+    needed += shape.most_bounded_bytes
     return FINE_CHUNK if needed <= free_resources(shape.device, config).device else CHUNK
 
 
@@ -317,7 +317,7 @@ def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
 def _size(shape: KvShape) -> KvSize:
     index = shape.index_bytes_per_token
     buffers = shape.compute_bytes_per_token, shape.staged_bytes_per_token
-    return KvSize(shape.layers, shape.bytes_per_token, *buffers, shape.quantized, index, shape.most_window_bytes)
+    return KvSize(shape.layers, shape.bytes_per_token, *buffers, shape.quantized, index, shape.most_bounded_bytes)
 
 
 def fit_book(

@@ -11,7 +11,7 @@ import torch
 
 from engine import quantization
 from engine.decode import prefill
-from engine.kv import snapshot_io, windowed
+from engine.kv import bounded, snapshot_io, windowed
 from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
 
@@ -152,6 +152,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "exaone4-windows": {**WINDOWS},
     "cohere2": {**WINDOWS, "logit_scale": 0.25, "tie_word_embeddings": True},
+    # Two heads of values for each of keys, and RoPE on a quarter of a head, as in the larger models.
+    "qwen3_5_text": {
+        "head_dim": 32,
+        "layer_types": ["linear_attention"] * 2 + ["full_attention"],
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4},
+        "rope_parameters": {
+            **{"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+            **{"mrope_section": [2, 1, 1], "mrope_interleaved": True},
+        },
+    },
 }
 
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
@@ -228,7 +239,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers with a sliding window hold little beside it, so that a short text leaves it behind."""
     for module in (quantization, windowed, prefill):
         monkeypatch.setattr(module, "SLIDING_SLACK", 128)
-    for module in (quantization, windowed):
+    for module in (quantization, windowed, bounded):
         monkeypatch.setattr(module, "SLIDING_BORDER", 32)
 
 

@@ -33,7 +33,7 @@ SHAPES = [
     "phi3-longrope",
     "gemma3_text",
 ]
-SLIDING = "gemma3_text"
+SLIDING, RECURRENT = "gemma3_text", "qwen3_5_text"
 QUESTION = "Where does the key hang?"
 TOKENS = 40
 
@@ -98,6 +98,7 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
         {"num_lookup_tokens": 0},
         {"kind": SLIDING, "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"},
         {"kind": SLIDING, "num_draft_tokens": 0, "num_pending_tokens": 64, "refresh_every": 1, "prefill_block": 33},
+        {"kind": RECURRENT, "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"},
     ],
     ids=str,
 )
@@ -118,7 +119,7 @@ def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None
     assert fast.figures.verify.proposed > 0
 
 
-@pytest.mark.parametrize("kind", ["llama", SLIDING])
+@pytest.mark.parametrize("kind", ["llama", SLIDING, RECURRENT])
 def test_draft_equal_to_target_accepts_everything(kind: str, tiny: Callable[..., str], book: Document) -> None:
     """With the whole context in view at every level nothing can be rejected, so the number of rounds is known."""
     target = tiny(kind)
@@ -161,7 +162,7 @@ def test_copies_straight_from_the_book_do_not_change_the_text(
     assert fast.token_ids == answer(session, "plain", "Page 3. The lamp stood on the").token_ids
 
 
-@pytest.mark.parametrize("kind", ["llama", SLIDING])
+@pytest.mark.parametrize("kind", ["llama", SLIDING, RECURRENT])
 def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
     kind: str, tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,9 +108,10 @@ def test_the_walk_and_a_draft_say_what_transformers_says(kind: str, tiny: Callab
         walked = model.forward(ids, model.rope(model.span(0, 200)), full.extend(0))
         whole: Any = AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
         expected = whole(input_ids=ids[None]).logits[0]
-    scale = expected.abs().max()
-    assert (walked - expected).abs().max() < 1e-5 * scale
-    assert (torch.cat(rows) - expected[:60]).abs().max() < 1e-5 * scale
+    # Where there are states what is read is divided by its own length, however small that is, and its error grows.
+    near = (1e-4 if model.kv_shape.recurrent else 1e-5) * expected.abs().max()
+    assert (walked - expected).abs().max() < near
+    assert (torch.cat(rows) - expected[:60]).abs().max() < near
 
 
 def mistral_that_sees(tied: bool) -> Any:
@@ -131,6 +132,16 @@ def gemma_that_sees(tied: bool) -> Any:
     return Gemma3ForConditionalGeneration(config)
 
 
+def qwen_that_sees(tied: bool) -> Any:
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    text = {**TEXT_PART, **SHAPES["qwen3_5_text"], "model_type": "qwen3_5_text", "tie_word_embeddings": tied}
+    text["layer_types"] = text["layer_types"][-2:]
+    eyes = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}
+    config = Qwen3_5Config(text_config=text, vision_config=eyes, tie_word_embeddings=tied)
+    return Qwen3_5ForConditionalGeneration(config)
+
+
 TEXT_PART: dict[str, Any] = {
     **{"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2},
@@ -143,7 +154,7 @@ EYES = {
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
-@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees])
+@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees, qwen_that_sees])
 def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     whole = build(tied).eval()
@@ -153,19 +164,21 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
     session = Session.load(EngineConfig(model=str(tmp_path), draft=None))
     model = session.target
     assert (model.window, model.num_layers) == (512, 2)
-    own = sum(weights.numel() for name, weights in whole.named_parameters() if "vision" not in name)
-    projector = sum(weights.numel() for weights in whole.model.multi_modal_projector.parameters())
-    assert model.parameters == own - projector
+    eyes = ("vision", "visual", "multi_modal_projector")
+    own = sum(weights.numel() for name, weights in whole.named_parameters() if not any(part in name for part in eyes))
+    assert model.parameters == own
     ids = torch.randint(6, 380, (300,), generator=torch.Generator().manual_seed(0))
     cache = FullCache(model.kv_shape, 512)
     cache.reserve(300)
     with torch.inference_mode():
         out = model.forward(ids, model.rope(model.span(0, 300)), cache.extend(0))
-        assert torch.allclose(out, whole(input_ids=ids[None]).logits[0], atol=1e-4)
+        assert torch.allclose(
+            out, whole(input_ids=ids[None]).logits[0], atol=1e-3 if model.kv_shape.recurrent else 1e-4
+        )
 
 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6}
-QWEN = {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}
+QWEN = {"model_type": "qwen3_5_text"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +193,10 @@ QWEN = {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}
         ({**GEMMA, "final_logit_softcapping": 30.0}, "caps its logits, which is not supported yet"),
         ({**GEMMA, "use_bidirectional_attention": True}, "lets tokens see those after them, which is not"),
         ({**GEMMA, "rope_parameters": {"sliding_attention": {"rope_theta": -1}}}, "rope_theta is -1"),
-        (QWEN, "layers with a recurrent state, which is not supported yet"),
+        ({**QWEN, "layer_types": ["linear_attention"] * 32}, "layers with a recurrent state, which is not supported"),
+        ({**QWEN, "linear_value_head_dim": 1 << 20}, "linear_value_head_dim is 1048576"),
+        ({"model_type": "lfm2"}, "is a lfm2 model, which is not supported yet"),
+        ({"model_type": "qwen3_next"}, "layers with a recurrent state, which is not supported yet"),
         ({"model_type": "gemma2"}, "layers with a sliding window"),
         ({"model_type": "gpt_oss"}, "layers with a sliding window of 128 tokens"),
         ({"model_type": "qwen3_moe"}, "is a mixture of 128 experts"),

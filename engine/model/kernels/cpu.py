@@ -191,11 +191,11 @@ class Native:
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
-        from engine.model.kernels import native, pairs, pool, rowwise
+        from engine.model.kernels import delta, native, pairs, pool, rowwise
 
         self._kernels, self._pairs, self._compile = native, pairs, pool
-        self._emit = {**native.EMIT, **rowwise.EMIT, **pairs.EMIT}
-        self.lanes = lanes or pool.lanes()
+        self._emit = {**native.EMIT, **rowwise.EMIT, **pairs.EMIT, **delta.EMIT}
+        self.lanes, self.most_rows = lanes or pool.lanes(), MOST_ROWS
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
         self.columns = native.PANEL_VECTORS * self.lanes
@@ -404,6 +404,41 @@ class Native:
             ]
             self.pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
         return out
+
+    # Recurrence ------------------------------------------------------------------------------------------------
+
+    def delta(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        decays: torch.Tensor,
+        rates: torch.Tensor,
+        memory: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """``recurrent.in_chunks``, token by token."""
+        out, updates = torch.empty(v.shape), torch.empty(v.shape)
+        return out, updates, self._recur("delta", (q, k, v, decays, rates, updates), memory, out)
+
+    def replayed(
+        self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
+    ) -> torch.Tensor:
+        """The memory behind tokens that ``delta`` gave updates of: it has the bits of a pass that ended there."""
+        return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
+
+    def _recur(
+        self, name: str, tokens: tuple[torch.Tensor, ...], memory: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        tokens, behind = tuple(part.contiguous() for part in tokens), torch.empty_like(memory)
+        (rows, key_heads, key_dim), (heads, value_dim) = tokens[1].shape, tokens[2].shape[1:]
+        kernel = self.address(name, key_dim, value_dim)
+        with self.lock:
+            self._arguments[:12] = [
+                *(part.data_ptr() for part in (*tokens, memory, behind, out)),
+                *(rows, heads, key_heads),
+            ]
+            self.pool.run(kernel, self._at, heads)
+        return behind
 
     def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = ()) -> None:
         """Compile what a model of this head dimension and dtype can need, so that no answer waits for it.

@@ -21,11 +21,12 @@ from app.models.fit import FreeMemory, ModelShape, pace
 from app.models.local import LocalModels
 from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.kv.shape import KvShape, Sliding
+from engine.kv.shape import KvShape, Recurrent, Sliding
 from engine.model.kernels import cpu
 from engine.plan import planner
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK
+from engine.quantization import StateSize
 
 KIB = 1024
 
@@ -135,8 +136,8 @@ def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
     expected = known.shape
     assert expected is not None
     assert found.parameters == pytest.approx(expected.parameters, rel=1e-3)  # norms are not estimated
-    sizes = {"parameters": expected.parameters, "weights_bytes": expected.weights_bytes}
-    assert dataclasses.replace(found, **sizes) == expected
+    weights = expected.weights_bytes
+    assert dataclasses.replace(found, parameters=expected.parameters, weights_bytes=weights) == expected
     with pytest.raises(ModelError, match="other layers"):
         fit.shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
@@ -181,14 +182,26 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
     kv=st.sampled_from(["model", "8bit"]),
     width=st.sampled_from([64, 72, 128]),
     where=st.sampled_from(["cpu", "cuda"]),
-    slide=st.sampled_from([0, 1, 5]),
+    others=st.sampled_from([(0, 0), (1, 0), (5, 0), (0, 3)]),
 )
 def test_the_planner_will_say_the_same(
-    layers: int, heads: int, device: int, host: int, disk: int, kv: str, width: int, where: str, slide: int
+    layers: int,
+    heads: int,
+    device: int,
+    host: int,
+    disk: int,
+    kv: str,
+    width: int,
+    where: str,
+    others: tuple[int, int],
 ) -> None:
-    shape = ModelShape(layers + slide, heads, width, 1, 1, 131_072, 0, slide, 512 if slide else 0)
+    slide, states = others
+    size_of_one = StateSize(32, 128, 128, 8192, 4) if states else None
+    count = layers + slide + states
+    shape = ModelShape(count, heads, width, 1, 1, 131_072, 0, slide, 512 if slide else 0, states, size_of_one)
     sliding = Sliding(tuple(range(slide)), 512) if slide else None
-    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where), sliding=sliding)
+    recurrent = Recurrent(tuple(range(states)), size_of_one) if size_of_one else None
+    theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where), sliding=sliding, recurrent=recurrent)
     theirs = theirs.stored_as(kv).indexed(CHUNK)
     said = planner.longest_context(theirs, shape.window, planner.Resources(device, host, disk))
     size = fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))

@@ -97,11 +97,12 @@ def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: 
         assert any(f"{card}: simulated (compute capability 8.9), " in line for line in lines), lines
 
 
-def test_layers_with_a_sliding_window_lie_on_both(
-    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, small_windows: None
+@pytest.mark.parametrize("kind", ["gemma3_text", "qwen3_5_text"])
+def test_layers_that_hold_something_of_fixed_size_lie_on_both(
+    kind: str, tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, small_windows: None
 ) -> None:
     """And what one card says to the middle level it says to the full one."""
-    target, draft = tiny("gemma3_text", layers=LAYERS), tiny("gemma3_text", seed=1, layers=1, width=32)
+    target, draft = tiny(kind, layers=LAYERS), tiny(kind, seed=1, layers=2, width=32)
     monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of([Share(3), Share(3)], CARDS))
     options = {**OPTIONS, "model": target, "draft": draft}
     with simulated_cuda("delayed", 2, cards=2):
@@ -113,7 +114,7 @@ def test_layers_with_a_sliding_window_lie_on_both(
         )
         shape = session.full.shape
         assert (shape.layers, shape.model_layers) == (2, LAYERS)
-        assert {shape.device_of(layer) for layer in shape.sliding.layers} == set(CARDS)
+        assert {shape.device_of(layer) for layer in shape.bounded} == set(CARDS)
         assert all(bytes_ > 0 for bytes_ in session.full.allocated().cards)
         session.close()
     assert isinstance(fast, AnswerDone)

@@ -32,7 +32,9 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
     }
     if family == "exaone4":
         shape["layer_types"] = ["full_attention"] * 4
-    elif FAMILIES[family].full_every:
+    elif FAMILIES[family].others == architectures.RECURRENT:
+        shape |= {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 64}
+    elif FAMILIES[family].others:
         shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}
     config = AutoConfig.for_model(family, **shape)
     with torch.device("meta"):

@@ -1,0 +1,212 @@
+"""The layers of a model that hold something of fixed size, whatever the length of the context: windows, or states.
+
+They always lie where the layer computes, in the model's dtype also where other KV has 8 bits. The full and the middle
+level share them: what the middle level has written behind the committed tokens is written anew by the verification,
+before anything else reads it. So both compute with the same windows and states, exactly.
+
+Old tokens cannot be had back from something of fixed size. Such a layer can be cropped as far as it reaches by itself,
+and to a few places at which a copy of all that it holds is kept: the end of the book, where every chat about it begins,
+and, where there are states, which reach no further back than the newest pass, the newest places of the chat.
+``nearest`` says which place comes next; tokens after that have to be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from engine.kv.recurrent import RecurrentLayer
+from engine.kv.windowed import WindowedLayer
+from engine.quantization import CHAT_PLACES, SLIDING_BORDER, TRACED_TOKENS
+
+if TYPE_CHECKING:
+    from engine.kv.shape import KvShape
+    from engine.model.recurrent import Advance
+
+Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every such layer holds of the tokens [start, stop), in order and by name, on the host; a state is of all
+    tokens from 0 on."""
+
+    start: int
+    stop: int
+    layers: tuple[Mapping[str, torch.Tensor], ...]
+
+
+class BoundedLayer(Protocol):
+    """One layer."""
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of its memory."""
+
+    def reaches(self, length: int) -> bool:
+        """Whether it can be cropped to ``length`` tokens."""
+
+    def crop(self, length: int) -> None:
+        """Forget the tokens behind the first ``length``; it must reach there."""
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+
+    def commit(self) -> None:
+        """What it has stored so far is in all layers."""
+
+    def forget_uncommitted(self, length: int) -> None:
+        """Hold the newest of ``length`` committed tokens again, whatever was stored behind them."""
+
+    def gives(self, start: int, stop: int) -> int | None:
+        """The first token of what it can give of [start, stop) to go on from; None if that is not enough."""
+
+    def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
+        """What it holds of the tokens [start, stop), by name."""
+
+    def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
+        """Append to ``length`` committed tokens what another one ``held`` of [start, stop), or hold that alone."""
+
+    def sizes(self, start: int, stop: int) -> Sizes:
+        """Shape and dtype of what one holds of [start, stop), by name."""
+
+
+class BoundedCache:
+    """Such layers of a model; there may be none.
+
+    Args:
+        shape: of its KV.
+        limit: tokens of the window that the model is used with.
+    """
+
+    def __init__(self, shape: KvShape, limit: int) -> None:
+        self._shape, self._limit = shape, limit
+        self._windows: dict[int, WindowedLayer] = {}
+        self._states: dict[int, RecurrentLayer] = {}
+        self._layers: dict[int, BoundedLayer] = {}
+        self._length = 0
+        self._book: Place | None = None
+        self._chat: list[Place] = []
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        self._windows, self._states, self._layers = {}, {}, {}
+        self._length, self._book, self._chat = 0, None, []
+
+    def reserve(self) -> None:
+        """Allocate, unless that is done already."""
+        shape, sliding, recurrent = self._shape, self._shape.sliding, self._shape.recurrent
+        if self._layers:
+            return
+        if sliding is not None:
+            capacity = min(sliding.capacity, self._limit + SLIDING_BORDER)
+            self._windows = {
+                layer: WindowedLayer(sliding.window, shape, shape.device_of(layer), capacity)
+                for layer in sliding.layers
+            }
+        if recurrent is not None:
+            self._states = {
+                layer: RecurrentLayer(recurrent.size, shape.dtype, shape.device_of(layer), TRACED_TOKENS)
+                for layer in recurrent.layers
+            }
+        every: dict[int, BoundedLayer] = {**self._windows, **self._states}
+        self._layers = {layer: every[layer] for layer in sorted(every)}
+
+    def allocated(self) -> list[int]:
+        """Bytes of what the layers hold, by device that has layers."""
+        split, found = self._shape.split, [0] * len(self._shape.parts)
+        for number, layer in self._layers.items():
+            found[split.part_of[number] if split else 0] += layer.allocated
+        return found
+
+    def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``WindowedLayer.store`` of a layer of the model."""
+        return self._windows[layer].store(start, k, v, self._length)
+
+    def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
+        """``RecurrentLayer.recur`` of a layer of the model."""
+        return self._states[layer].recur(start, count, advance, self._length)
+
+    def commit(self, length: int) -> None:
+        """The first ``length`` tokens are in all layers of the model."""
+        self._length = length
+        for layer in self._layers.values():
+            layer.commit()
+
+    def nearest(self, length: int) -> int:
+        """The longest context of at most ``length`` of the committed tokens that can be cropped to."""
+        self._forget_uncommitted()
+        if all(layer.reaches(length) for layer in self._layers.values()):
+            return length
+        return max((place.stop for place in self._places() if place.stop <= length), default=0)
+
+    def crop(self, length: int) -> None:
+        """Drop the newest tokens so that ``length`` remain, which ``nearest`` must allow."""
+        if self.nearest(length) != length:
+            raise ValueError(f"what layers held of {length} tokens is not held any more")
+        place = next((place for place in self._places() if place.stop == length), None)
+        for number, layer in enumerate(self._layers.values()):
+            if length == 0:
+                layer.clear()
+            elif not layer.reaches(length):
+                assert place is not None
+                layer.adopt(place.start, place.stop, place.layers[number], -1)
+            layer.crop(length)
+        if self._book is not None and length < self._book.stop:
+            self._book = None
+        self._chat = [place for place in self._chat if place.stop <= length]
+        self._length = length
+
+    def _places(self) -> list[Place]:
+        return [*([self._book] if self._book else []), *self._chat]
+
+    def mark(self) -> None:
+        """Keep a copy at the end of the committed tokens, the book's, in place of those that were kept so far."""
+        self._book, self._chat = self.at(self._length), []
+
+    def keep(self) -> None:
+        """Keep a copy at the end of the committed tokens, a place of the chat, where layers have states."""
+        if not self._states or any(place.stop == self._length for place in self._places()):
+            return
+        place = self.at(self._length)
+        self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
+
+    def at(self, stop: int) -> Place | None:
+        """What the layers hold at the end of ``stop`` committed tokens, if they do."""
+        kept = next((place for place in self._places() if place.stop == stop), None)
+        window = self._shape.sliding.window if self._shape.sliding else 0
+        return kept or self.copy(max(0, stop - window), stop)
+
+    def copy(self, start: int, stop: int) -> Place | None:
+        """What the layers hold of the committed tokens [start, stop), or of the newest of them where these are enough
+        to go on from; None where they are not, and where there are no layers."""
+        self._forget_uncommitted()
+        layers = self._layers.values()
+        firsts = [layer.gives(start, stop) for layer in layers]
+        known = [first for first in firsts if first is not None]
+        if not layers or len(known) < len(firsts):
+            return None
+        first = max(known)
+        held = ({name: _on_host(part) for name, part in layer.held(first, stop).items()} for layer in layers)
+        return Place(first, stop, tuple(held))
+
+    def adopt(self, place: Place) -> None:
+        """Append what ``copy`` gave to the committed tokens; it counts once ``commit`` is called."""
+        self._forget_uncommitted()
+        for layer, held in zip(self._layers.values(), place.layers, strict=True):
+            layer.adopt(place.start, place.stop, held, self._length)
+
+    def sizes(self, start: int, stop: int) -> list[Sizes]:
+        """Shape and dtype of what each layer of a ``Place`` holds, by name."""
+        return [layer.sizes(start, stop) for layer in self._layers.values()]
+
+    def _forget_uncommitted(self) -> None:
+        for layer in self._layers.values():
+            layer.forget_uncommitted(self._length)
+
+
+def _on_host(x: torch.Tensor) -> torch.Tensor:
+    return x.cpu().clone(memory_format=torch.contiguous_format)

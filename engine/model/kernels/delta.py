@@ -1,0 +1,92 @@
+"""The gated delta rule for a few tokens, as a kernel: each head's state token by token, in the cache of its processor.
+
+A tile is one head. Its tokens come one after the other and every sum goes over the state's rows in their order, so a
+token has the same bits however many come with it. ``replayed`` does to a state what was written down of tokens, in the
+order and with the roundings of ``delta``: what it leaves has the bits of a pass that ended there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from engine.model.kernels.emit import F32, I64, PTR, VOID, Emitter, long
+
+_LOG2E = 1.4426950408889634
+_BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
+
+# Arguments: queries and keys (rows, key_heads, key_dim); values, updates and the result (rows, heads, value_dim);
+# decays as logarithms and rates (rows, heads); the state before and after (heads, key_dim, value_dim).
+QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
+
+
+def emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+    """What every token reads of the state of head ``tile``, what it adds to it, and the state behind the last."""
+    _emit(module, name, lanes, key_dim, value_dim, learns=True)
+
+
+def emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+    """The state of head ``tile`` behind the last token, from what each adds to it."""
+    _emit(module, name, lanes, key_dim, value_dim, learns=False)
+
+
+def _emit(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int, learns: bool) -> None:
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, head, _ = e.arguments
+    queries, keys, values, decays, rates, updates, before, after, result = (
+        e.load_pointer(arguments, at) for at in range(QUERIES, RESULT + 1)
+    )
+    rows, heads, key_heads = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS))
+    key_head = e.b.sdiv(head, e.b.sdiv(heads, key_heads))
+    size = key_dim * value_dim
+    before, state = (e.at(side, e.b.mul(head, long(size)), F32) for side in (before, after))
+    with e.loop(long(0), long(size), lanes) as at:
+        e.store(e.load_vector(before, at), e.at(state, at, F32))
+    together = next(n for n in _BLOCKS if value_dim // lanes % n == 0)
+    with e.loop(long(0), rows) as row:
+        own = e.b.add(e.b.mul(row, heads), head)
+        fades = e.exp2(e.b.fmul(e.splat(e.load(e.at(decays, own, F32), F32)), e.constant(_LOG2E)))
+        line = e.b.mul(e.b.add(e.b.mul(row, key_heads), key_head), long(key_dim))
+        key, query = e.at(keys, line, F32), e.at(queries, line, F32)
+        first = e.b.mul(own, long(value_dim))
+        with e.loop(long(0), long(value_dim), together * lanes) as column:
+            places = [e.b.add(column, long(at * lanes)) for at in range(together)]
+            if learns:
+                known = [e.variable(e.constant(0.0)) for _ in places]
+                with e.loop(long(0), long(key_dim)) as at:
+                    factor = e.splat(e.load(e.at(key, at, F32), F32))
+                    for faded, total in zip(_faded(e, state, at, places, fades, value_dim), known, strict=True):
+                        total.value = e.fma(factor, faded, total.value)
+                rate = e.splat(e.load(e.at(rates, own, F32), F32))
+                for place, total in zip(places, known, strict=True):
+                    wanted = e.load_vector(values, e.b.add(first, place))
+                    update = e.b.fmul(e.b.fsub(wanted, total.value), rate)
+                    e.store(update, e.at(updates, e.b.add(first, place), F32))
+            added = [e.load_vector(updates, e.b.add(first, place)) for place in places]
+            read = [e.variable(e.constant(0.0)) for _ in places]
+            with e.loop(long(0), long(key_dim)) as at:
+                factor = e.splat(e.load(e.at(key, at, F32), F32))
+                base = e.b.mul(at, long(value_dim))
+                for index, faded in enumerate(_faded(e, state, at, places, fades, value_dim)):
+                    now = e.fma(factor, added[index], faded)
+                    e.store(now, e.at(state, e.b.add(base, places[index]), F32))
+                    if learns:
+                        asked = e.splat(e.load(e.at(query, at, F32), F32))
+                        read[index].value = e.fma(asked, now, read[index].value)
+            if learns:
+                for place, total in zip(places, read, strict=True):
+                    e.store(total.value, e.at(result, e.b.add(first, place), F32))
+    e.end()
+
+
+def _faded(
+    e: Emitter, state: ir.Value, at: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
+) -> list[ir.Value]:
+    """Vectors of row ``at`` of the state, times what the token leaves of it."""
+    base = e.b.mul(at, long(value_dim))
+    return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
+
+
+EMIT: dict[str, Callable[..., None]] = {"delta": emit_delta, "replayed": emit_replayed}
+"""As ``native.EMIT``."""

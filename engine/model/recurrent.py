@@ -1,0 +1,280 @@
+"""Layers whose past is a state of fixed size: the gated delta rule, exact for any number of tokens.
+
+A token fades the state of each head, reads what it holds under the token's key, writes the difference to the token's
+value there, and is answered by its query. A short convolution over the newest tokens comes before it. Of a few tokens
+a ``Trace`` keeps what each did, so that the state behind any of them can be had again: some fifty times smaller than a
+state for each. The states themselves lie in the cache that came down the call as ``kv`` (``engine.kv.recurrent``).
+
+On a processor a few tokens are computed one after the other by our own kernel (``engine.model.kernels.delta``): a token
+has the same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens,
+and all of them elsewhere, are computed in chunks, with matrix products.
+
+Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from engine.model.kernels.cpu import Native
+
+_CHUNK = 64  # tokens whose effects on each other are one triangular system
+_LEAST_SQUARE = 1e-6  # added to the square of a key's length before it is divided by that
+# A row that fills whole vectors is computed alike wherever it lies: torch takes what is left over of all rows, at the
+# end, by other instructions.
+_WHOLE = 64
+
+
+@dataclass(frozen=True)
+class State:
+    """What a layer knows behind a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
+    channels), the newest tokens as the convolution will read them. Never changed in place."""
+
+    memory: torch.Tensor
+    inputs: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes + self.inputs.nbytes
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What n tokens did to a state.
+
+    Args:
+        inputs: (taps - 1 + n, channels) of the convolution, from before the first on.
+        keys: (n, key_heads, key_dim) of length 1, in float32.
+        updates: (n, heads, value_dim), what each added under its key.
+        decays: (n, heads), logarithms of what each left of the state before it.
+        kernels: that computed it; None for chunks.
+    """
+
+    inputs: torch.Tensor
+    keys: torch.Tensor
+    updates: torch.Tensor
+    decays: torch.Tensor
+    kernels: Native | None
+
+    @property
+    def count(self) -> int:
+        """Its tokens."""
+        return self.keys.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (self.inputs, self.keys, self.updates, self.decays))
+
+    def first(self, count: int) -> Trace:
+        """That of its first tokens."""
+        taps = self.inputs.shape[0] - self.count
+        keys, updates, decays = (part[:count] for part in (self.keys, self.updates, self.decays))
+        return Trace(self.inputs[: taps + count], keys, updates, decays, self.kernels)
+
+    def behind(self, state: State) -> State:
+        """The state behind its last token, from the one before its first."""
+        taps = self.inputs.shape[0] - self.count
+        inputs = self.inputs[self.count : self.count + taps].clone()
+        if self.kernels is not None:
+            memory = self.kernels.replayed(self.keys, self.updates, self.decays, state.memory)
+            return State(memory, inputs)
+        faded = self.decays.double().cumsum(dim=0)
+        left = (faded[-1] - faded).float().exp()
+        keys = _for_each_head(self.keys, self.updates) * left.unsqueeze(-1)
+        added = torch.einsum("nhk,nhv->hkv", keys, self.updates)
+        return State(state.memory * faded[-1].float().exp()[:, None, None] + added, inputs)
+
+
+class Step(NamedTuple):
+    """What a pass over n tokens came to: ``out`` (n, heads, value_dim) in float32, the state behind the last, and what
+    they did to the one before."""
+
+    out: torch.Tensor
+    state: State
+    trace: Trace
+
+
+Advance = Callable[[State], Step]
+"""A layer's pass over its new tokens, from the state before them."""
+
+
+class States(Protocol):
+    """What a cache must offer to one forward pass through such layers: take ``count`` new tokens from the state before
+    them to the one behind. Returns what they read."""
+
+    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...
+
+
+class NoStates:
+    """Of passes that may be recorded: those of models with such layers are not (``engine.decode.levels``)."""
+
+    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
+        raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
+
+
+class DeltaNet(nn.Module):
+    """A gated DeltaNet layer with the weights of transformers', whose states are kept by whoever calls.
+
+    Args:
+        net: of transformers.
+    """
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.layer_idx, self.out_proj = net.layer_idx, net.out_proj
+        self.heads, self.key_heads = net.num_v_heads, net.num_k_heads
+        self.key_dim, self.value_dim = net.head_k_dim, net.head_v_dim
+        for name in INPUTS:
+            setattr(self, name, getattr(net, name))
+        self.taps = _fixed(net.conv1d.weight.squeeze(1).t())
+        self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
+        self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
+        self._kernels: Native | None = None
+        self._lengths: dict[float, torch.Tensor] = {}
+
+    def take(self, kernels: Native) -> None:
+        """Compute a few tokens by these kernels, where they fit the widths."""
+        widths = (self.taps.shape[1], self.heads * self.value_dim)
+        heads = (self.key_dim, self.value_dim)
+        if not any(width % kernels.lanes for width in heads) and not any(width % _WHOLE for width in widths):
+            self._kernels = kernels
+            for name in ("delta", "replayed"):
+                kernels.address(name, *heads)
+
+    def forward(self, hidden_states: torch.Tensor, *, kv: States, **_: Any) -> torch.Tensor:
+        x, z, b, a = (getattr(self, name)(hidden_states)[0] for name in INPUTS)
+        count = x.shape[0]
+        kernels = self._kernels if self._kernels and count <= self._kernels.most_rows else None
+        rates, softened = (_padded(part).contiguous() for part in (b.float(), a.float() + self.shift))
+        rates = rates.sigmoid()[:, : self.heads]
+        decays = functional.softplus(softened)[:, : self.heads] * self.pace
+        out = kv.recur(self.layer_idx, count, lambda state: self._advance(state, x, decays, rates, kernels))
+        if kernels is None:
+            out = out * (out.square().mean(dim=-1, keepdim=True) + self.epsilon).rsqrt() * self.norm
+        else:
+            out = kernels.norm(out, self.norm, self.epsilon)
+        mixed = out.flatten(1) * functional.silu(z.float())
+        answer: torch.Tensor = self.out_proj(mixed.to(hidden_states.dtype).unsqueeze(0))
+        return answer
+
+    def _advance(
+        self,
+        state: State,
+        x: torch.Tensor,
+        decays: torch.Tensor,
+        rates: torch.Tensor,
+        kernels: Native | None,
+    ) -> Step:
+        count, width = x.shape[0], self.key_heads * self.key_dim
+        inputs = torch.cat([state.inputs, x])
+        mixed = functional.silu(self._convolved(inputs, count))
+        q, k, v = mixed.split((width, width, self.heads * self.value_dim), dim=1)
+        q, k = (part.unflatten(1, (self.key_heads, self.key_dim)) for part in (q, k))
+        q, k = self._of_length(q, self.key_dim**-0.5, kernels), self._of_length(k, 1.0, kernels)
+        v = v.unflatten(1, (self.heads, self.value_dim))
+        if kernels is None:
+            out, updates, memory = in_chunks(q, k, v, decays, rates, state.memory)
+        else:
+            out, updates, memory = kernels.delta(q, k, v, decays, rates, state.memory)
+        return Step(out, State(memory, inputs[count:].clone()), Trace(inputs, k, updates, decays, kernels))
+
+    def _convolved(self, inputs: torch.Tensor, count: int) -> torch.Tensor:
+        """Each token's inputs and those before it, weighted channel by channel: (count, channels) in float32."""
+        wide = inputs.float()
+        total = wide[:count] * self.taps[0]
+        for at in range(1, self.taps.shape[0]):
+            total += wide[at : at + count] * self.taps[at]
+        return total
+
+    def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
+        """Vectors (n, heads, key_dim) of this length."""
+        if kernels is None:
+            return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
+        # An RMS norm divides by the mean of the squares instead of their sum.
+        weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
+        return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
+
+
+INPUTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+"""Names of the products with a layer's input, in the order in which it asks for them: what the convolution reads, what
+gates the answer, how much of each token is written, and how much is left of what was there."""
+
+
+def install(model: Any) -> None:
+    """Let the recurrent layers of a transformers causal LM keep their states where their caller says."""
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            layer.linear_attn = DeltaNet(layer.linear_attn)
+
+
+def in_chunks(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    decays: torch.Tensor,
+    rates: torch.Tensor,
+    memory: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gated delta rule over n tokens. All in float32.
+
+    Args:
+        q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
+        decays: (n, heads), logarithms; rates: (n, heads), how much of each token is written.
+        memory: (heads, key_dim, value_dim) before them.
+
+    Returns:
+        What they read and what they add, both (n, heads, value_dim), and the memory behind the last.
+    """
+    n = v.shape[0]
+    size = min(_CHUNK, n)
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        """(n, heads, ...) as (chunks, heads, size, ...); tokens that are not there change nothing."""
+        missing = x.new_zeros(-n % size, *x.shape[1:])
+        return torch.cat([x, missing]).unflatten(0, (-1, size)).transpose(1, 2)
+
+    queries, keys = cut(_for_each_head(q, v)), cut(_for_each_head(k, v))
+    values, rate = cut(v), cut(rates).unsqueeze(-1)
+    # Sums of logarithms are large beside their differences, which are what counts.
+    faded = cut(decays).double().cumsum(dim=-1)
+    later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
+    between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
+    left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
+    # What a token adds is its value less what is read under its key, of the memory before the chunk and of the tokens
+    # before it in the chunk: one system for each chunk, solved for both parts before the memory is known.
+    system = rate * (keys @ keys.transpose(-1, -2)) * between
+    sides = rate * torch.cat([values, -left * keys], dim=-1)
+    solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
+    own, of_memory = solved.split((v.shape[2], k.shape[2]), dim=-1)
+    seen = (queries @ keys.transpose(-1, -2)) * between
+    asking, writing = left * queries, ((faded[..., -1:] - faded).float().exp().unsqueeze(-1) * keys).transpose(-1, -2)
+    outs, updates = [], []
+    for chunk in range(values.shape[0]):
+        update = own[chunk] + of_memory[chunk] @ memory
+        outs.append(asking[chunk] @ memory + seen[chunk] @ update)
+        memory = whole[chunk] * memory + writing[chunk] @ update
+        updates.append(update)
+    out, update = (torch.cat(parts, dim=1).transpose(0, 1)[:n] for parts in (outs, updates))
+    return out, update, memory
+
+
+def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Keys or queries (n, key_heads, key_dim), each for all heads of its group: (n, heads, key_dim)."""
+    group = values.shape[1] // keys.shape[1]
+    return keys if group == 1 else keys.repeat_interleave(group, dim=1)
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """Rows that fill whole vectors, zeros behind them."""
+    return functional.pad(x, (0, -x.shape[1] % _WHOLE))
+
+
+def _fixed(values: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(values.detach().float().contiguous(), requires_grad=False)
