@@ -35,6 +35,7 @@ from app.models.fit import (
     ModelFit,
     ModelShape,
     fit_pair,
+    gain_in_words,
     gpu_in_words,
     pace,
     read_config,
@@ -95,6 +96,8 @@ def sized(
         found = fit_pair(target, draft, free)
         rounded = {"weights": way.weights, "kv": way.kv, "words": way.words}
         sentence += f" With {way.words} it does; answers then differ a little from those of the model as it was made."
+    if found.verdict != "none" and (gain := gain_in_words(target, found)):
+        sentence += f" {gain}"
     here = pace(target, found, free, rates) if rates else None
     return {
         "verdict": found.verdict,

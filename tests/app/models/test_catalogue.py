@@ -142,6 +142,20 @@ def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
         fit.shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
 
+def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None:
+    """Qwen3.5-9B: 32 KiB of KV a token in 8 layers of 32."""
+    target = ModelShape(32, 4, 256, 9 * 10**9, 0, 262_144, 10**9, 0, 0, 24, StateSize(32, 128, 128, 8192, 4))
+    for quantization, gain in (("stored", 1.2), ("4bit", 1.6)):
+        free = FreeMemory(48 * 10**9, 0, on_gpu=True, quantization=quantization)
+        said = fit.gain_in_words(target, fit.fit_pair(target, None, free))
+        assert said.startswith(
+            "8 of its 32 layers read the whole book: behind 120,000 tokens the retrieval cache makes "
+        )
+        assert f"answers {gain} times as fast at most" in said
+    llama = ModelShape(32, 8, 128, 8 * 10**9, 0, 131_072)
+    assert fit.gain_in_words(llama, fit.fit_pair(llama, None, free)) == ""
+
+
 def test_what_a_model_was_tested_with_is_said() -> None:
     assert all("tested" in pair.tested for pair in catalogue.PAIRS)
 
