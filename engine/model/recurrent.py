@@ -232,37 +232,44 @@ def in_chunks(
     Returns:
         What they read and what they add, both (n, heads, value_dim), and the memory behind the last.
     """
-    n = v.shape[0]
+    n, heads, width = v.shape
     size = min(_CHUNK, n)
+    missing = -n % size
 
     def cut(x: torch.Tensor) -> torch.Tensor:
         """(n, heads, ...) as (chunks, heads, size, ...); tokens that are not there change nothing."""
-        missing = x.new_zeros(-n % size, *x.shape[1:])
-        return torch.cat([x, missing]).unflatten(0, (-1, size)).transpose(1, 2)
+        if missing:
+            x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
+        return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
 
-    queries, keys = cut(_for_each_head(q, v)), cut(_for_each_head(k, v))
-    values, rate = cut(v), cut(rates).unsqueeze(-1)
+    def for_each_head(x: torch.Tensor) -> torch.Tensor:
+        """What key heads share, (chunks, key_heads, ...), for the heads of each: (chunks, heads, ...)."""
+        group = heads // x.shape[1]
+        return x if group == 1 else x.repeat_interleave(group, dim=1)
+
+    queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
     # Sums of logarithms are large beside their differences, which are what counts.
     faded = cut(decays).double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
+    seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
     # What a token adds is its value less what is read under its key, of the memory before the chunk and of the tokens
     # before it in the chunk: one system for each chunk, solved for both parts before the memory is known.
-    system = rate * (keys @ keys.transpose(-1, -2)) * between
-    sides = rate * torch.cat([values, -left * keys], dim=-1)
+    system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
+    queries, keys = for_each_head(queries), for_each_head(keys)
+    sides = torch.cat([values * rate, keys * (-rate * left)], dim=-1)
     solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
-    own, of_memory = solved.split((v.shape[2], k.shape[2]), dim=-1)
-    seen = (queries @ keys.transpose(-1, -2)) * between
-    asking, writing = left * queries, ((faded[..., -1:] - faded).float().exp().unsqueeze(-1) * keys).transpose(-1, -2)
-    outs, updates = [], []
+    own, of_memory = solved.split((width, k.shape[2]), dim=-1)
+    asking, writing = queries * left, (keys * (faded[..., -1:] - faded).float().exp().unsqueeze(-1)).transpose(-1, -2)
+    out, updates = torch.empty_like(values), torch.empty_like(values)
     for chunk in range(values.shape[0]):
-        update = own[chunk] + of_memory[chunk] @ memory
-        outs.append(asking[chunk] @ memory + seen[chunk] @ update)
-        memory = whole[chunk] * memory + writing[chunk] @ update
-        updates.append(update)
-    out, update = (torch.cat(parts, dim=1).transpose(0, 1)[:n] for parts in (outs, updates))
-    return out, update, memory
+        update = torch.baddbmm(own[chunk], of_memory[chunk], memory)
+        out[chunk] = torch.baddbmm(asking[chunk] @ memory, seen[chunk], update)
+        memory = torch.baddbmm(whole[chunk] * memory, writing[chunk], update)
+        updates[chunk] = update
+    read, added = (part.transpose(1, 2).reshape(-1, heads, width)[:n] for part in (out, updates))
+    return read, added, memory
 
 
 def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
