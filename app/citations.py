@@ -268,6 +268,12 @@ def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()
     return QuotationCheck(False, spans, matched, total)
 
 
+def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
+    """Every quotation of an answer that has ended, looked up."""
+    inner = (answer[quotation.inner.start : quotation.inner.end] for quotation in quotations(answer))
+    return [found for passage in inner if (found := check_quotation(index, passage)) is not None]
+
+
 def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
     """Where all parts stand behind each other, each as whole words."""
     folded = [fold(part) for part in parts]
@@ -402,11 +408,15 @@ class NoteTaker:
         Args:
             so_far, record: of an answer that is continued, what there is of it and its notes.
         """
-        document = document or Document("", "", (), "", "")
+        index = self.index_of(document or Document("", "", (), "", ""))
+        return Notes(index, self._baseline, so_far, str((record or {}).get("ink", "")))
+
+    def index_of(self, document: Document) -> BookIndex:
+        """Where the words of a document stand, for looking quotations up."""
         if self._index is None or self._index.document is not document:
             self._index = BookIndex(document)
             self._baseline = AttentionBaseline(len(document.pages))
-        return Notes(self._index, self._baseline, so_far, str((record or {}).get("ink", "")))
+        return self._index
 
 
 class Notes:

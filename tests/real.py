@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from app.core.settings import STARTER
+from app.models import starter
 from engine.errors import OptionError
 from engine.model import real_model
 from engine.model.real_model import RealModel
@@ -34,6 +36,22 @@ def real_or_skip(factor: int = 1) -> RealModel:
         return real_model.real_model(factor)
     except OptionError as error:
         pytest.skip(f"no real weights here: {error}")
+
+
+def starter_or_skip(models: Path) -> None:
+    """Put the starter into the folder of models of a data folder; it is made once for this version of its adapter.
+    Skips the test where its weights cannot be had."""
+    gguf = real_or_skip().gguf
+    kept = gguf.parent / f"{STARTER}-{starter.revision()}"
+    if not starter.is_made(kept, STARTER):
+        kept.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept) as work:
+            made = Path(work) / STARTER
+            starter.build(gguf, made)
+            starter.mark(made, STARTER)
+            made.rename(kept / STARTER)
+    models.mkdir(parents=True, exist_ok=True)
+    (models / STARTER).symlink_to(kept / STARTER)
 
 
 def gemma_or_skip() -> Path:

@@ -27,10 +27,14 @@ _FRAME = re.compile(
 )
 _ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|page)?\s*([ivxlcdm]+|\d+)\.?", re.I)
 _GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
+_NAMES = 2
+# Names of two words and more, in the middle of a sentence.
+_NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
+_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # its nouns have capitals, which tell no names
+_MOST_GERMAN = 0.02  # of all words
 _PHRASES = 3
-_PHRASE_WORDS = 6
+_PHRASE_WORDS = 6  # or up to two more, where the sixth is a short one
 _RISKY = 8  # runs that stand elsewhere, from which a sentence is likelier lost than copied
-_ENOUGH = 2  # phrases that are likely to be copied, beside which no others are offered
 _TWICE = 12  # runs that stand elsewhere, which a word that stands twice in its sentence counts like
 _KINDS = 3  # of phrases, by how well their sentences can be copied
 _RUN_WORDS = (3, 4)  # words by which a copy finds its place
@@ -39,7 +43,10 @@ _PAGE_HAS = 40  # words of running text that a page needs to give a phrase; titl
 # A sentence of prose: begins behind the end of another one, plain words with at most a comma between them, and it
 # goes on for a while behind the words that are asked for.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
-_SENTENCE = re.compile(rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 1}}})(?=,?\s{_WORD}[^.!?]{{30,}})")
+_SENTENCE = re.compile(
+    rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
+    rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
+)
 # The rest of a sentence that can be quoted without a slip: a few plain words, and a full stop. What has figures,
 # brackets or an open end is asked for only where there is nothing else.
 _PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
@@ -56,8 +63,18 @@ def suggestions(document: Document, pages_read: int) -> tuple[str, ...]:
     """
     headings = telling_headings(document, pages_read)
     asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
+    named = [f"What does the book say about {name}?" for name in _names(document, pages_read)]
     general = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
-    return (*asked, *general)[:MOST]
+    return (*asked, *named, *general)[:MOST]
+
+
+def _names(document: Document, pages_read: int) -> list[str]:
+    """Whom and what the book names most often."""
+    text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
+    if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
+        return []
+    found = Counter(name for name in _NAME.findall(text) if len(name) <= _LONGEST)
+    return [name for name, _ in found.most_common(_NAMES)]
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
@@ -67,9 +84,9 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
         pages_read: pages from its start; only these are looked at.
 
     Returns:
-        One question from each third of what has been read, fewer where there is no prose: a phrase begins a
-        sentence, of plain words if there is such a one, and is the one with the rarest words among those of its third.
-        Where every sentence stands there several times, one of them all the same.
+        The likeliest to be answered first, then others in their place: one from each third of what has been read, then
+        a second one, and so on. A phrase begins a sentence, of plain words if there is such a one, and its words are
+        rare. Where every sentence stands there several times, one of them all the same.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
@@ -90,11 +107,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
     # Of every third the best one, then further ones of the best kind from anywhere, then what there is.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
-    tiers = [[found[kind][at] for found in ranked if len(found[kind]) > at] for kind, at in places]
-    found = [phrase for tier in tiers[:-_PHRASES] for phrase in tier]
-    if len(found) < _ENOUGH:
-        found += [phrase for tier in tiers[-_PHRASES:] for phrase in tier]
-    found = found[:_PHRASES]
+    found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
@@ -135,7 +148,7 @@ def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
             for match in _SENTENCE.finditer(page):
                 phrase = match[1]
                 words = phrase.split()
-                if "," not in phrase and len(words[-1]) >= _LAST_WORD and not _is_heading(words):
+                if "," not in phrase and not _is_heading(words):
                     end = _PLAIN_END.match(page, match.end())
                     yield phrase, end[0] if end else ""
 

@@ -65,7 +65,7 @@ def is_made(models: Path, name: str) -> bool:
     folder = models / name
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        return bool(marker["revision"] == _revision()) and weights.check_folder(folder) > 0
+        return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
     except (OSError, ValueError, KeyError, TypeError, ModelError):  # it is made anew, mostly without a network
         return False
 
@@ -100,7 +100,7 @@ def verdict() -> str:
     return f"Early: {share} Do not rely on the others."
 
 
-def _revision() -> str:
+def revision() -> str:
     """Names the adapter of this copy; "" where it is missing."""
     try:
         file = ASSETS / _ADAPTER
@@ -137,7 +137,7 @@ def get(name: str, folder: Path, say: Say) -> None:
             _make(plain, say)
         if name == STARTER_LONG:
             _stretch(plain, folder)
-        say("done", revision=_revision(), licence=LICENCE)
+        say("done", revision=revision(), licence=LICENCE)
     except TrifoldError:
         raise
     except MemoryError as error:
@@ -158,7 +158,7 @@ def _broken(error: Exception) -> ModelError:
 def _make(plain: Path, say: Say) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise ModelError("The package gguf is missing, which reads the starter's weights.", f"Run: {REPAIR}")
-    if not _revision():
+    if not revision():
         raise ModelError("The starter's adapter is missing from this copy of Trifold.", "Get a fresh copy.")
     packages = plain.parent / _PACKAGES
     packages.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _make(plain: Path, say: Say) -> None:
         for file in Path(made).iterdir():
             os.replace(file, plain / file.name)
     shutil.rmtree(plain / PARTS, ignore_errors=True)
-    _mark(plain, STARTER)
+    mark(plain, STARTER)
 
 
 def build(wheel: Path, folder: Path) -> None:
@@ -190,12 +190,12 @@ def _stretch(plain: Path, folder: Path) -> None:
     """The same files under another name, with YaRN in their settings."""
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
-    _mark(folder, STARTER_LONG)
+    mark(folder, STARTER_LONG)
 
 
-def _mark(folder: Path, name: str) -> None:
+def mark(folder: Path, name: str) -> None:
     """Written last: a folder with it is whole."""
-    marker = {"id": name, "revision": _revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
+    marker = {"id": name, "revision": revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
     written = folder / f"{MARKER}.new"
     written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
     os.replace(written, folder / MARKER)

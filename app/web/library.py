@@ -24,6 +24,7 @@ from app.core.chats import Chat, Found, all_messages
 from app.core.format import View
 from app.core.state import AppState
 from app.core.suggestions import Sample, continuations, phrase_questions, suggestions
+from app.core.trial import Trial
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
 from app.web.routes import SMALL_BODY, Handler, body, number, said, text
@@ -47,6 +48,7 @@ class Library:
         self._state = state
         self._sample = sample
         self._listed: tuple[object, View] = (None, {})
+        self._trial = Trial(state)
         self._suggested: tuple[object, list[str]] = (None, [])
 
     @property
@@ -109,30 +111,35 @@ class Library:
         }
 
     def suggestions(self) -> list[str]:
-        """Questions that are worth asking the open book, as far as it has been read."""
+        """Questions that are worth asking the open book, as far as it has been read. A model that says what it cannot
+        do was asked them before, once all has been read."""
         current = self._state.current
-        document, read = current.document, pages_read(current)
-        model = self._state.engine.status().model
-        if document is None or current.book is None or not read:
+        document, read, model = current.document, pages_read(current), self._state.engine.status().model
+        if document is None or current.book is None or not read or model is None:
             return []
-        quotes = model is not None and abilities(str(model.path)).only_quotes
-        if quotes and read < len(document.pages):
-            read = 1 << (read.bit_length() - 1)  # looked for again when twice as much has been read, not at every page
-        seen = (id(document), read, quotes)
+        card = abilities(str(model.path))
+        own = self._sample.questions if current.book.sha256 == self._sample.sha256 else ()
+        if card.refusals and not (own and card.only_quotes):  # the sample's own were tried when it was written
+
+            def candidates() -> list[str]:
+                made = () if card.only_quotes else (*own, *suggestions(document, read))
+                return [*made, *phrase_questions(document, read)]
+
+            return self._trial.passed(document, str(model.path), card, candidates)
+        seen = (id(document), read)
         if self._suggested[0] != seen:
-            own = self._sample.questions if current.book.sha256 == self._sample.sha256 else ()
-            made = (phrase_questions(document, read) if quotes else ()) or suggestions(document, read)
-            self._suggested = seen, list(own or made)
+            self._suggested = seen, list(own or suggestions(document, read))
         return self._suggested[1]
 
     def passages(self) -> tuple[str, ...]:
         """What has any model write words of the open book: what only quotes is asked for them, others continue them."""
         current = self._state.current
         model = self._state.engine.status().model
-        if current.document is None:
+        if current.document is None or model is None:
             return ()
-        quotes = model is not None and abilities(str(model.path)).only_quotes
-        return (phrase_questions if quotes else continuations)(current.document, pages_read(current))
+        quotes = abilities(str(model.path)).only_quotes
+        made = (phrase_questions if quotes else continuations)(current.document, pages_read(current))
+        return tuple(dict.fromkeys((*self.suggestions(), *made))) if quotes else made
 
     # Books ---------------------------------------------------------------------------------------------------
 

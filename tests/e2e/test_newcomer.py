@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
+from app.core.chat_run import abilities
 from app.core.format import AGREE
+from app.core.settings import MODELS_FOLDER, STARTER
+from app.core.trial import WANTED
 from tests.e2e.conftest import ROOT
 from tests.e2e.steps import (
     READ_SECONDS,
@@ -20,12 +24,27 @@ from tests.e2e.steps import (
     ask,
     give,
     last_answer,
+    read_text,
     serving,
     until,
 )
 from tests.processes import app_command, free_port
+from tests.real import starter_or_skip
 
 DOCUMENT = ROOT.parent / "shared" / "docs" / "gov-report-15-pages.pdf"
+REPORT = """\
+The ferry between Aldmere and the island of Skarn was built in 1912 by the brothers Iversen, who had lost two boats \
+to the ice. It carried forty passengers, eleven sheep and the mail. The first winter was so cold that nobody crossed \
+the channel for seven weeks.
+
+In the winter of 1931 the captain, Tove Lindqvist, refused to sail because the harbour lamp had gone out. Nobody \
+believed her until the morning, when the wreck of a coal barge was found across the channel. The mayor of Aldmere \
+gave her a silver whistle that she never used.
+
+Today the ferry stands in the museum of Aldmere beside the old customs house. Visitors may ring its bell on Sundays \
+when the tide is low. The logbook that Tove Lindqvist kept for thirty years is read aloud to the children of the town \
+every spring.
+"""
 SIZE = (1440, 900)
 FASTER = re.compile(r"([\d.]+) times (faster|slower)")
 STRETCH = re.compile(r"(?:([\d.]+) (?:(s|min|h) )?to )?([\d.]+) (s|min|h) left")
@@ -88,8 +107,7 @@ def test_the_first_five_minutes(fresh: Server, open_page: Open) -> None:
     assert all(after <= before for before, after in pairwise(told)), f"the time that is left rose: {said}"
     assert not any(re.search(r"page 1 of", words) for words in said)
     assert not page.locator("#figures").is_visible(), "figures are folded for who reads"
-    assert page.locator("#suggestions button").count() in (2, 3), "only what is likely to be found is suggested"
-    for question in page.locator("#suggestions button").all_inner_texts():
+    for question in suggested(page):
         ask(page, question)
         answered(page)
         picture(page, f"answer-{page.locator('#chat .user').count()}")
@@ -113,7 +131,32 @@ def test_the_first_five_minutes(fresh: Server, open_page: Open) -> None:
     picture(page, "after-the-race")
 
 
+def suggested(page: Page) -> list[str]:
+    """The three questions that are offered, once the model has been asked them."""
+    buttons = page.locator("#suggestions button")
+    until(page, lambda: buttons.count() == WANTED)
+    return buttons.all_inner_texts()
+
+
 def agree(page: Page) -> None:
     """No two speeds of one text differ by more than what a person would call the same."""
     times = speeds(page)
     assert not times or max(times) <= AGREE * min(times), times
+
+
+def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: Open) -> None:
+    """Every question that the page suggests has an answer of the real small model, with words of the document."""
+    starter_or_skip(tmp_path / MODELS_FOLDER)
+    port = free_port()
+    with serving(app_command(port, "--model", STARTER), tmp_path, port) as server:
+        page = open_page(server, SIZE, "light", demo=False)
+        read_text(page, REPORT, "ferry.txt")
+        for question in suggested(page):
+            ask(page, question)
+            answered(page)
+            answer = last_answer(page)
+            picture(page, f"starter-{page.locator('#chat .user').count()}")
+            assert answer.strip()
+            assert not abilities(str(tmp_path / MODELS_FOLDER / STARTER)).refuses(answer)
+            assert page.locator("#chat .bot").last.locator(".cite.quoted").count() >= 1, answer
+        page.close()  # before its server

@@ -50,6 +50,19 @@ def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
     assert telling_headings(document, 60) == ["Book the First", "The Open Hand", "Fire and Stairs"]
 
 
+def test_what_the_book_names_is_asked_about() -> None:
+    text = "In winter the captain, Tove Lindqvist, would not sail to Skarn. Later they asked Tove Lindqvist again."
+    named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
+    assert suggestions(named, 1)[0] == "What does the book say about Tove Lindqvist?"
+    german = "Im Winter wollte der alte Kapitän Ole Berg nicht zur Insel fahren, weil das Licht im Hafen aus war."
+    assert suggestions(replace(named, pages=(Page(1, "1", german),)), 1)[0] == "How does the book begin?"
+
+
+def test_a_phrase_does_not_end_in_a_short_word() -> None:
+    text = "Today the ferry stands in the museum of Aldmere beside the old customs house and waits."
+    assert asked_of(pages_of(text), 1) == ["Today the ferry stands in the museum"]
+
+
 FILLER = "The town was quiet and nobody walked upon the quay that day, for it had rained since the morning began. "
 
 

@@ -183,7 +183,7 @@ def test_a_new_adapter_is_merged_without_a_network(
     assert local_models.find(STARTER) == str(plain)
     assert local_models.folder(STARTER) == plain
     assert not (plain / PARTS).exists()
-    monkeypatch.setattr(starter, "_revision", lambda: "another")
+    monkeypatch.setattr(starter, "revision", lambda: "another")
     assert local_models.find(STARTER) is None
     assert starter.is_fetched(plain.parent)
     settled.asked.clear()

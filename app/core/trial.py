@@ -1,0 +1,146 @@
+"""Questions that the model is known to answer, because it was asked them before they are offered.
+
+For models that say what they cannot do (``app.core.chat_run.Abilities``): a small one that finds one phrase loses
+another, and nobody can tell which beforehand. ``Trial`` asks in a thread of its own, behind the reading, when nothing
+else is asked and the chat is empty, and lets go of the engine as soon as a person wants it. What was tried and not
+answered gives way to the next question. Nothing of it is kept or shown but the questions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.citations import check_answer
+from app.core import format
+from app.core.chat_run import Abilities
+from app.core.state import AppState, Stage
+from engine.config import SamplingParams
+from engine.document import Document
+from engine.errors import Busy, TrifoldError
+from engine.events import AnswerDone, Failed, StopReason
+
+logger = logging.getLogger(__name__)
+
+WANTED = 3
+"""Questions to offer."""
+MOST_TRIES = 9
+"""Questions that are asked of one model about one document, at most."""
+_MOST_TOKENS = 128
+_POLL = 0.05  # seconds after which a person who wants to ask is noticed
+
+Candidates = Callable[[], Sequence[str]]
+"""Questions in the order in which they are tried."""
+
+
+@dataclass
+class _Tried:
+    """What is known of one document and one model. ``ahead``: questions still to try, None before they were made.
+    ``good`` had a passage of the book in their answers, word for word; ``fair`` had an answer."""
+
+    document: Document
+    model: str
+    ahead: list[str] | None = None
+    good: list[str] = field(default_factory=list)
+    fair: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    over: bool = False
+
+    @property
+    def offered(self) -> list[str]:
+        """What had no passage is offered only when nothing better will come."""
+        return (self.good + self.fair if self.over else self.good)[:WANTED]
+
+
+class Trial:
+    """Args:
+    state: the open book and the engine.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._lock = threading.Lock()
+        self._tried: _Tried | None = None
+        self._running = False
+
+    def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
+        """The questions about a document that a model has answered so far. Returns at once, and has further ones asked
+        where they may be.
+
+        Args:
+            model: its folder; card: what it says of itself.
+            candidates: called once for a document and a model, in the thread that asks.
+        """
+        with self._lock:
+            tried = self._tried
+            if tried is None or tried.document is not document or tried.model != model:
+                tried = self._tried = _Tried(document, model)
+            if not tried.over and not self._running and self._is_free(tried):
+                self._running = True
+                work = (tried, card, candidates)
+                threading.Thread(target=self._run, args=work, name="trifold-trial", daemon=True).start()
+            return tried.offered
+
+    def _is_free(self, tried: _Tried) -> bool:
+        """Whether nobody wants anything else, this model is still there, and what is tried would be seen."""
+        current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
+        here = current.stage is Stage.READY and current.document is tried.document
+        same = model is not None and str(model.path) == tried.model
+        return here and same and not current.asking and chat is not None and not chat.exchanges
+
+    def _run(self, tried: _Tried, card: Abilities, candidates: Candidates) -> None:
+        try:
+            if tried.ahead is None:
+                tried.ahead = list(candidates()[:MOST_TRIES])
+            while tried.ahead and len(tried.good) < WANTED:
+                if not self._try(tried, card, tried.ahead[0]):
+                    return
+                del tried.ahead[0]
+            tried.over = True
+        except TrifoldError as error:
+            tried.over = True
+            logger.info("no more questions are tried: %s", error)
+        except Exception:  # nobody above would hear of it
+            tried.over = True
+            logger.exception("trying questions failed")
+        finally:
+            self._running = False
+
+    def _try(self, tried: _Tried, card: Abilities, question: str) -> bool:
+        """Ask one question; whether it came to an end, or somebody wanted the engine.
+
+        Raises:
+            TrifoldError: the engine cannot answer.
+        """
+        if not self._is_free(tried):
+            return False
+        try:
+            request = self._state.engine.ask(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS))
+        except Busy:  # something else is on its way, another model perhaps: nothing waits for this
+            return False
+        try:
+            while not request.finished:
+                if not self._is_free(tried):
+                    return False
+                event = request.next_event(timeout=_POLL)
+                if isinstance(event, Failed):
+                    raise TrifoldError(event.cause, event.remedy)
+                if isinstance(event, AnswerDone):
+                    self._judge(tried, card, question, event)
+        finally:
+            request.cancel()
+        return True
+
+    def _judge(self, tried: _Tried, card: Abilities, question: str, done: AnswerDone) -> None:
+        quoted = check_answer(self._state.note_taker.index_of(tried.document), done.answer)
+        circles = done.stop_reason is StopReason.LOOP
+        refused = card.refuses(done.answer)
+        if circles or format.uncounted(done.answer, tried.answers, refused=refused):
+            return
+        tried.answers.append(done.answer)
+        if quoted and all(quotation.verified for quotation in quoted):
+            tried.good.append(question)
+        elif not quoted and not card.only_quotes and done.answer.strip():
+            tried.fair.append(question)
