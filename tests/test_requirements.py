@@ -21,7 +21,6 @@ OPTIONAL = {
     "reportlab": "sets the sample book as a PDF once; that file says how to install it",
 }
 READ_BY_OTHERS = {
-    "gguf": "transformers reads GGUF files with it",
     "sentencepiece": "transformers reads tokenizer.model with it",
     "protobuf": "transformers reads tokenizer.model with it",
     "matplotlib": "the tests ask the bench for pictures",

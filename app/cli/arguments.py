@@ -231,7 +231,8 @@ def _add_model(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="folder or hub id of the target model; starter: a small one, 93 MB, early; demo: the bundled one (demo)",
+        help="folder, GGUF file or hub id of the target model; starter: a small one, 93 MB, early; demo: the bundled "
+        "one (demo)",
     )
     group.add_argument("--draft", metavar="NAME", help="folder or hub id of the draft model, or none")
     group.add_argument("--yes", action="store_true", help="fetch the starter without asking, where it is not here yet")

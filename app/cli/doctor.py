@@ -12,10 +12,11 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +28,7 @@ from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMP
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import FOR_GPUS, choose_build
-from app.models import starter
+from app.models import gguf, starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 
@@ -49,7 +50,7 @@ _Facts = TypeVar("_Facts")
 @dataclass(frozen=True)
 class Findings:
     """Everything that was found out; None where asking failed, and then ``troubles`` says why. ``starter``: the small
-    model is on this machine."""
+    model is on this machine; ``gguf``: lines about the files of other programs."""
 
     machine: Machine
     packages: dict[str, str | None]
@@ -60,6 +61,7 @@ class Findings:
     troubles: tuple[str, ...]
     selftest: SelftestResult | None = None
     starter: bool = False
+    gguf: tuple[str, ...] = ()
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -111,6 +113,7 @@ def examine(settings: Settings) -> Findings:
             troubles=tuple(troubles),
             selftest=last_result(settings.data),
             starter=starter.is_made(settings.data / MODELS_FOLDER, STARTER),
+            gguf=tuple(_gguf_lines()),
         )
 
 
@@ -132,6 +135,7 @@ def lines_of(found: Findings) -> list[str]:
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
     lines.append("Self-test  " + _selftest_line(found.selftest))
     lines.append("Starter    " + _starter_line(found.starter))
+    lines += found.gguf
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
         lines.append(f"Fits       {_fit_line(found.target)}")
@@ -236,6 +240,17 @@ def _starter_line(here: bool) -> str:
     if here:
         return f"the small model is here: --model {STARTER}"
     return f"not here; --model {STARTER} fetches it when you agree, {starter.download_words()}"
+
+
+def _gguf_lines() -> Iterator[str]:
+    """Files of other programs, with the way to use them or why they cannot be."""
+    for number, file in enumerate(gguf.found()):
+        head = "" if number else "GGUF"
+        try:
+            expanded = size(gguf.look(file.path).expanded)
+            yield f"{head:10} {file.title} of {file.owner}: --model {shlex.quote(str(file.path))} ({expanded} expanded)"
+        except TrifoldError as error:
+            yield f"{head:10} {file.title} of {file.owner}: {error.cause}"
 
 
 def _attention_line(packages: dict[str, str | None]) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from pathlib import Path
 
 from app.core.format import size
-from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, STARTERS, Settings, is_hub_id
+from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, STARTERS, Settings, is_gguf, is_hub_id
 from app.launcher.console import ProgressLine, say
 from app.models import fit, starter
 from app.models.hub import Download, Progress
@@ -37,7 +38,9 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
-    if not any(is_hub_id(name) or name in STARTERS for name in (settings.model, settings.draft) if name):
+    if not any(
+        is_hub_id(name) or is_gguf(name) or name in STARTERS for name in (settings.model, settings.draft) if name
+    ):
         return settings
     if options.command == "doctor":
         model = local_models.find(settings.model) or settings.model
@@ -71,11 +74,12 @@ def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) ->
 
 def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
     free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv)
-    with ProgressLine(f"Looking for {STARTERS.get(settings.model, settings.model)}") as line:
+    with ProgressLine(f"Looking for {_called(settings.model)}") as line:
 
         def show(progress: Progress) -> None:
-            doing = "making" if progress.building else "checking" if progress.checking else "fetching"
-            line.update(f"{doing} {progress.name}, {size(progress.done)} of {size(progress.total)}")
+            made = "expanding" if is_gguf(progress.name) else "making"
+            doing = made if progress.building else "checking" if progress.checking else "fetching"
+            line.update(f"{doing} {_called(progress.name)}, {size(progress.done)} of {size(progress.total)}")
 
         found = install(local_models, Download(), settings.model, settings.draft, show, free)
         line.done()
@@ -84,6 +88,10 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
     if options.command == "bench":  # it reads its own line
         options.rest = _without_models(options.rest)
     return dataclasses.replace(settings, model=found.model, draft=found.draft)
+
+
+def _called(name: str) -> str:
+    return Path(name).name if is_gguf(name) else STARTERS.get(name, name)
 
 
 def _without_models(line: list[str]) -> list[str]:

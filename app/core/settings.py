@@ -61,6 +61,11 @@ NO_DRAFT = "none"
 """What a person types to decode without a draft model."""
 
 MODELS_FOLDER = "models"
+GGUF_SUFFIX = ".gguf"
+EXPANDED_FOLDER = "gguf"
+"""Inside the folder of models: what GGUF files were expanded to, each in a folder of its title."""
+OLLAMA_BLOB = "sha256-"
+"""How the names of Ollama's files of weights begin."""
 """In the data folder: what has been fetched."""
 FILE = "model.json"
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
@@ -223,7 +228,13 @@ def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pla
 def is_hub_id(model: str) -> bool:
     """Whether a model is named by owner/name on the hub rather than by a folder of this machine."""
     owner, slash, name = model.partition("/")
-    return bool(slash and owner and name) and not any(mark in name for mark in "/\\") and not _looks_local(model)
+    plain = bool(slash and owner and name) and not any(mark in name for mark in "/\\")
+    return plain and not _looks_local(model) and not is_gguf(model)
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a model is named by a GGUF file of this machine: by its ending, or as a blob of Ollama."""
+    return model.lower().endswith(GGUF_SUFFIX) or (Path(model).name.startswith(OLLAMA_BLOB) and _looks_local(model))
 
 
 def is_same_folder(model: str, folder: Path) -> bool:
@@ -235,6 +246,8 @@ def model_name(name: str, path: str) -> str:
     if _is_demo(path):
         return DEMO_NAME
     folder = Path(path)
+    if folder.parent.parent.name == EXPANDED_FOLDER:
+        return folder.name
     return STARTERS.get(folder.name, name) if folder.parent.name == MODELS_FOLDER else name
 
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.format import size
-from app.core.settings import CHECKOUT, STARTERS
+from app.core.settings import CHECKOUT, STARTERS, is_gguf
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -137,7 +137,7 @@ class Download:
             if self._cancelled:
                 raise Cancelled
             self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAMS.get(arguments[1], "app.models.hub"), *arguments],
+                [sys.executable, "-m", _program(arguments[1]), *arguments],
                 cwd=CHECKOUT,
                 env=child_variables(),
                 stdin=subprocess.PIPE,
@@ -147,6 +147,11 @@ class Download:
                 encoding="utf-8",
             )
             return self._process
+
+
+def _program(name: str) -> str:
+    """The module that brings a model of this name."""
+    return "app.models.gguf" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
 
 
 def _error(message: dict[str, Any]) -> TrifoldError:

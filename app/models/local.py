@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.settings import STARTER, STARTERS, is_hub_id
-from app.models import starter
+from app.core.settings import STARTER, STARTERS, is_gguf, is_hub_id
+from app.models import gguf, starter
+from app.models.gguf import GgufFile
 from app.models.hub import MARKER
 from engine.errors import ModelError, ModelNotFound
 from engine.model import weights
@@ -30,13 +31,15 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Where a download of this hub id, or a starter, belongs.
+        """Where a download of this hub id, a starter, or what a GGUF file is expanded to belongs.
 
         Raises:
-            ModelNotFound: it is no hub id.
+            ModelNotFound: it is no hub id, or there is no such file.
         """
         if name in STARTERS:
             return self._folder / name
+        if is_gguf(name):
+            return gguf.folder_of(self._folder, name)
         if not _ID.fullmatch(name) or ".." in name:
             raise ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
         owner, _, title = name.partition("/")
@@ -46,11 +49,13 @@ class LocalModels:
         """What the engine is given to load this model from this machine, or None if it is not here whole.
 
         Raises:
-            ModelNotFound: it is neither a folder of this machine nor a hub id.
+            ModelNotFound: it is neither a folder or a GGUF file of this machine nor a hub id.
             ModelError: the folder's weights are damaged.
         """
         if name in STARTERS:
             return str(self.own(name)) if self._starter(name) else None
+        if is_gguf(name):
+            return str(self.own(name)) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
             folder = Path(name).expanduser()
             if not folder.is_dir():
@@ -68,6 +73,8 @@ class LocalModels:
         """The folder in which this model's settings can be read, if it is here."""
         if name in STARTERS:
             return self._starter(name)
+        if is_gguf(name):
+            return self.own(name) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
             return Path(name).expanduser()
         own = self.own(name)
@@ -78,7 +85,13 @@ class LocalModels:
         if name in STARTERS:
             made = starter.is_made(self._folder, STARTER) or starter.is_made(self._folder, name)
             return made or starter.is_fetched(self._folder)
+        if is_gguf(name):
+            return Path(name).expanduser().is_file()
         return self.folder(name) is not None
+
+    def gguf_files(self) -> list[GgufFile]:
+        """What LM Studio, Ollama and llama.cpp have on this machine."""
+        return gguf.found(self._environ)
 
     def _starter(self, name: str) -> Path | None:
         return self.own(name) if starter.is_made(self._folder, name) else None

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from app.core import settings
-from app.core.settings import MODELS_FOLDER, NO_DRAFT, STARTERS, ModelChoice, Remote, Settings
-from app.models import fit, starter
+from app.core.settings import MODELS_FOLDER, NO_DRAFT, STARTERS, ModelChoice, Remote, Settings, is_gguf
+from app.models import fit, gguf, starter
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
@@ -271,8 +271,9 @@ class ModelSwitch:
     def _progress(self, progress: Progress) -> None:
         self._show(stage="downloading", progress=progress)
         part = progress.done / progress.total if progress.total else 0.0
-        name = STARTERS.get(progress.name, progress.name)
-        self.proxy.tell(f"{name} is being made." if progress.building else f"{name} is being downloaded: {part:.0%}.")
+        name = Path(progress.name).name if is_gguf(progress.name) else STARTERS.get(progress.name, progress.name)
+        doing = "being made" if progress.building else f"being downloaded: {part:.0%}"
+        self.proxy.tell(f"{name} is {f'being expanded: {part:.0%}' if is_gguf(progress.name) else doing}.")
 
     def _show(self, **changes: Any) -> None:
         with self._lock:
@@ -320,8 +321,8 @@ def install(
         TrifoldError: a model is not to be had, damaged, not supported or too large for this machine.
         Cancelled: the person has stopped the download.
     """
-    here = local_models.find(target) or _starter(local_models, download, target, show, free)
-    draft_here = local_models.find(draft) if draft else None
+    here = local_models.find(target) or _made(local_models, download, target, show, free)
+    draft_here = (local_models.find(draft) or _made(local_models, download, draft, show, None)) if draft else None
     if here and (draft_here or not draft):
         return Installed(here, draft_here)
     at = _settings(local_models, download, target, here)
@@ -332,15 +333,15 @@ def install(
     return Installed(here, (draft_here or _download(local_models, download, draft, show)) if draft else None, note)
 
 
-def _starter(
-    local_models: LocalModels, download: Download, target: str, show: Show, free: FreeMemory | None
-) -> str | None:
-    """A starter that is not here yet; None for any other model. There are no small files to look at beforehand."""
-    if target not in STARTERS:
+def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
+    """A starter or a GGUF file that is not here yet as a folder; None for any other model. There are no small files to
+    look at beforehand."""
+    if name not in STARTERS and not is_gguf(name):
         return None
     if free is not None:
-        _check_fit(starter.shape_of(target), None, STARTERS[target], free)
-    return _download(local_models, download, target, show)
+        shape = starter.shape_of(name) if name in STARTERS else gguf.look(Path(name).expanduser()).shape
+        _check_fit(shape, None, STARTERS.get(name, Path(name).name), free)
+    return _download(local_models, download, name, show)
 
 
 def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:

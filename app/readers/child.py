@@ -59,6 +59,11 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
 
         _tell(parse(Path(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
         return
+    if request["work"] == "gguf":
+        from app.readers import gguf
+
+        voice.say({"type": "answer", "value": gguf.header(Path(request["path"]))})
+        return
     from app.readers import pdf_render
 
     work = {"render": pdf_render.render, "find": pdf_render.find}[request["work"]]

@@ -23,10 +23,10 @@ from starlette.routing import Route
 from app.core import diagnostics
 from app.core.forecast import expected
 from app.core.format import View, size
-from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_hub_id
+from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_gguf, is_hub_id
 from app.core.state import AppState
-from app.models import fit, starter
-from app.models.catalogue import PAIRS, Model, Pair
+from app.models import fit, gguf, starter
+from app.models.catalogue import PAIRS, STARTER_LONG_PAIR, Model, Pair
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
@@ -60,12 +60,14 @@ logger = logging.getLogger(__name__)
 def model_options(
     local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
 ) -> list[View]:
-    """One entry per pair of the catalogue, and one for what was chosen beside it.
+    """One entry per pair of the catalogue, one per GGUF file of this machine, and one for what was chosen beside them.
 
     Args:
         free: with the rounding that this start asks for, not that of the present choice.
     """
-    entries = [_option(pair, local_models, free, present, rates) for pair in PAIRS]
+    here = PAIRS.index(STARTER_LONG_PAIR) + 1  # files that are here come before what has to be fetched
+    pairs = (*PAIRS[:here], *_gguf_pairs(local_models), *PAIRS[here:])
+    entries = [_option(pair, local_models, free, present, rates) for pair in pairs]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
         model = Model(present.model, None, "")
         draft = Model(present.draft, None, "") if present.draft else None
@@ -73,6 +75,20 @@ def model_options(
             0, _option(Pair("own", _short(present.model), model, draft, ""), local_models, free, present, rates)
         )
     return entries
+
+
+def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
+    """Files of other programs that can answer here; of the others it is said why not when they are named."""
+    pairs = []
+    for file in local_models.gguf_files():
+        try:
+            model = gguf.look(file.path)
+        except ModelError as error:
+            logger.info("%s", error)
+            continue
+        target = Model(str(file.path), model.shape, model.licence)
+        pairs.append(Pair(f"gguf:{file.path}", file.title, target, None, model.note(file.owner)))
+    return pairs
 
 
 def sized(
@@ -192,7 +208,7 @@ def _line(switching: SwitchState) -> str:
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
         if progress.building:
-            return f"Making {_short(progress.name)} of it…"
+            return f"{'Expanding' if is_gguf(progress.name) else 'Making'} {_short(progress.name)}…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"
@@ -367,6 +383,10 @@ class Preferences:
         where = self._free_memory()
         if name in STARTERS:
             return sized(starter.shape_of(name), None, starter.LICENCE, False, where)
+        if is_gguf(name):
+            model = gguf.look(Path(name).expanduser())
+            found = sized(model.shape, None, model.licence, False, where, self.rates())
+            return {**found, "sentence": f"{found['sentence']} {model.note()}"}
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
             try:
                 return about_view(Download().about(name), name, where, self.rates())
