@@ -18,9 +18,10 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
                                            converter has proposed safetensors, which are taken (``hub``); of Yarn
                                            13B this is not known, and without them it is refused with that reason
 
-From memory, and seen nowhere else: the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B,
-Ministral 3 14B, GLM-4 9B and Gemma 3, the other licences. Nothing is decided by them but what is shown beforehand:
-before weights are fetched, the hub's own list of files and the model's real settings take their place.
+From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; the bytes behind
+the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B and Gemma 3, the other licences.
+Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list of files and
+the model's real settings take their place.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -42,6 +43,8 @@ _APACHE = "Apache 2.0"
 _OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _WINDOWS = "Five of six layers see only the newest tokens: the others alone remember the book."
 _ASKS = " Its maker wants the licence accepted on the hub first."
+_COUNTED = " Its size is counted from its numbers, and was not looked up."
+_THREE_OF_FOUR = "Three of four layers see only the newest tokens: the others alone remember the book."
 _RUN = "tested with these weights"
 _REAL = "its kind tested with real weights of another model"
 _TINY = "its kind tested on tiny random weights"
@@ -139,6 +142,18 @@ PAIRS: tuple[Pair, ...] = (
         Model("Qwen/Qwen3-1.7B", ModelShape(28, 8, 128, 1_720_574_976, 4_063_479_808, 40_960, 311_164_928), _APACHE),
         None,
         "The smallest that answers in its own words: for machines without a GPU.",
+        _TINY,
+    ),
+    Pair(
+        "exaone-4.0-1.2b",
+        "EXAONE 4.0 1.2B",
+        Model(
+            "LGAI-EXAONE/EXAONE-4.0-1.2B",
+            ModelShape(30, 8, 64, 1_279_391_488, 2_558_782_976, 65_536, 209_715_200),
+            "EXAONE AI Model License 1.2, not for business",
+        ),
+        None,
+        "Small, in Korean, English and Spanish." + _COUNTED,
         _TINY,
     ),
     Pair(
@@ -256,6 +271,31 @@ PAIRS: tuple[Pair, ...] = (
         _LLAMA_32_1B,
         "Strong on whole books." + _ASKS,
         _REAL,
+    ),
+    Pair(
+        "olmo-3-7b",
+        "OLMo 3 7B Instruct",
+        Model(
+            "allenai/Olmo-3-7B-Instruct",
+            ModelShape(32, 32, 128, 7_298_011_136, 14_596_022_272, 65_536, 821_477_376, 24, 4096),
+            _APACHE,
+        ),
+        None,
+        "All of its training is public. " + _THREE_OF_FOUR + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "command-r7b",
+        "Command R7B",
+        Model(
+            "CohereLabs/c4ai-command-r7b-12-2024",
+            ModelShape(32, 8, 128, 8_028_033_024, 16_056_066_048, 132_096, 1_048_576_000, 24, 4096),
+            "CC BY-NC 4.0, not for business",
+            gated=True,
+        ),
+        None,
+        "Made for answers from documents, in 23 languages, with a small cache. " + _THREE_OF_FOUR + _COUNTED + _ASKS,
+        _TINY,
     ),
     Pair(
         "ministral-3-8b",

@@ -74,6 +74,9 @@ SETTINGS = {
     "LargeWorldModel/LWM-Text-Chat-128K": (4096, 32, 11_008, 32_000, False, False, False),
     "NousResearch/Yarn-Llama-2-7b-128k": (4096, 32, 11_008, 32_000, False, False, False),
     "NousResearch/Yarn-Llama-2-13b-128k": (5120, 40, 13_824, 32_000, False, False, False),
+    "LGAI-EXAONE/EXAONE-4.0-1.2B": (2048, 32, 4096, 102_400, True, False, True),
+    "allenai/Olmo-3-7B-Instruct": (4096, 32, 11_008, 100_278, False, False, False),
+    "CohereLabs/c4ai-command-r7b-12-2024": (4096, 32, 14_336, 256_000, True, False, False),
     "starter": (576, 9, 1536, 49_152, True, False, False),
     "starter-16k": (576, 9, 1536, 49_152, True, False, False),
     "JackFram/llama-68m": (768, 12, 3072, 32_000, False, False, False),
@@ -91,7 +94,8 @@ def test_parameters_follow_from_the_settings(name: str) -> None:
     queries, keys = heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention = 2 * width * queries + 2 * width * keys
     attention += (queries + 2 * keys) * biased + 2 * shape.head_dim * normed
-    norms = 4 if "gemma" in name else 2
+    # Of OLMo 3 queries and keys are as wide as the model, and so are their norms.
+    norms = next((count for kind, count in (("gemma", 4), ("Olmo", 4), ("command", 1)) if kind in name), 2)
     layer = attention + 3 * width * inner + norms * width
     embeddings = vocabulary * width * (1 if tied else 2)
     assert shape.parameters == shape.layers * layer + embeddings + width
