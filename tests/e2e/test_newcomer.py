@@ -3,16 +3,18 @@ itself suggests, the race. Nothing in it may contradict itself."""
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from app.core.chat_run import abilities
 from app.core.format import AGREE
-from app.core.settings import MODELS_FOLDER, STARTER
+from app.core.settings import FILE as CHOICE
+from app.core.settings import MODELS_FOLDER, STARTER, STARTER_LONG, STARTERS
 from app.core.trial import WANTED
 from tests.e2e.conftest import ROOT
 from tests.e2e.steps import (
@@ -100,6 +102,7 @@ def latest(words: str) -> float | None:
 
 def test_the_first_five_minutes(fresh: Server, open_page: Open) -> None:
     page = open_page(fresh, SIZE, "light", demo=False)
+    assert page.inner_text("header").count("Loading the model…") <= 1
     give(page, DOCUMENT)
     said = follow_the_reading(page)
     picture(page, "read")
@@ -159,4 +162,29 @@ def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: O
             assert answer.strip()
             assert not abilities(str(tmp_path / MODELS_FOLDER / STARTER)).refuses(answer)
             assert page.locator("#chat .bot").last.locator(".cite.quoted").count() >= 1, answer
+        round_it(page, tmp_path)
+        ask(page, "Where does it say “The first winter was so cold”?")
+        answered(page)
+        assert "nobody crossed the channel for seven weeks" in last_answer(page)
+        picture(page, "rounded")
         page.close()  # before its server
+
+
+def round_it(page: Page, data: Path) -> None:
+    """Click the button of a model that fits only rounded: the stretched starter, on a machine that says so."""
+
+    def tight(route: Route) -> None:
+        told = route.fetch()
+        shown = told.json()
+        option = next(one for one in shown["models"] if one["id"] == STARTER_LONG)
+        option["numbers"]["rounded"] = {"weights": "8bit", "kv": "8bit", "words": "8-bit weights and an 8-bit cache"}
+        route.fulfill(response=told, json=shown)
+
+    page.route("**/preferences", tight)
+    page.click("#open-preferences")
+    page.get_by_role("button", name="Use rounded", exact=True).click()
+    until(page, lambda: page.inner_text("#model-name") == STARTERS[STARTER_LONG], READ_PATIENCE)
+    until(page, lambda: page.get_attribute("#trifold", "data-stage") == "ready", READ_PATIENCE)
+    kept = json.loads((data / CHOICE).read_text(encoding="utf-8"))
+    assert (kept["model"], kept["weights"], kept["kv"]) == (STARTER_LONG, "8bit", "8bit")
+    page.keyboard.press("Escape")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from app.models.catalogue import PAIRS
 from tests.e2e.steps import PHONE, WIDE, Open, Server, until
@@ -23,7 +23,8 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
 ) -> None:
     page = open_page(scripted, size, scheme)
     opened(page)
-    assert page.locator("#offers > li").count() == len(PAIRS)
+    assert page.locator("#offers > li").count() >= len(PAIRS), "and files of other programs, where there are some"
+    assert not page.locator("#offers-wait").is_visible()
     for tab in TABS:
         page.click(f'[data-tab="{tab}"]')
         assert page.locator(f"#tab-{tab}").is_visible()
@@ -32,6 +33,18 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
         panel = page.locator(f"#tab-{tab}")
         assert panel.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_what_takes_a_while_is_said_meanwhile(scripted: Server, open_page: Open) -> None:
+    """The machine is measured when the settings are opened for the first time."""
+    page = open_page(scripted)
+    held: list[Route] = []
+    page.route("**/preferences", lambda route: held.append(route))
+    page.click("#open-preferences")
+    until(page, lambda: bool(held))
+    assert page.inner_text("#offers-wait") == "Looking at this machine…"
+    held[0].continue_()
+    page.wait_for_selector("#offers > li")
 
 
 def test_the_keyboard_is_enough(scripted: Server, open_page: Open) -> None:

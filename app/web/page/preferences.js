@@ -21,7 +21,8 @@ export function showSetup(news) {
 
 function drawChip() {
   const trouble = setup.cause && setup.cause !== seen;
-  byId("setup-chip").hidden = !setup.stage && !trouble;
+  const busy = setup.stage && setup.stage !== "loading"; // that it is being loaded stands where its name will stand
+  byId("setup-chip").hidden = !busy && !trouble;
   byId("setup-chip-words").textContent = trouble ? "Model not changed" : setup.part ? `Model: ${Math.round(setup.part * 100)} %` : setup.line;
 }
 
@@ -54,6 +55,7 @@ async function refresh() {
 }
 
 function drawOffers() {
+  byId("offers-wait").hidden = Boolean(shown);
   if (shown) byId("offers").replaceChildren(...shown.models.map(offer));
 }
 
