@@ -75,6 +75,8 @@ class EngineConfig:
             respect to the rounded weights.
         kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
             approximate, and exact with respect to 8-bit KV.
+        middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
+            rounded copy beside them; "auto" takes one where it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not
             given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
@@ -110,6 +112,7 @@ class EngineConfig:
     dtype: str = "auto"
     weights: str = "stored"
     kv: str = "model"
+    middle: str = "auto"
     num_draft_tokens: int | None = None
     num_lookup_tokens: int = 32
     num_pending_tokens: int | None = None
@@ -136,6 +139,7 @@ class EngineConfig:
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
         _check(self.weights in WEIGHTS, "weights", self.weights, "one of " + ", ".join(WEIGHTS))
         _check(self.kv in KV_NOTES, "kv", self.kv, "one of " + ", ".join(KV_NOTES))
+        _check(self.middle in MIDDLES, "middle", self.middle, "one of " + ", ".join(MIDDLES))
         _check(0 <= (self.num_draft_tokens or 0) <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
         _check(0 <= self.num_lookup_tokens <= 128, "num_lookup_tokens", self.num_lookup_tokens, "0 to 128")
         pending = self.num_pending_tokens
@@ -173,6 +177,7 @@ def bytes_of(size: str) -> int | None:
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 WEIGHTS = ("stored", "8bit", "4bit")
+MIDDLES = ("auto", *WEIGHTS)
 KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
 """How KV is kept, and what a person is told of it."""
 

@@ -273,6 +273,8 @@ class ModelInfo:
     draft_parameters: int | None
     kv_note: str = ""
     """What a person has to know of the format of KV; nothing where it is that of the model."""
+    middle_note: str = ""
+    """What proposes in the target's place where that is not the target itself."""
     sampling: SamplingParams | None = None
     """What its own settings say of how it is sampled; None where that is another machine's affair."""
 

@@ -441,5 +441,6 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
         kv_note=KV_NOTES[config.kv],
+        middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
     )

@@ -241,7 +241,7 @@ def _model_parts(model: ModelInfo) -> list[str]:
         draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
     return [
         f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
-        *([model.kv_note] if model.kv_note else []),
+        *(note for note in (model.kv_note, model.middle_note) if note),
         draft,
         f"Window of {format.counted(model.context_limit, 'token')}",
     ]

@@ -27,7 +27,7 @@ from engine.bench.report import (
 from engine.bench.rows import COMPARED, ROWS, SWEEPS, Bench, refresh_settings, run_sweep, sweep_picture
 from engine.bench.synthetic_weights import SHAPES, synthetic_pair
 from engine.bench.workloads import WORKLOADS, held_back_books, tokens_behind
-from engine.config import KV_NOTES, WEIGHTS, EngineConfig
+from engine.config import KV_NOTES, MIDDLES, WEIGHTS, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.model import decoder, real_model
@@ -103,6 +103,7 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     p.add_argument(
         "--weights", choices=WEIGHTS, default="stored", help="format of the target's weights, for plain rows too"
     )
+    p.add_argument("--middle", choices=MIDDLES, default="auto", help="format of the middle level's weights")
     p.add_argument("--stand-in", metavar="SHAPE", help="grow the pair into a real model's shape: " + ",".join(SHAPES))
     p.add_argument("--seed", type=int, default=1, help="of sampled answers; each repeat adds one to it")
     p.add_argument("--json", type=Path, metavar="FILE", help="write machine, model and results to FILE")
@@ -130,6 +131,7 @@ def load_session(options: argparse.Namespace) -> Session:
         given |= refresh_settings(options.refresh)
     draft = None if options.draft in (None, "none") else options.draft
     given |= {"device": options.device, "dtype": options.dtype, "kv": options.kv, "weights": options.weights}
+    given["middle"] = options.middle
     config = EngineConfig(model=options.model, draft=draft, **given)
     if options.stand_in:
         return Session(config, *synthetic_pair(config, options.stand_in))

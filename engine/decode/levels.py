@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import psutil
+
 from engine.config import SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import Costs, cost_of, policy_of
@@ -23,6 +25,7 @@ from engine.model import graphs
 from engine.model.graphs import Replays
 from engine.plan.cost_model import MAX_BUDGET, MIN_BUDGET
 from engine.plan.memory_budget import CHUNK
+from engine.quantization import BITS
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
 _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 4
+
+# The middle level's weights are rounded where they are this many times its cache, where there are at most so many of
+# them (a second for every 90 million), and where they take at most one in so many bytes of the free memory.
+_MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +70,8 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         self._target = target
+        self.middle = middle_of(target, config, full)
+        """The target's rounded twin; None where the target computes the middle level itself."""
         self.retrieval = self.make_retrieval()
         full.on_hand = self.retrieval.index_layer
         self.model_drafter = self._make_model_drafter(draft)
@@ -75,6 +84,13 @@ class Hierarchy:
     @property
     def has_draft_model(self) -> bool:
         return self.fixed.plan.draft > 0
+
+    @property
+    def middle_note(self) -> str:
+        """What a person may know of the middle level's weights; nothing where they are the target's own."""
+        if self.middle is None:
+            return ""
+        return f"Proposed by a copy in {self.middle.rounded_bits} bits, checked by the weights as they are"
 
     @property
     def lengths_are_given(self) -> bool:
@@ -93,6 +109,7 @@ class Hierarchy:
         config, tail = self.config, _TAIL_TOKENS + rounds.RECENT + 4 * self.longest
         budget, chunk = config.retrieval_budget or MIN_BUDGET, config.chunk_size or CHUNK
         retrieval = RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
+        retrieval.decoder = self.middle
         retrieval.replays = self._replays(self._target, "middle")
         if retrieval.replays is not None:
             retrieval.zero()
@@ -159,6 +176,23 @@ class Hierarchy:
         return self._controllers[key]
 
 
+def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder | None:
+    """The target's rounded twin, who computes the middle level where that is asked for or pays; None is the target.
+
+    A middle pass reads all weights and a small cache. Weights of 8 bits halve what it reads, and the full level judges
+    all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). It pays where weights are most of what is read, and
+    where the copy is small beside the memory that is free and made while a person waits for the model.
+    """
+    asked = config.middle
+    if asked == "auto":
+        cache = full.shape.compute_bytes_per_token * (config.retrieval_budget or MIN_BUDGET)
+        weights = target.block_parameters * target.num_layers
+        free = psutil.virtual_memory().available
+        pays = config.weights == "stored" and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
+        asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
+    return target.rounded(asked) if asked in BITS else None
+
+
 def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
     """Time the passes of each level on a context that they have been started on. Leaves every cache as it was.
 
@@ -176,7 +210,8 @@ def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float
     start = time.perf_counter()
     decoder = context.decoder
     with decoder.decoding():
-        middle_logits(decoder, retrieval, decoder.ids([context.tokens[-1]] * count), count).argmax(-1).tolist()
+        ids = decoder.ids([context.tokens[-1]] * count)
+        middle_logits(retrieval.decoder or decoder, retrieval, ids, count).argmax(-1).tolist()
     return since(start)
 
 

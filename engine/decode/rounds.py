@@ -322,9 +322,8 @@ def _middle_pass(
     """
     proposed = made.tokens[:most]
     count = proposed.shape[0]
-    decoder = context.decoder
-    ids = torch.cat([decoder.ids(known[retrieval.length :]), proposed])
-    logits = middle_logits(decoder, retrieval, ids, count + 1)
+    ids = torch.cat([context.decoder.ids(known[retrieval.length :]), proposed])
+    logits = middle_logits(retrieval.decoder or context.decoder, retrieval, ids, count + 1)
     p = sampler(logits, proposed)
     q = None if made.probs is None else made.probs[:count]
     on_device = rejection_sample_on_device(proposed, q, p, context.generator)
@@ -442,9 +441,12 @@ def full_pass(
 
 
 def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """Run the newest tokens (n,) through the target on its retrieval cache: logits of the last ``rows`` of them.
+    """Run the newest tokens (n,) through the middle level: logits of the last ``rows`` of them.
 
     Their KV counts once ``retrieval.advance`` is called.
+
+    Args:
+        decoder: the target, or its rounded twin.
     """
     count = ids.shape[0]
 

@@ -42,6 +42,7 @@ from engine.model.recurrent import NoStates
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache
+    from engine.model.decoder import Decoder
     from engine.model.graphs import Replays
     from engine.model.recurrent import Advance
 
@@ -92,6 +93,8 @@ class RetrievalCache:
         self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
         self.replays: Replays | None = None
         """Recorded passes over these buffers; None runs every pass anew."""
+        self.decoder: Decoder | None = None
+        """Whose passes these are; None is the target itself."""
 
     def _new_index(self) -> list[KeyIndex]:
         """An empty index of mean keys for every layer."""

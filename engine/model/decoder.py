@@ -7,6 +7,7 @@ walk is right for are in ``architectures``.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -106,6 +107,9 @@ class Decoder:
         self._layers = list(model.model.layers)
         self._fused = layers.fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
         self._has_kernels = layers.has_kernels(model)
+        self._head = model.lm_head
+        self.rounded_bits = 0
+        """Of a rounded twin; 0 of the model itself."""
         self._rope = model.model.rotary_emb
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
@@ -255,7 +259,7 @@ class Decoder:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
         hidden = hidden if self.split is None else _sent(hidden, self.device)
-        logits: torch.Tensor = self.model.lm_head(self.model.model.norm(hidden))[0]
+        logits: torch.Tensor = self._head(self.model.model.norm(hidden))[0]
         return (logits if self._logits_divisor == 1.0 else logits / self._logits_divisor).float()
 
     def forward(
@@ -270,6 +274,16 @@ class Decoder:
         for index in range(self.num_layers):
             hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)
         return self.head(hidden if rows is None else hidden[:, -rows:])
+
+    def rounded(self, weights: str) -> Decoder | None:
+        """The same model with products of "8bit" or "4bit" in passes over a few tokens, beside this one, with which it
+        shares all else; its head has 8 bits. None where the layers are not computed by our own kernels."""
+        if self._fused is None or not isinstance(self._head, layers.PackedLinear):
+            return None
+        twin = copy.copy(self)
+        twin.rounded_bits = BITS[weights]
+        twin._fused, twin._head = layers.fuse(self.model, self.dtype, weights), layers.rounded(self._head, "8bit")
+        return twin
 
     @contextmanager
     def decoding(self) -> Iterator[None]:

@@ -49,6 +49,7 @@ _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
 # Layers of one input, by the part of a block that asks for all of them one after the other.
 _JOINT = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj"), "linear_attn": INPUTS}
+_PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
@@ -485,8 +486,12 @@ class FusedLayer:
         return out
 
 
-def fuse(model: Any, dtype: torch.dtype) -> list[FusedLayer] | None:
-    """The layers of a packed transformers causal LM; None where one of them is not as it is known here."""
+def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> list[FusedLayer] | None:
+    """The layers of a packed transformers causal LM; None where one of them is not as it is known here.
+
+    Args:
+        weights: "8bit" or "4bit" to round their products, in a copy; "stored" has those of the model itself.
+    """
     found = [parts_of(layer) for layer in model.model.layers]
     if not all(found) or dtype not in cpu.KIND or (kernels := cpu.native()) is None:
         return None
@@ -498,8 +503,19 @@ def fuse(model: Any, dtype: torch.dtype) -> list[FusedLayer] | None:
             return None
         if not _lanes(kernels.lanes, rotary // 2, parts["self_attn"].head_dim):
             return None
+        if weights in BITS:
+            parts |= {name: rounded(parts[name], weights) for name in _PRODUCTS}
         layers.append(FusedLayer(parts, kernels, memory, dtype, rotary))
     return layers or None
+
+
+def rounded(product: PackedLinear, weights: str) -> PackedLinear:
+    """A copy of a packed product with its weights in "8bit" or, where its width allows it, "4bit"."""
+    linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
+    linear.weight = _fixed(product.unpacked().t().to(product.dtype))
+    linear.register_parameter("bias", product.bias)
+    kind = Linear4 if BITS[weights] == 4 and product.in_features % GROUP == 0 else Linear8
+    return _PACKED[kind]([kind(linear)], product._kernels, product._unpacked)
 
 
 def _lanes(most: int, *widths: int) -> int:

@@ -96,6 +96,8 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
         {"refresh": "never", "retrieval_budget": 64},
         {"refresh": "drop", "retrieval_budget": 64},
         {"num_lookup_tokens": 0},
+        {"middle": "8bit", "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64},
+        {"middle": "4bit", "num_draft_tokens": 0, "num_pending_tokens": 3},
         {"kind": SLIDING, "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"},
         {"kind": SLIDING, "num_draft_tokens": 0, "num_pending_tokens": 64, "refresh_every": 1, "prefill_block": 33},
         {"kind": RECURRENT, "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"},

@@ -281,9 +281,10 @@ def test_a_page_without_a_book() -> None:
     assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
 
 
-def test_kv_that_is_not_exact_is_named() -> None:
+@pytest.mark.parametrize("what", ["kv_note", "middle_note"])
+def test_kv_that_is_not_exact_and_a_copy_that_proposes_are_named(what: str) -> None:
     note = "KV 8-bit: approximate; exact with respect to 8-bit KV"
-    told = view_of(OpenBook(), engine_status(model=model_info(kv_note=note)))["model"]["parts"]
+    told = view_of(OpenBook(), engine_status(model=model_info(**{what: note})))["model"]["parts"]
     assert note in told
     assert [part for part in told if part != note] == view_of(OpenBook())["model"]["parts"]
 

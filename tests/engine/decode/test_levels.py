@@ -1,0 +1,77 @@
+"""Who computes the middle level: the target, or its rounded twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.decode import levels
+from engine.decode.rounds import full_pass
+from engine.kv.full import FullCache
+from engine.model import decoder
+
+CPU = torch.device("cpu")
+
+
+def loaded(folder: str, **options: Any) -> decoder.Decoder:
+    return decoder.load(folder, window=256, device=CPU, dtype="float32", **options)
+
+
+@pytest.mark.parametrize("weights", ["8bit", "4bit"])
+def test_a_twin_says_nearly_what_the_model_says_and_leaves_it_as_it_is(tiny: Callable[..., str], weights: str) -> None:
+    target = loaded(tiny("qwen2", spread=0.1))  # whose joint products have a bias
+    ids = torch.arange(40) * 7 % 300 + 20
+
+    def said(one: decoder.Decoder) -> torch.Tensor:
+        with torch.inference_mode():
+            return full_pass(one, FullCache(target.kv_shape, 256), 0, ids)
+
+    before, held = said(target), [weight.data_ptr() for weight in target.model.parameters()]
+    twin = target.rounded(weights)
+    assert twin is not None
+    assert twin.rounded_bits == (8 if weights == "8bit" else 4)
+    found = said(twin)
+    assert torch.equal(said(target), before)
+    assert [weight.data_ptr() for weight in target.model.parameters()] == held
+    near = (found - before).abs().mean() / before.abs().mean()
+    assert 0 < near < (0.05 if weights == "8bit" else 0.4)
+    # The same rounding as that of a target that is loaded so, but for the head.
+    twin._head = target._head
+    other = said(loaded(tiny("qwen2", spread=0.1), weights=weights))
+    assert torch.equal(said(twin), other)
+
+
+def test_a_model_that_is_not_computed_by_our_kernels_has_no_twin(tiny: Callable[..., str]) -> None:
+    assert loaded(tiny("llama"), packed=False).rounded("8bit") is None
+
+
+def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    shape = SimpleNamespace(compute_bytes_per_token=23_040)
+    target: Any = SimpleNamespace(
+        block_parameters=3_540_000, num_layers=30, dtype=torch.bfloat16, rounded=lambda bits: asked.append(bits) or bits
+    )
+    config, full = EngineConfig("m", retrieval_budget=1024), SimpleNamespace(shape=shape)
+    free = SimpleNamespace(available=8 * 10**9)
+    monkeypatch.setattr(levels.psutil, "virtual_memory", lambda: free)
+
+    def taken(config: EngineConfig) -> Any:
+        return levels.middle_of(target, config, full)  # type: ignore[arg-type]
+
+    assert taken(config) == "8bit"
+    assert taken(replace(config, middle="4bit")) == "4bit"
+    assert taken(replace(config, middle="stored")) is None
+    assert taken(replace(config, weights="4bit")) is None, "what is rounded already is not rounded again"
+    assert taken(replace(config, retrieval_budget=4096)) is None, "the cache is as large as the weights"
+    free.available = 10**8
+    assert taken(config) is None, "memory is for the book"
+    free.available = 10**12
+    target.num_layers = 300
+    assert taken(config) is None, "rounding takes as long as a person would wait"
+    assert asked == ["8bit", "4bit"]
