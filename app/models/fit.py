@@ -26,6 +26,7 @@ from engine import Status
 from engine.errors import ModelError, ModelNotFound
 from engine.model.architectures import (
     FAMILIES,
+    STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
     parameters_of_block,
@@ -61,11 +62,6 @@ _REACHED = 0.6  # share of its largest products that a machine reaches over a wh
 _WIDTH = 12  # weights of a block of the usual kind, over its width squared
 _GUESSED = 2.5  # times the speed of plain steps at which a quotation is written (assets/measurements)
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-_OF_STATES = (
-    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
-    "linear_conv_kernel_dim",
-)
 
 Verdict = Literal["whole", "part", "none"]
 
@@ -155,14 +151,14 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     heads = _number(config, "num_attention_heads", name)
     kv_heads = _number(config, "num_key_value_heads", name, heads)
     head_dim = _number(config, "head_dim", name, width // heads)
-    inner = _number(config, "intermediate_size", name)
+    inner = _number(config, "intermediate_size", name, config.get("block_ff_dim"))
     vocabulary = _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
     embeddings = (1 if tied else 2) * vocabulary * width
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
     sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
     recurrent = len(recurrent_layers(sized))
-    for key in _OF_STATES if recurrent else ():
+    for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
         _number(config, key, name)
     parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters

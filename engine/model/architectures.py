@@ -36,6 +36,7 @@ class Family:
         others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
+        last_norm: the name of the norm behind the last layer.
         defaults: numbers that ``config.json`` may leave out.
     """
 
@@ -48,10 +49,11 @@ class Family:
     others: str = ""
     full_every: int = 0
     norm_offset: float = 0.0
+    last_norm: str = "norm"
     defaults: Mapping[str, int] = field(default_factory=dict)
 
 
-FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attention"
+FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 """Kinds of layers, in the words of ``layer_types``."""
 
 _GEMMA_3 = {
@@ -65,6 +67,8 @@ _QWEN_3_5 = {
     **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
     **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
 }
+
+_LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
 
 FAMILIES = {
     "llama": Family("Llama", plain=True),
@@ -89,8 +93,18 @@ FAMILIES = {
     "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
     "cohere2": Family("Command A and R7B", tied=True, others=SLIDING, full_every=4),
     "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
+    "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
 }
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
+
+STATE_NUMBERS = {
+    RECURRENT: (
+        *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+        "linear_conv_kernel_dim",
+    ),
+    CONVOLUTION: ("conv_L_cache",),
+}
+"""What the settings say of the states of layers of a kind."""
 
 WRAPPERS = ("mistral3", "gemma3", "qwen3_5")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
@@ -123,10 +137,18 @@ _MAXIMA = {
     "linear_key_head_dim": 1 << 13,
     "linear_value_head_dim": 1 << 13,
     "linear_conv_kernel_dim": 1 << 8,
+    "conv_L_cache": 1 << 8,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
-    *("rms_norm_eps", "layer_norm_eps", "embedding_multiplier", "attention_multiplier", "residual_multiplier"),
+    *(
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "norm_eps",
+        "embedding_multiplier",
+        "attention_multiplier",
+        "residual_multiplier",
+    ),
     *("logits_scaling", "logit_scale"),
 )
 _ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
@@ -143,7 +165,7 @@ _UNLIKE = {
     "final_logit_softcapping": "caps its logits",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_RECURRENT = (RECURRENT, "mamba", "mamba2", "conv", "recurrent", "hybrid")
+_RECURRENT = (RECURRENT, CONVOLUTION, "mamba", "mamba2", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
 
@@ -295,6 +317,10 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
         return ()
     if family.others == SLIDING and type(getattr(config, "sliding_window", None)) is not int:
         return ()
+    if family.others == CONVOLUTION:
+        full = getattr(config, "full_attn_idxs", None)
+        full = full if isinstance(full, list | tuple) else range(layers)
+        return tuple(FULL if at in full else CONVOLUTION for at in range(min(layers, _MAXIMA["num_hidden_layers"])))
     own = getattr(config, _PERIOD[family.others], None)
     every = own if type(own) is int and own > 0 else family.full_every
     return tuple(
@@ -309,17 +335,20 @@ def sliding_layers(config: Any) -> tuple[int, ...]:
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
     """The layers that have a state instead of KV, where that is supported."""
-    return _layers_of(config, RECURRENT)
+    return _layers_of(config, RECURRENT, CONVOLUTION)
 
 
-def _layers_of(config: Any, wanted: str) -> tuple[int, ...]:
-    if FAMILIES.get(config.model_type, _ORDINARY).others != wanted:
+def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
+    others = FAMILIES.get(config.model_type, _ORDINARY).others
+    if others not in wanted:
         return ()
-    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == wanted)
+    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == others)
 
 
 def state_size(config: Any) -> StateSize:
     """The state of a recurrent layer."""
+    if FAMILIES[config.model_type].others == CONVOLUTION:
+        return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
     heads, width = config.linear_num_value_heads, config.linear_value_head_dim
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     taps = config.linear_conv_kernel_dim
@@ -408,9 +437,20 @@ def parameters_of_block(config: Any) -> int:
     mixing = layers * width * heads * head_dim_of(config)
     if states := len(recurrent_layers(config)):
         size = state_size(config)
-        recurrent = width * (size.channels + 2 * size.heads * (size.value_dim + 1)) + size.taps * size.channels
+        values = 3 * width if family.others == CONVOLUTION else 2 * size.heads * (size.value_dim + 1)
+        recurrent = width * (size.channels + values) + size.taps * size.channels
         mixing += states * (recurrent - mixing // layers)
-    return int(mixing // layers + family.mlp_matrices * width * config.intermediate_size)
+    return int(mixing // layers + family.mlp_matrices * width * _inner(config))
+
+
+def _inner(config: Any) -> int:
+    """Numbers between the matrices of an MLP. LFM2 has two thirds of what it says, times a factor, rounded up."""
+    inner: int = getattr(config, "block_ff_dim", None) or config.intermediate_size
+    if config.model_type != "lfm2" or not getattr(config, "block_auto_adjust_ff_dim", True):
+        return inner
+    inner = int(getattr(config, "block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
+    step = getattr(config, "block_multiple_of", 256)
+    return -(-inner // step) * step
 
 
 def embedding_parameters(config: Any) -> int:

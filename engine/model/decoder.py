@@ -107,7 +107,7 @@ class Decoder:
         self._layers = list(model.model.layers)
         self._fused = layers.fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
         self._has_kernels = layers.has_kernels(model)
-        self._head = model.lm_head
+        self._norm, self._head = getattr(model.model, FAMILIES[self.config.model_type].last_norm), model.lm_head
         self.rounded_bits = 0
         """Of a rounded twin; 0 of the model itself."""
         self._rope = model.model.rotary_emb
@@ -259,7 +259,7 @@ class Decoder:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
         hidden = hidden if self.split is None else _sent(hidden, self.device)
-        logits: torch.Tensor = self._head(self.model.model.norm(hidden))[0]
+        logits: torch.Tensor = self._head(self._norm(hidden))[0]
         return (logits if self._logits_divisor == 1.0 else logits / self._logits_divisor).float()
 
     def forward(

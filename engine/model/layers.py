@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
 # Layers of one input, by the part of a block that asks for all of them one after the other.
-_JOINT = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj"), "linear_attn": INPUTS}
+_JOINT = {
+    **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
+    **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
+}
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer

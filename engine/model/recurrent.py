@@ -1,9 +1,10 @@
-"""Layers whose past is a state of fixed size: the gated delta rule, exact for any number of tokens.
+"""Layers whose past is a state of fixed size: the gated delta rule and short convolutions, for any number of tokens.
 
 A token fades the state of each head, reads what it holds under the token's key, writes the difference to the token's
-value there, and is answered by its query. A short convolution over the newest tokens comes before it. Of a few tokens
-a ``Trace`` keeps what each did, so that the state behind any of them can be had again: some fifty times smaller than a
-state for each. The states themselves lie in the cache that came down the call as ``kv`` (``engine.kv.recurrent``).
+value there, and is answered by its query. A short convolution over the newest tokens comes before it, and is all that
+some models have. Of a few tokens a ``Trace`` keeps what each did, so that the state behind any of them can be had
+again: some fifty times smaller than a state for each. The states themselves lie in the cache that came down the call as
+``kv`` (``engine.kv.recurrent``).
 
 On a processor a few tokens are computed one after the other by our own kernel (``engine.model.kernels.delta``): a token
 has the same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens,
@@ -45,9 +46,44 @@ class State:
         return self.memory.nbytes + self.inputs.nbytes
 
 
+class Trace(Protocol):
+    """What n tokens did to a state."""
+
+    @property
+    def count(self) -> int:
+        """Its tokens."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def first(self, count: int) -> Trace:
+        """That of its first tokens."""
+
+    def behind(self, state: State) -> State:
+        """The state behind its last token, from the one before its first."""
+
+
 @dataclass(frozen=True)
-class Trace:
-    """What n tokens did to a state.
+class InputTrace:
+    """Of a convolution alone: its ``inputs`` (taps - 1 + ``count``, channels), from before the first on."""
+
+    inputs: torch.Tensor
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.inputs.nbytes
+
+    def first(self, count: int) -> InputTrace:
+        return InputTrace(self.inputs[: self.inputs.shape[0] - self.count + count], count)
+
+    def behind(self, state: State) -> State:
+        return State(state.memory, self.inputs[self.count :].clone())
+
+
+@dataclass(frozen=True)
+class DeltaTrace:
+    """Of the gated delta rule.
 
     Args:
         inputs: (taps - 1 + n, channels) of the convolution, from before the first on.
@@ -65,23 +101,19 @@ class Trace:
 
     @property
     def count(self) -> int:
-        """Its tokens."""
         return self.keys.shape[0]
 
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in (self.inputs, self.keys, self.updates, self.decays))
 
-    def first(self, count: int) -> Trace:
-        """That of its first tokens."""
+    def first(self, count: int) -> DeltaTrace:
         taps = self.inputs.shape[0] - self.count
         keys, updates, decays = (part[:count] for part in (self.keys, self.updates, self.decays))
-        return Trace(self.inputs[: taps + count], keys, updates, decays, self.kernels)
+        return DeltaTrace(self.inputs[: taps + count], keys, updates, decays, self.kernels)
 
     def behind(self, state: State) -> State:
-        """The state behind its last token, from the one before its first."""
-        taps = self.inputs.shape[0] - self.count
-        inputs = self.inputs[self.count : self.count + taps].clone()
+        inputs = self.inputs[self.count :].clone()
         if self.kernels is not None:
             memory = self.kernels.replayed(self.keys, self.updates, self.decays, state.memory)
             return State(memory, inputs)
@@ -93,8 +125,8 @@ class Trace:
 
 
 class Step(NamedTuple):
-    """What a pass over n tokens came to: ``out`` (n, heads, value_dim) in float32, the state behind the last, and what
-    they did to the one before."""
+    """What a pass over n tokens came to: ``out`` (n, ...) in float32, the state behind the last, and what they did to
+    the one before."""
 
     out: torch.Tensor
     state: State
@@ -174,7 +206,7 @@ class DeltaNet(nn.Module):
     ) -> Step:
         count, width = x.shape[0], self.key_heads * self.key_dim
         inputs = torch.cat([state.inputs, x])
-        mixed = functional.silu(self._convolved(inputs, count))
+        mixed = functional.silu(convolved(inputs, self.taps))
         q, k, v = mixed.split((width, width, self.heads * self.value_dim), dim=1)
         q, k = (part.unflatten(1, (self.key_heads, self.key_dim)) for part in (q, k))
         q, k = self._of_length(q, self.key_dim**-0.5, kernels), self._of_length(k, 1.0, kernels)
@@ -183,15 +215,7 @@ class DeltaNet(nn.Module):
             out, updates, memory = in_chunks(q, k, v, decays, rates, state.memory)
         else:
             out, updates, memory = kernels.delta(q, k, v, decays, rates, state.memory)
-        return Step(out, State(memory, inputs[count:].clone()), Trace(inputs, k, updates, decays, kernels))
-
-    def _convolved(self, inputs: torch.Tensor, count: int) -> torch.Tensor:
-        """Each token's inputs and those before it, weighted channel by channel: (count, channels) in float32."""
-        wide = inputs.float()
-        total = wide[:count] * self.taps[0]
-        for at in range(1, self.taps.shape[0]):
-            total += wide[at : at + count] * self.taps[at]
-        return total
+        return Step(out, State(memory, inputs[count:].clone()), DeltaTrace(inputs, k, updates, decays, kernels))
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
         """Vectors (n, heads, key_dim) of this length."""
@@ -200,6 +224,34 @@ class DeltaNet(nn.Module):
         # An RMS norm divides by the mean of the squares instead of their sum.
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
+
+
+class ShortConv(nn.Module):
+    """A gated short convolution (LFM2) with the weights of transformers', whose states are kept by whoever calls.
+
+    Args:
+        net: of transformers.
+    """
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.layer_idx, self.in_proj, self.out_proj = net.layer_idx, net.in_proj, net.out_proj
+        self.taps = _fixed(net.conv.weight.squeeze(1).t())
+        self.bias = None if net.conv.bias is None else _fixed(net.conv.bias)
+
+    def forward(self, hidden_states: torch.Tensor, *, kv: States, **_: Any) -> torch.Tensor:
+        opens, closes, x = self.in_proj(hidden_states)[0].chunk(3, dim=-1)
+        x = opens * x
+
+        def advance(state: State) -> Step:
+            inputs, count = torch.cat([state.inputs, x]), x.shape[0]
+            behind = State(state.memory, inputs[count:].clone())
+            return Step(convolved(inputs, self.taps), behind, InputTrace(inputs, count))
+
+        out = kv.recur(self.layer_idx, x.shape[0], advance)
+        out = out if self.bias is None else out + self.bias
+        answer: torch.Tensor = self.out_proj((closes * out).to(hidden_states.dtype).unsqueeze(0))
+        return answer
 
 
 INPUTS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
@@ -212,6 +264,22 @@ def install(model: Any) -> None:
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = DeltaNet(layer.linear_attn)
+        elif hasattr(layer, "conv"):
+            layer.conv = ShortConv(layer.conv)
+
+
+def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """Of n tokens each one's inputs and those before it, weighted channel by channel: (n, channels) in float32.
+
+    Args:
+        inputs: (taps - 1 + n, channels), from before the first on.
+        taps: (taps, channels).
+    """
+    wide, count = inputs.float(), inputs.shape[0] - taps.shape[0] + 1
+    total = wide[:count] * taps[0]
+    for at in range(1, taps.shape[0]):
+        total += wide[at : at + count] * taps[at]
+    return total
 
 
 def in_chunks(

@@ -152,6 +152,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "exaone4-windows": {**WINDOWS},
     "cohere2": {**WINDOWS, "logit_scale": 0.25, "tie_word_embeddings": True},
+    "lfm2": {
+        "layer_types": ["conv"] * 2 + ["full_attention"],
+        **{"conv_L_cache": 3, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True},
+    },
     # Two heads of values for each of keys, and RoPE on a quarter of a head, as in the larger models.
     "qwen3_5_text": {
         "head_dim": 32,

@@ -164,7 +164,7 @@ def test_copies_straight_from_the_book_do_not_change_the_text(
     assert fast.token_ids == answer(session, "plain", "Page 3. The lamp stood on the").token_ids
 
 
-@pytest.mark.parametrize("kind", ["llama", SLIDING, RECURRENT])
+@pytest.mark.parametrize("kind", ["llama", SLIDING, RECURRENT, "lfm2"])
 def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
     kind: str, tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:

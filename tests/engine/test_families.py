@@ -195,7 +195,7 @@ QWEN = {"model_type": "qwen3_5_text"}
         ({**GEMMA, "rope_parameters": {"sliding_attention": {"rope_theta": -1}}}, "rope_theta is -1"),
         ({**QWEN, "layer_types": ["linear_attention"] * 32}, "layers with a recurrent state, which is not supported"),
         ({**QWEN, "linear_value_head_dim": 1 << 20}, "linear_value_head_dim is 1048576"),
-        ({"model_type": "lfm2"}, "is a lfm2 model, which is not supported yet"),
+        ({"model_type": "lfm2", "layer_types": ["conv"] * 32}, "layers with a recurrent state, which is not supported"),
         ({"model_type": "qwen3_next"}, "layers with a recurrent state, which is not supported yet"),
         ({"model_type": "gemma2"}, "layers with a sliding window"),
         ({"model_type": "gpt_oss"}, "layers with a sliding window of 128 tokens"),

@@ -146,6 +146,16 @@ def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
         fit.shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
 
+def test_settings_of_lfm2_as_they_were_published_first() -> None:
+    """Of LFM2-1.2B, with other names than the library's own: 1,170 million parameters."""
+    named = {"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32}
+    found = fit.shape_of({**named, "vocab_size": 65_536, "block_ff_dim": 12_288, "full_attn_idxs": [2, 5, 8]}, "it")
+    assert (found.full_layers, found.recurrent_layers) == (3, 13)
+    idxs = {"full_attn_idxs": [2, 5, 8, 10, 12, 14]}
+    whole = fit.shape_of({**named, **idxs, "vocab_size": 65_536, "block_ff_dim": 12_288}, "it")
+    assert whole.parameters == pytest.approx(1_170_340_608, rel=1e-3)
+
+
 def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None:
     """Qwen3.5-9B: 32 KiB of KV a token in 8 layers of 32."""
     target = ModelShape(32, 4, 256, 9 * 10**9, 0, 262_144, 10**9, 0, 0, 24, StateSize(32, 128, 128, 8192, 4))

@@ -10,9 +10,9 @@ import torch
 from engine.decode import rounds
 from engine.kv.full import FullCache
 from engine.kv.recurrent import RecurrentLayer
-from engine.model import decoder
+from engine.model import decoder, recurrent
 from engine.model.kernels import cpu
-from engine.model.recurrent import DeltaNet, State, Trace, in_chunks
+from engine.model.recurrent import DeltaTrace, State, in_chunks
 from engine.quantization import StateSize
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(wide: bo
     kernels = native[wide]
     q, k, v, decays, rates, memory = tokens(23)
     out, updates, last = kernels.delta(q, k, v, decays, rates, memory)
-    whole = Trace(torch.zeros(26, 7), k, updates, decays, kernels)
+    whole = DeltaTrace(torch.zeros(26, 7), k, updates, decays, kernels)
     alone = State(memory, torch.zeros(3, 7))
     for at in range(23):
         one = slice(at, at + 1)
@@ -80,7 +80,7 @@ def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(wide: bo
 
 def test_a_trace_of_chunks_leads_to_the_same_states() -> None:
     q, k, v, decays, rates, memory = tokens(9)
-    whole = Trace(torch.arange(12.0)[:, None], k, in_chunks(q, k, v, decays, rates, memory)[1], decays, None)
+    whole = DeltaTrace(torch.arange(12.0)[:, None], k, in_chunks(q, k, v, decays, rates, memory)[1], decays, None)
     for count in (1, 4, 9):
         found = whole.first(count).behind(State(memory, torch.zeros(3, 1)))
         expected = in_chunks(q[:count], k[:count], v[:count], decays[:count], rates[:count], memory)[2]
@@ -101,15 +101,15 @@ def test_memory_that_ends_in_a_pass_leaves_the_states_as_they_were(
         rounds.full_pass(model, cache, 0, list(range(10, 20)))
         cache.advance(10)
         expected = rounds.full_pass(model, cache, 10, [7, 8])
-        real, left = DeltaNet._convolved, iter(range(1))
+        real, left = recurrent.convolved, iter(range(1))
 
-        def fails(self: DeltaNet, inputs: torch.Tensor, count: int) -> torch.Tensor:
+        def fails(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
             if next(left, None) is None:
-                monkeypatch.setattr(DeltaNet, "_convolved", real)
+                monkeypatch.setattr(recurrent, "convolved", real)
                 raise MemoryError
-            return real(self, inputs, count)
+            return real(inputs, taps)
 
-        monkeypatch.setattr(DeltaNet, "_convolved", fails)
+        monkeypatch.setattr(recurrent, "convolved", fails)
         assert torch.equal(rounds.full_pass(model, cache, 10, [7, 8]), expected)
         assert cache.placement.spilled, "and some KV made room"
         cache.advance(2)
