@@ -21,9 +21,11 @@ from engine.bench.peers import PEERS
 from engine.bench.report import Run, measurement_of, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
+from engine.decode import prefill
 from engine.document import Document
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
+from engine.kv.full import FullCache
 from engine.model import decoder
 from engine.session import Session
 from tests.real import real_or_skip
@@ -75,10 +77,22 @@ def test_rows_decode_the_same_prompt(
     assert table.count("| hierarchical |") == 3
 
 
-def test_peers_are_left_out_where_layers_have_windows(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
-    arguments = "--model", tiny("gemma3_text"), "--draft", tiny("gemma3_text", seed=1, layers=1, width=32)
+@pytest.mark.parametrize("kind", ["gemma3_text", "qwen3_5_text"])
+def test_peers_are_left_out_where_layers_hold_something_of_fixed_size(
+    kind: str, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the book is read once, though a state cannot be cropped."""
+    real, read = prefill.run, []
+
+    def noted(model: decoder.Decoder, full: FullCache, ids: torch.Tensor, **more: Any) -> None:
+        read.append(ids.shape[0])
+        real(model, full, ids, **more)
+
+    monkeypatch.setattr(prefill, "run", noted)
+    arguments = "--model", tiny(kind), "--draft", tiny(kind, seed=1, layers=1, width=32)
     results = run(tiny, book, tmp_path, *arguments, "--context", "600", "--workloads", "prose")["results"]
     assert {r["row"] for r in results} == set(ROWS) - set(PEERS)
+    assert max(read) == read[0] > 300 > max(read[1:])
     assert all(r["identical_to_plain"] or r["logit_margin"] < 1e-3 for r in results)
 
 
