@@ -178,6 +178,11 @@ class _Recording:
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference as a share of the largest value; not a number counts as one."""
+    """Largest difference as a share of the largest value; not a number counts as one. A head may leave tokens out, with
+    logits of minus infinity: these must be the same ones, and count no further."""
+    out = expected == float("-inf")
+    if not torch.equal(out, found == float("-inf")):
+        return float("inf")
+    found, expected = (logits.masked_fill(out, 0.0) for logits in (found, expected))
     share = (found.float() - expected.float()).abs().max() / expected.float().abs().max().clamp(min=1e-9)
     return float(share.nan_to_num(nan=float("inf")))

@@ -205,6 +205,15 @@ def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
         assert recorded.replays.replayed > 20
 
 
+def test_tokens_that_a_head_leaves_out_must_be_the_same_ones() -> None:
+    never = float("-inf")
+    expected = torch.tensor([2.0, never, -4.0])
+    assert graphs._difference(torch.tensor([2.0, never, -4.0]), expected) == 0.0
+    assert graphs._difference(torch.tensor([2.0, never, -3.0]), expected) == 0.25
+    for wrong in ([2.0, 0.0, -4.0], [never, never, -4.0], [2.0, never, float("nan")]):
+        assert graphs._difference(torch.tensor(wrong), expected) == float("inf")
+
+
 def test_a_number_that_was_looked_up_is_as_it_was_recorded(tiny: Callable[..., str]) -> None:
     """The tape would not hide such a mistake: a pass that asks its cache how much it holds goes wrong when replayed."""
     decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
