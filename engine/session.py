@@ -38,7 +38,8 @@ from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
-from engine.model import decoder
+from engine.model import decoder, distilled
+from engine.model.architectures import is_distilled
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
@@ -111,16 +112,22 @@ class Session:
         devices = planner.pick_devices(config.device)
         load = partial(decoder.load, device=devices[0], dtype=config.dtype)
         # What small files can tell is told before any weights are read.
-        settings, tokenizer = decoder.settings_of(config.model, config.context), BookTokenizer(config.model)
+        settings = decoder.settings_of(config.model, config.context)
+        distilled.check_alone(config.model, settings)
+        tokenizer = BookTokenizer(config.model)
         decoder.check_embedding(config.model, settings, tokenizer.largest_id)
-        draft_settings = None
+        draft_settings, shares = None, False
         if config.draft is not None:
             draft_settings = decoder.settings_of(config.draft, None)
-            decoder.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
+            shares = is_distilled(draft_settings)
+            if not shares:
+                decoder.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
         layout = planner.lay_out(config, settings, draft_settings, devices)
         places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
         target = load(config.model, window=config.context, weights=config.weights, **places)
-        draft = None if config.draft is None else load(config.draft, window=None)
+        draft = None
+        if config.draft is not None:
+            draft = distilled.load(config.draft, target) if shares else load(config.draft, window=None)
         return cls(config, tokenizer, target, draft, probe.of_engine(target, config))
 
     # The book ------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
     ("engine.worker", "engine.selftest"),
     ("engine",),
     ("engine.bench",),
+    ("engine.distill",),
 )
 APP: tuple[tuple[str, ...], ...] = (
     ("app.core.settings",),

@@ -153,9 +153,10 @@ def check_window(options: argparse.Namespace) -> None:
 
 
 def take_real_model(options: argparse.Namespace) -> None:
-    """Put the real model's folder and its GGUF file into the options, with a window for the longest context."""
-    if options.model or options.draft not in (None, "none"):
-        raise OptionError("--real brings its own model.", "Leave out --model and --draft.")
+    """Put the real model's folder and its GGUF file into the options, with a window for the longest context. It has no
+    draft of its own; one that was distilled from it can be named."""
+    if options.model:
+        raise OptionError("--real brings its own model.", "Leave out --model.")
     factor, needed = 1, max(options.context) + tokens_behind(options.workloads, options.tokens)
     while real_model.WINDOW * factor < needed:
         factor *= 2

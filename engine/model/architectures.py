@@ -116,6 +116,9 @@ TEXT_WEIGHTS = {
 }
 """Names of the text part's weights in the files of a wrapper, as patterns, and in the text model itself."""
 
+DRAFT_HEAD = "draft_head_tokens"
+"""In ``config.json`` of a distilled draft, which shares its target's embedding and so many rows of its head."""
+
 SHARED_VOCABULARY = 0.95
 """A draft must know at least this share of the target's tokens, by the same ids."""
 
@@ -138,6 +141,7 @@ _MAXIMA = {
     "linear_value_head_dim": 1 << 13,
     "linear_conv_kernel_dim": 1 << 8,
     "conv_L_cache": 1 << 8,
+    DRAFT_HEAD: 1 << 24,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
@@ -453,7 +457,15 @@ def _inner(config: Any) -> int:
     return -(-inner // step) * step
 
 
+def is_distilled(config: Any) -> bool:
+    """Whether a model is a draft that has neither embedding nor head of its own."""
+    return getattr(config, DRAFT_HEAD, None) is not None
+
+
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head where that is not the same matrix."""
+    """Parameters of the embedding, and of the output head where that is not the same matrix; of a distilled draft, of
+    its copy of some rows."""
+    if is_distilled(config):
+        return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
     count = 1 if getattr(config, "tie_word_embeddings", False) else 2
     return int(count * config.vocab_size * config.hidden_size)

@@ -124,6 +124,11 @@ class PackedLinear(nn.Module):
     def _add_product(self, program: cpu.Program, x: torch.Tensor, out: torch.Tensor, memory: cpu.Memory) -> None:
         program.add(*self._kernels.product_job(x, self.weight, self.scale, out))
 
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The weights (..., in) of outputs (...,). Of layers that are not quantized."""
+        columns = self.weight.shape[2]
+        return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
+
     def unpacked(self) -> torch.Tensor:
         """The weights (in, out) in the dtype of wide products."""
         return self._as_columns(self._kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
@@ -215,9 +220,7 @@ class PackedEmbedding(nn.Module):
         self.head, self._scale = head, None if scale is None else scale.to(head.dtype)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        weight = self.head.weight
-        columns = weight.shape[2]
-        rows = weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.head.dtype)
+        rows = self.head.rows(ids)
         return rows if self._scale is None else rows * self._scale
 
 

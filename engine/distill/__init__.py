@@ -1,0 +1,191 @@
+"""A draft for a model that has none, distilled from the model's own text.
+
+    python -m engine.distill --model FOLDER --books FOLDER --work FOLDER --out FOLDER
+
+The target goes on with passages of the books and answers questions about them (``corpus``). A model of one or two
+layers, which begins as the target's first and last, learns to say the same (``training``). Its folder is what
+``--draft`` names (``engine.model.distilled``). Books are plain text files. Those that the bench holds back are left
+out, so that they can tell what the draft is worth. Stopped at any moment, also by a loss of power, the same command
+with the same ``--work`` goes on, and ends with the same draft on the same machine.
+
+This module is the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.bench.workloads import is_held_back
+from engine.config import EngineConfig
+from engine.distill import corpus
+from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
+from engine.distill.training import Training, started_from
+from engine.errors import OptionError, UnsupportedModel
+from engine.model import decoder, distilled, layers
+from engine.model.architectures import display_name, recurrent_layers
+from engine.model.decoder import Decoder
+from engine.plan.planner import pick_device
+from engine.prompt import BookTokenizer
+
+LAYERS, HEAD_TOKENS = 2, 8192
+SHARDS, EPOCHS = 40, 5
+
+# Characters of all books together that tokens are counted in.
+_COUNTED_CHARACTERS = 4_000_000
+_MANIFEST = "distill.json"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(
+        prog="python -m engine.distill", description="Distil a draft for a model from the model's own text."
+    )
+    p.add_argument("--model", required=True, help="folder or hub id of the target")
+    p.add_argument("--books", type=Path, required=True, metavar="FOLDER", help="books to learn from (.txt)")
+    p.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="the target's text, checkpoint and log")
+    p.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write the draft")
+    p.add_argument("--layers", type=int, default=LAYERS, help=f"of the draft (default {LAYERS})")
+    p.add_argument("--head-tokens", type=int, default=HEAD_TOKENS, help=f"that it can say (default {HEAD_TOKENS})")
+    p.add_argument("--shards", type=int, default=SHARDS, help=f"of 24,576 tokens of text (default {SHARDS})")
+    p.add_argument("--epochs", type=int, default=EPOCHS, help=f"how often it is read (default {EPOCHS})")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--threads", type=int, help="of the processor (default: all)")
+    return p
+
+
+def books_in(folder: Path) -> list[str]:
+    """The texts of a folder's books that the bench does not hold back, in the order of their names. Those too short to
+    take passages from are left out.
+
+    Raises:
+        OptionError: there are none.
+    """
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(folder.glob("*.txt"))
+        if not is_held_back(path)
+    ]
+    least = 2 * CHARACTERS_PER_TOKEN * corpus.PROMPT_TOKENS
+    texts = [text for text in texts if len(text) >= least]
+    if not texts:
+        raise OptionError(
+            f"There is no book in {folder} to learn from.",
+            f"Name a folder of .txt files of {least:,} characters or more that are not held back.",
+        )
+    return texts
+
+
+def frequent_tokens(
+    tokenizer: BookTokenizer, texts: Sequence[str], written: torch.Tensor, always: Sequence[int], count: int
+) -> torch.Tensor:
+    """The ``count`` most frequent tokens (count,) of books and of what the target wrote, ascending.
+
+    Args:
+        written: tokens of any shape that the target wrote.
+        always: that are among them in any case.
+    """
+    share = _COUNTED_CHARACTERS // len(texts)
+    counts = Counter(token for text in texts for token in tokenizer.words(text[:share]))
+    counts.update(written.flatten().tolist())
+    found = dict.fromkeys(always) | dict.fromkeys(token for token, _ in counts.most_common())
+    return torch.tensor(sorted(itertools.islice(found, count)))
+
+
+def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
+    """Refuse what cannot work, before any work.
+
+    Raises:
+        OptionError, ModelError: what is wrong; of the latter a target with recurrent layers too.
+    """
+    for name in ("layers", "head_tokens", "shards", "epochs", "threads"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise OptionError(f"--{name.replace('_', '-')} is {value}; it must be at least 1.")
+    if not options.books.is_dir():
+        raise OptionError(f"There is no folder {options.books}.", "Name one with --books.")
+    if options.out.exists():
+        raise OptionError(f"{options.out} is there already.", "Name another folder with --out.")
+    config = decoder.settings_of(options.model, None)
+    distilled.check_alone(options.model, config)
+    if recurrent_layers(config):
+        raise UnsupportedModel(
+            f"{display_name(options.model)} has layers with a recurrent state: no draft can be distilled from it."
+        )
+    if options.layers >= config.num_hidden_layers:
+        raise OptionError(
+            f"The model has {config.num_hidden_layers} layers; a draft of {options.layers} would be no smaller."
+        )
+    if options.head_tokens > config.vocab_size:
+        raise OptionError(f"The model has {config.vocab_size:,} tokens; --head-tokens {options.head_tokens} is more.")
+    tokenizer = BookTokenizer(options.model)
+    decoder.check_embedding(options.model, config, tokenizer.largest_id)
+    return tokenizer, books_in(options.books)
+
+
+def claim(work: Path, facts: dict[str, Any]) -> None:
+    """Write down what a work folder is for.
+
+    Raises:
+        OptionError: it is for something else.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    manifest = work / _MANIFEST
+    if manifest.exists():
+        known = json.loads(manifest.read_text(encoding="utf-8"))
+        if odd := sorted(name for name in facts if known.get(name) != facts[name]):
+            raise OptionError(
+                f"{work} was begun with another {odd[0]}: {known.get(odd[0])}, not {facts[odd[0]]}.",
+                "Name another folder with --work, or the same settings.",
+            )
+        return
+    partial = manifest.with_suffix(".tmp")
+    partial.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, manifest)
+
+
+def load_target(name: str, device: torch.device) -> Decoder:
+    """The target as it writes fastest in batches: on a processor in the dtype of its wide products."""
+    dtype = str(layers.wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
+    target = decoder.load(name, window=None, device=device, dtype=dtype, packed=False)
+    target.model.set_attn_implementation("sdpa")
+    return target
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Distil as the command line asks."""
+    options = parser().parse_args(arguments)
+    tokenizer, texts = check(options)
+    device = pick_device(options.device)
+    names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
+    claim(
+        options.work,
+        {name: getattr(options, name) for name in names} | {"characters": sum(map(len, texts)), "books": len(texts)},
+    )
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    target = load_target(options.model, device)
+    ends = frozenset((*tokenizer.end_ids, *target.end_ids))
+    prompts = Prompts(tokenizer, texts, EngineConfig.num_sink_tokens)
+    written = Corpus(target.model, prompts, ends, options.work, options.seed)
+    token_ids = frequent_tokens(tokenizer, texts, written.shard(0).tokens, sorted(ends), options.head_tokens)
+    draft, config = started_from(target.model, options.layers, token_ids)
+    training = Training(target.model, draft, written, options.shards, options.epochs, options.work, options.seed)
+    training.run(sys.stderr)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{options.out.name}-", dir=options.out.parent) as folder:
+        made = Path(folder) / options.out.name
+        distilled.save(draft, config, token_ids, target.model, made)
+        made.rename(options.out)
+    sys.stdout.write(f"The draft is in {options.out}; use it with --model {options.model} --draft {options.out}\n")
+    return 0

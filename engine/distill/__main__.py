@@ -1,0 +1,18 @@
+"""``python -m engine.distill``: a draft for a model that has none. See ``engine.distill``."""
+
+from __future__ import annotations
+
+import sys
+
+from engine.distill import main
+from engine.errors import TrifoldError
+from engine.threads import sleep_while_waiting
+
+if __name__ == "__main__":
+    sleep_while_waiting()
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except TrifoldError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("Stopped. The same command goes on from here.")

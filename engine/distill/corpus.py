@@ -1,0 +1,201 @@
+"""What a draft learns from: the target's own text, and behind every token of it the target's last hidden state.
+
+A row begins as a prompt of the app does, goes on with a passage of a book, and in every second row with a question
+about it in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or
+only repeats itself, another question or passage takes its place. The hidden states are kept instead of distributions:
+the head makes those of them again, and a row of hidden states is a fiftieth of a row of logits.
+
+Rows are made in shards, each from the seed and its number alone and each a file that is whole or not there. Knows no
+draft.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers.cache_utils import DynamicCache
+
+from engine.decode.loops import Repetition
+from engine.document import Document
+from engine.model.architectures import logits_divisor
+from engine.prompt import BookTokenizer
+
+ROWS = 64
+"""Rows of a shard, which the target writes together."""
+PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
+TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
+"""At which rows are written, in turn: half of them as a greedy answer is."""
+
+# Tokens in a row that a text says once more before it counts as a circle: there is little to learn from more of them.
+_REPEATED = 32
+# Tokens of the passage that takes the place of a text which ended or ran in a circle.
+_NEW_PASSAGE = 48
+CHARACTERS_PER_TOKEN = 16
+"""Characters that are encoded for one token of a passage: enough for any tokenizer."""
+# Words of a passage that a question names.
+_NAMED_WORDS = 5
+_QUESTIONS = (
+    "Where does it say “{words}”?",
+    "What comes after “{words}”?",
+    "What does the book say about {name}?",
+    "Who is {name}?",
+    "Tell me about {name}.",
+    "What happens here?",
+    "Summarise this passage in a few sentences.",
+    "Who speaks, and what about?",
+    "Describe the place where this happens.",
+    "What is this about?",
+    "Why does this happen?",
+    "Continue the text.",
+)
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)?")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """``tokens`` (rows, length) int64; ``hidden`` (rows, length, hidden size) is what the target's head makes the
+    distribution of the next token of, at each of them."""
+
+    tokens: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Prompts:
+    """Beginnings of rows, and what takes the place of a text that has ended.
+
+    Args:
+        tokenizer: of the target.
+        texts: of the books.
+        num_sink_tokens: first tokens of every prompt, which a draft always sees.
+    """
+
+    def __init__(self, tokenizer: BookTokenizer, texts: Sequence[str], num_sink_tokens: int) -> None:
+        self._tokenizer, self._texts = tokenizer, texts
+        self._weights = [len(text) for text in texts]
+        self._form = tokenizer.format_for("Title")
+        self._opening = list(tokenizer.book(Document("Title", "", (), "text", ""), self._form).ids)[:num_sink_tokens]
+
+    def prompt(self, rng: random.Random, *, chat: bool) -> list[int]:
+        """``PROMPT_TOKENS`` tokens that the target is to go on from."""
+        room = PROMPT_TOKENS - len(self._opening)
+        passage = self.passage(room, rng)
+        asked = self._asked(passage, self._form.after_book, rng)[-room // 2 :] if chat else []
+        return [*self._opening, *passage[: room - len(asked)], *asked]
+
+    def passage(self, count: int, rng: random.Random) -> list[int]:
+        """``count`` tokens of a book, from the beginning of a word."""
+        while True:
+            text = rng.choices(self._texts, self._weights)[0]
+            start = text.find(" ", rng.randrange(len(text))) + 1
+            ids = self._tokenizer.words(text[start : start + CHARACTERS_PER_TOKEN * count])[:count]
+            if len(ids) == count:
+                return ids
+
+    def further(self, row: Sequence[int], rng: random.Random, *, chat: bool) -> list[int]:
+        """What comes behind a row whose text has ended."""
+        if not chat:
+            return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
+        asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
+        # An answer that ended by itself already carries the token that closes its turn.
+        return asked[1:] if asked[:1] == [row[-1]] else asked
+
+    def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
+        text = self._tokenizer.decode(passage)
+        words = text.split()
+        at = rng.randrange(max(1, len(words) - _NAMED_WORDS))
+        names = _NAME.findall(text) or ["the author"]
+        question = rng.choice(_QUESTIONS).format(words=" ".join(words[at : at + _NAMED_WORDS]), name=rng.choice(names))
+        tokenizer = self._tokenizer
+        after = tokenizer.template_words(self._form.after_question)
+        return [*tokenizer.template_words(lead), *tokenizer.words(question), *after]
+
+
+class Corpus:
+    """The shards in a folder.
+
+    Args:
+        model: the target, as transformers has it, with an attention that takes batches.
+        prompts: beginnings of rows.
+        end_ids: tokens that end a text.
+        folder: where the shards lie.
+        seed: of all randomness.
+    """
+
+    def __init__(self, model: Any, prompts: Prompts, end_ids: frozenset[int], folder: Path, seed: int) -> None:
+        self._model, self._prompts, self._end_ids = model, prompts, end_ids
+        self._folder, self._seed = folder, seed
+
+    def shard(self, number: int) -> Shard:
+        """The shard of a number, from its file; written first where there is none."""
+        path = self._folder / f"shard-{number:05}.safetensors"
+        if not path.exists():
+            made = self._write(number)
+            # The name of an unfinished file must not be another process's too: two may make one shard.
+            partial = path.with_suffix(f".{os.getpid()}.tmp")
+            save_file({"tokens": made.tokens.to(torch.int32), "hidden": made.hidden}, partial)
+            os.replace(partial, path)
+        found = load_file(path)
+        return Shard(found["tokens"].long(), found["hidden"])
+
+    @torch.inference_mode()
+    def _write(self, number: int) -> Shard:
+        rng = random.Random(f"{self._seed}/{number}")
+        device = self._model.device
+        generator = torch.Generator(device).manual_seed(rng.getrandbits(63))
+        rows = [_Row(self._prompts, self._end_ids, rng, chat=bool(index % 2)) for index in range(ROWS)]
+        # Two rows, one of prose and one of a chat, share a temperature.
+        cycle = [TEMPERATURES[index // 2 % len(TEMPERATURES)] for index in range(ROWS)]
+        temperature = torch.tensor(cycle, device=device)[:, None]
+        cache: Any = DynamicCache(config=self._model.config)
+        hidden = []
+        newest = torch.tensor([row.tokens for row in rows], device=device)
+        while True:
+            out = self._model.model(input_ids=newest, past_key_values=cache, use_cache=True).last_hidden_state
+            hidden.append(out.to("cpu", torch.bfloat16))
+            if len(rows[0].tokens) == PROMPT_TOKENS + WRITTEN_TOKENS:
+                break
+            logits = logits_of(self._model, out[:, -1])
+            likeliest = logits.argmax(-1, keepdim=True)
+            drawn = torch.multinomial((logits / temperature.clamp(min=1.0e-2)).softmax(-1), 1, generator=generator)
+            chosen = torch.where(temperature == 0.0, likeliest, drawn).flatten().tolist()
+            newest = torch.tensor([[row.add(token)] for row, token in zip(rows, chosen, strict=True)], device=device)
+        return Shard(torch.tensor([row.tokens for row in rows]), torch.cat(hidden, dim=1))
+
+
+def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits in float32 from a target's last hidden states (..., hidden size)."""
+    logits: torch.Tensor = model.lm_head(hidden).float()
+    return logits / logits_divisor(model.config)
+
+
+class _Row:
+    """One text that grows: what the target writes, and what takes its place where that has ended."""
+
+    def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
+        self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat
+        self.tokens = prompts.prompt(rng, chat=chat)
+        self._given: deque[int] = deque()
+        self._repetition = Repetition()
+
+    def add(self, token: int) -> int:
+        """Take a token that the target wrote; the one that the row goes on with."""
+        if self._given:
+            token = self._given.popleft()
+            self.tokens.append(token)
+            return token
+        self.tokens.append(token)
+        self._repetition.add(token)
+        repeats = any(same >= max(period, _REPEATED) for period, same in self._repetition.runs.items())
+        if token in self._end_ids or repeats:
+            self._given.extend(self._prompts.further(self.tokens, self._rng, chat=self._chat))
+            self._repetition = Repetition()
+        return token

@@ -1,0 +1,167 @@
+"""The draft learns to foresee the target's distribution.
+
+It begins as the target's first and last layers, its embedding and head stay the target's, and it reads rows as it will
+in use: the first tokens of a prompt and the newest ones. It is judged only by how often the target accepts what it
+proposes, so the loss is the divergence from the target's own distribution over the tokens that it can say, never from
+the text. A training that stops goes on with the very next step. Knows no books.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch.nn import functional
+
+from engine.distill.corpus import ROWS, Corpus, Shard, logits_of
+from engine.model import distilled, layers
+from engine.model.architectures import logits_divisor
+
+LEARNING_RATE = 1.0e-3
+BETAS = (0.9, 0.98)
+CLIP = 1.0
+WARM_UP_STEPS = 30
+BATCH_ROWS = 4
+SAVE_EVERY_S = 120.0
+LOG_EVERY = 10
+
+
+def ends_of(count: int, kept: int) -> list[int]:
+    """Which of ``count`` layers a draft of ``kept`` layers begins as: the first ones and the last."""
+    return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
+
+
+def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple[Any, Any]:
+    """A draft in float32 that begins as layers of the target, and its configuration.
+
+    Args:
+        target: a transformers causal LM.
+        token_ids: (tokens,) that the draft can say.
+    """
+    kept = ends_of(target.config.num_hidden_layers, num_layers)
+    config = distilled.draft_config(target.config, kept, len(token_ids))
+    draft = distilled.skeleton(config, torch.float32, target.device)
+    draft.set_attn_implementation("sdpa")
+    for mine, layer in zip(draft.model.layers, kept, strict=True):
+        mine.load_state_dict(target.model.layers[layer].state_dict())
+    draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    draft.lm_head = distilled.partial_head(target, token_ids)
+    draft.set_input_embeddings(target.get_input_embeddings())
+    return draft, config
+
+
+class Training:
+    """Trains a draft on a corpus and keeps checkpoints in a folder.
+
+    Args:
+        target: a transformers causal LM.
+        draft: as ``started_from`` makes it.
+        corpus: of the target's own text.
+        shards, epochs: how much of it, and how often each row is read.
+        folder: for the checkpoint and the log.
+        seed: of the order of rows.
+    """
+
+    def __init__(
+        self, target: Any, draft: Any, corpus: Corpus, shards: int, epochs: int, folder: Path, seed: int
+    ) -> None:
+        self._target, self._draft, self._corpus = target, draft, corpus
+        self._shards, self._folder, self._seed = shards, folder, seed
+        self.num_steps = shards * epochs * ROWS // BATCH_ROWS
+        self.step = 0
+        self._held: dict[int, Shard] = {}
+        own = [p for name, p in draft.named_parameters() if not name.startswith(("model.embed_tokens.", "lm_head."))]
+        self._own = own
+        self._optimizer = torch.optim.AdamW(own, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
+        self._wide = layers.wide_dtype(torch.bfloat16) if target.device.type == "cpu" else torch.bfloat16
+        if self._checkpoint.exists():
+            self._resume()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._folder / "checkpoint.pt"
+
+    def run(self, progress: TextIO) -> None:
+        """Train to the end, a line of progress now and then."""
+        saved = time.monotonic()
+        while self.step < self.num_steps:
+            found = self.learn()
+            if found is not None:
+                self._log({"step": self.step, **found})
+                figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+                progress.write(f"step {self.step} of {self.num_steps}: {figures}\n")
+            if time.monotonic() - saved > SAVE_EVERY_S:
+                self._save()
+                saved = time.monotonic()
+        self._save()
+
+    def learn(self) -> dict[str, float] | None:
+        """One step. Where it is logged: the divergence in nats, and the share of the target's tokens that would be
+        accepted."""
+        tokens, hidden = self._batch()
+        expected, given = self._distributions(tokens, hidden)
+        loss = functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._own, CLIP)
+        done = self.step / self.num_steps
+        rate = LEARNING_RATE * min(1.0, (self.step + 1) / WARM_UP_STEPS) * 0.5 * (1.0 + math.cos(math.pi * done))
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        if self.step % LOG_EVERY:
+            return None
+        return {"divergence": loss.item(), "accepted": self._overlap(hidden, given.detach())}
+
+    def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logarithms of what the target and the draft say of the draft's tokens, each (rows, length, tokens)."""
+        head, divisor = self._draft.lm_head.linear, logits_divisor(self._draft.config)
+        with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
+            own = self._draft.model(input_ids=tokens, use_cache=False).last_hidden_state
+            theirs, ours = (head(states.to(head.weight.dtype)).float() / divisor for states in (hidden, own))
+        return functional.log_softmax(theirs, -1), functional.log_softmax(ours, -1)
+
+    @torch.no_grad()
+    def _overlap(self, hidden: torch.Tensor, given: torch.Tensor) -> float:
+        """Mean over tokens of the sum of min(p, q): how often rejection sampling would accept."""
+        chance = logits_of(self._target, hidden).softmax(-1)[..., self._draft.lm_head.token_ids]
+        return float(torch.minimum(chance, given.exp()).sum(-1).mean())
+
+    def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of one shard: tokens (rows, length), hidden (rows, length, hidden size). Each epoch in another order."""
+        per_shard = ROWS // BATCH_ROWS
+        turn, within = divmod(self.step, per_shard)
+        epoch, place = divmod(turn, self._shards)
+        number = place
+        if epoch:  # by then all are there
+            number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
+        if number not in self._held:
+            self._held = {number: self._corpus.shard(number)}
+        order = random.Random(f"{self._seed}/{epoch}/{number}").sample(range(ROWS), ROWS)
+        chosen = torch.tensor(order[within * BATCH_ROWS : (within + 1) * BATCH_ROWS])
+        shard, device = self._held[number], self._target.device
+        return shard.tokens[chosen].to(device), shard.hidden[chosen].to(device, self._target.dtype)
+
+    def _save(self) -> None:
+        state = {"step": self.step, "draft": self._own, "optimizer": self._optimizer.state_dict()}
+        partial = self._checkpoint.with_suffix(".tmp")
+        torch.save(state, partial)
+        os.replace(partial, self._checkpoint)
+
+    def _resume(self) -> None:
+        state = torch.load(self._checkpoint, map_location=self._target.device, weights_only=True)
+        with torch.no_grad():
+            for parameter, saved in zip(self._own, state["draft"], strict=True):
+                parameter.copy_(saved)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+
+    def _log(self, row: dict[str, Any]) -> None:
+        with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps({name: round(value, 4) for name, value in row.items()}) + "\n")

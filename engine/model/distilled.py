@@ -1,0 +1,193 @@
+"""A distilled draft: a few layers of its own between its target's embedding and some rows of its target's head.
+
+Its folder holds ``config.json``, the target's with fewer layers, and ``model.safetensors``: the layers, the last norm,
+the ids of the tokens that it can say, and a few rows of the target's embedding, which tell whether a target is the
+right one. There is no tokenizer, no embedding and no head: these are the target's. A token that it cannot say has no
+chance in its distribution. That is as exact a proposal as any other: rejection sampling makes up for what is never
+proposed.
+
+``engine.distill`` makes such folders. Knows no training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from engine.errors import ModelError, VocabularyMismatch
+from engine.model import attention, decoder, layers, weights
+from engine.model.architectures import DRAFT_HEAD, FAMILIES, display_name, is_distilled, parameters_of_block
+from engine.model.decoder import Decoder
+
+_TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
+_SHARED = ("model.embed_tokens.", "lm_head.")
+# Rows of the target's embedding that are kept, spread over all of them, and by how much of the largest number they may
+# differ: weights are stored and loaded in several dtypes.
+_SAMPLED_ROWS, _TOLERANCE = 16, 0.01
+# Largest ratio of described to stored parameters.
+_MAX_DESCRIBED = 2
+_READABLE = 0o644
+_AGAIN = "Distil it again: python -m engine.distill."
+
+
+class PartialHead(nn.Module):
+    """A head over some tokens of a vocabulary; the others get no chance.
+
+    Args:
+        linear: from hidden states to logits of these tokens.
+        token_ids: (tokens,) which they are.
+        vocabulary: tokens of the whole.
+    """
+
+    def __init__(self, linear: nn.Module, token_ids: torch.Tensor, vocabulary: int) -> None:
+        super().__init__()
+        self.linear = linear
+        self.register_buffer("token_ids", token_ids, persistent=False)
+        self._vocabulary = vocabulary
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        some = self.linear(hidden)
+        logits = some.new_full((*some.shape[:-1], self._vocabulary), float("-inf"))
+        return logits.index_copy_(-1, self.token_ids, some)
+
+
+def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
+    """The configuration of a draft that begins as some layers of a target.
+
+    Args:
+        target: the target's configuration.
+        kept: which of its layers, in order.
+        head_tokens: how many tokens it can say.
+    """
+    said = target.to_dict()
+    count = said["num_hidden_layers"]
+    for key, value in said.items():
+        if isinstance(value, list) and len(value) == count:
+            said[key] = [value[layer] for layer in kept]
+    return type(target)(**{**said, "num_hidden_layers": len(kept), DRAFT_HEAD: head_tokens})
+
+
+def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A transformers causal LM of a draft's configuration. No weights mean anything yet, and embedding and head are
+    there in name only."""
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    nobody: dict[str, Any] = {"vocab_size": 1, "tie_word_embeddings": False}
+    nobody |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(
+            type(config)(**{**config.to_dict(), **nobody}),
+            dtype=dtype,
+            attn_implementation=attention.IMPLEMENTATION,
+        )
+    model.config.vocab_size = config.vocab_size
+    return model
+
+
+def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
+    """The rows of a target's head for tokens (n,). ``target``: a transformers causal LM, packed or not."""
+    ids = token_ids.to(target.device)
+    head = target.lm_head
+    rows = head.rows(ids) if isinstance(head, layers.PackedLinear) else head.weight[ids]
+    linear = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(rows.detach().clone(), requires_grad=False)
+    return PartialHead(linear, ids, int(target.config.vocab_size))
+
+
+def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: Path) -> None:
+    """Write a draft's folder: what is its own, in bfloat16, and how to know its target again.
+
+    Args:
+        draft: the trained model; config: as ``draft_config`` made it.
+        token_ids: (tokens,) that it can say.
+        target: whose embedding and head it shares.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {
+        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, tensor in draft.state_dict().items()
+        if not name.startswith(_SHARED)
+    }
+    told = {_TOKEN_IDS: token_ids.to("cpu", torch.int32), _SAMPLE: _sample(target).to("cpu", torch.bfloat16)}
+    save_file({**own, **told}, folder / weights.SINGLE, metadata={"format": "pt"})
+    (folder / weights.SINGLE).chmod(_READABLE)
+    settings = json.dumps(config.to_dict(), indent=1, sort_keys=True)
+    (folder / weights.SETTINGS).write_text(settings + "\n", encoding="utf-8")
+
+
+def load(name: str, target: Decoder) -> Decoder:
+    """Load a draft's folder beside its target, with the target's dtype and on its device.
+
+    Raises:
+        ModelNotFound, UnsupportedModel: as ``decoder.settings_of``.
+        ModelError: its weights are missing, damaged or not of its settings.
+        VocabularyMismatch: it was distilled beside another model.
+    """
+    config, title = decoder.settings_of(name, None), display_name(name)
+    stored = weights.check_folder(Path(name))
+    if config.num_hidden_layers * parameters_of_block(config) > _MAX_DESCRIBED * stored:
+        raise ModelError(f"config.json of {title} describes more than its weights hold.", _AGAIN)
+    found = load_file(Path(name) / weights.SINGLE)
+    token_ids, sample = found.pop(_TOKEN_IDS, None), found.pop(_SAMPLE, None)
+    if token_ids is None or sample is None or token_ids.shape != (getattr(config, DRAFT_HEAD),):
+        raise ModelError(f"The weights of {title} do not say which tokens it knows.", _AGAIN)
+    _check_target(title, config, token_ids, sample, target)
+    model = skeleton(config, target.dtype, target.device)
+    try:
+        missing, odd = model.load_state_dict(found, strict=False)
+    except RuntimeError as error:  # other shapes
+        raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
+    if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(_SHARED)):
+        raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
+    model.requires_grad_(False)
+    model.lm_head = partial_head(target.model, token_ids.long())
+    norm_offset = FAMILIES[config.model_type].norm_offset
+    if target.device.type == "cuda":
+        layers.fuse_norms(model, norm_offset)
+    model.eval()
+    layers.pack(model, norm_offset)
+    # Only now: what is packed is the target's already.
+    model.set_input_embeddings(target.model.get_input_embeddings())
+    return Decoder(model, title, int(config.max_position_embeddings), target.dtype)
+
+
+def check_alone(name: str, config: Any) -> None:
+    """Refuse a distilled draft in a target's place.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if is_distilled(config):
+        raise ModelError(
+            f"{display_name(name)} is a draft without an embedding of its own, and cannot answer by itself.",
+            "Name it with --draft, beside the model that it was distilled from.",
+        )
+
+
+def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torch.Tensor, target: Decoder) -> None:
+    same = config.vocab_size == target.vocabulary and config.hidden_size == target.config.hidden_size
+    if same:
+        own = _sample(target.model).float().cpu()
+        same = own.shape == sample.shape and bool((own - sample.float()).abs().max() <= _TOLERANCE * own.abs().max())
+    if not same:
+        raise VocabularyMismatch(
+            f"The draft {title} was distilled beside another model than {target.name}.",
+            "Distil one from this model (python -m engine.distill), or --draft none.",
+        )
+    if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < config.vocab_size:
+        raise ModelError(f"The weights of {title} name tokens that {target.name} does not have.", _AGAIN)
+
+
+def _sample(target: Any) -> torch.Tensor:
+    """A few rows of a target's embedding, as it gives them to its first layer."""
+    ids = torch.linspace(0, target.config.vocab_size - 1, _SAMPLED_ROWS, device=target.device).long()
+    with torch.inference_mode():
+        rows: torch.Tensor = target.get_input_embeddings()(ids)
+    return rows
