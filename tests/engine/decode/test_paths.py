@@ -66,7 +66,7 @@ class Cache:
     """Stands where a cache stands: a length."""
 
     limit = 10**9
-    replays = None
+    replays = decoder = None
     waited_s = 0.0
 
     def __init__(self, name: str, length: int) -> None:
