@@ -202,8 +202,10 @@ def _is_here(local_models: LocalModels, pair: Pair) -> bool:
 def _line(switching: SwitchState) -> str:
     progress = switching.progress
     if switching.stage == "looking":
-        remote = switching.wanted.remote if switching.wanted else None
-        return f"Asking {_host(remote.address)} for its models…" if remote else "Looking for the model…"
+        wanted = switching.wanted
+        if wanted and wanted.remote:
+            return f"Asking {_host(wanted.remote.address)} for its models…"
+        return f"Reading {_short(wanted.model)}…" if wanted and is_gguf(wanted.model) else "Looking for the model…"
     if switching.stage == "loading":
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:

@@ -88,6 +88,7 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     page.click('#first .option[data-on="yes"] button')
     page.wait_for_selector("#first-bar", state="visible")
     until(page, lambda: float(page.evaluate("document.getElementById('first-bar').value")) > 0)
+    assert not page.locator("#setup-chip").is_visible(), "it is told in one place"
     page.click("#first-stop")
     page.wait_for_selector("#first-trouble", state="visible")
     assert "What has arrived is kept" in page.inner_text("#first-trouble")
