@@ -27,7 +27,7 @@ from app.core.format import day, size
 from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
-from app.launcher.torch_build import FOR_GPUS, choose_build
+from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, choose_build
 from app.models import gguf, starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
@@ -41,6 +41,14 @@ _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
 _LITTLE_MEMORY = 4_000_000_000
 _REPAIR = f"To install torch afresh: {REPAIR}"
+_AMD_IS_BARRED = (
+    "AMD's driver lets members of two groups compute: sudo usermod -aG render,video $USER, then log in again. In a "
+    "container, pass on /dev/kfd and /dev/dri. HIP_VISIBLE_DEVICES, where it is set, must name the GPU."
+)
+_NVIDIA_IS_BARRED = (
+    "The driver answers nvidia-smi: restart after an update of it, and look whether CUDA_VISIBLE_DEVICES is set and "
+    "hides the GPU."
+)
 _LITTLE_DISK = 2_000_000_000
 _SECONDS_UP_TO = 100  # longer than this is said in minutes
 
@@ -176,7 +184,13 @@ def _gpu_advice(found: Findings) -> list[str]:
     advice = [f"{gpu.name}: {gpu.trouble}. {_REPAIR}" for gpu in gpus if gpu.trouble]
     if not gpus:
         fitting = choose_build(found.machine.gpus, platform.system(), found.machine.amd_gpus)
-        if found.machine.gpus or fitting.name in FOR_GPUS:
+        if (
+            fitting.name == ROCM and found.torch.rocm
+        ):  # the right build is here, and another install would change nothing
+            advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
+        elif fitting.name in (CUDA_12, CUDA_13) and found.torch.cuda:
+            advice.append(f"torch for CUDA {found.torch.cuda} sees no GPU. {_NVIDIA_IS_BARRED} {_REPAIR}")
+        elif found.machine.gpus or fitting.name in FOR_GPUS:
             advice.append(f"torch sees no GPU. {fitting.reason} {_REPAIR}")
     return advice
 

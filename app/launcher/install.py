@@ -27,7 +27,6 @@ from app.launcher import lock, torch_build
 from app.launcher.console import LaunchError, ProgressLine, say
 from app.launcher.environment import Environment, PackageSet, child_variables, running_version
 
-DISK_NEED_BYTES = 3_000_000_000  # 1.5 GB measured for the processor build on Linux, and as much for the downloads
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
 _NO_GPU = 10  # exit status of the trial
@@ -102,14 +101,18 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
 
 
 def _install_program(environment: Environment) -> None:
-    if environment.is_usable():
+    mends = environment.is_usable()
+    if mends:
         say("The list of packages has changed since the last start: bringing the environment up to date.")
         environment.remove_stamp(environment.program)
     else:
         _say_what_comes(environment)
+    build = _reachable_build(environment)
+    if not mends:
+        _check_disk(environment, build.name)
         _remove(environment)
         _create(environment)
-    torch = _install_torch(environment)
+    torch = _install_torch(environment, build)
     _install_packages(environment, environment.program, "Fetching and unpacking the packages")
     if _pinned_torch(environment.program):
         _try_out(environment, torch)
@@ -143,12 +146,18 @@ def _say_what_comes(environment: Environment) -> None:
         say(f"The environment in {environment.folder} is not whole: making it afresh. Downloads are reused.")
     else:
         say("Making Trifold's own environment. This happens once and takes some minutes.")
-        say(f"It goes to {environment.folder} and needs about 1.5 GB, several GB with a GPU.")
-    free = shutil.disk_usage(environment.notes).free
-    if free < DISK_NEED_BYTES:
+        say(f"It goes to {environment.folder} and needs about 1.5 GB, 6 to 20 GB with a GPU.")
+
+
+def _check_disk(environment: Environment, build: str) -> None:
+    pinned = _pinned_torch(environment.program)
+    free, needed = shutil.disk_usage(environment.notes).free, torch_build.disk_bytes(build, platform.system())
+    if pinned and free < needed:
         raise LaunchError(
-            f"There are {free / 1e9:.1f} GB free on the disk, and the install needs {DISK_NEED_BYTES / 1e9:.0f} GB.",
-            "Free some space, or set TRIFOLD_HOME to a folder on another disk, and start again.",
+            f"There are {free / 1e9:.1f} GB free on the disk, and the install with this torch needs "
+            f"{needed / 1e9:.0f} GB.",
+            "Free some space, or set TRIFOLD_HOME to a folder on another disk, and start again. The build for "
+            "processors is the smallest: TRIFOLD_TORCH=cpu asks for it.",
         )
 
 
@@ -170,17 +179,21 @@ def _create(environment: Environment) -> None:
         shown.done()
 
 
-def _install_torch(environment: Environment) -> str:
-    """Install the build of torch that fits this machine. Returns its name for the stamp."""
+def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
+    """The build of torch that fits this machine; the usual one where no other can be fetched, or none is asked for."""
+    build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
+    if build.reason:
+        say(build.reason)
+    if build.index_url is None or _answers(f"{build.index_url}/torch/"):
+        return build
+    say(f"{torch_build.INDEX_URL} does not answer; taking the usual build of torch, which can be larger.")
+    return build._replace(name=torch_build.PLAIN)
+
+
+def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> str:
+    """Install a build of torch. Returns its name for the stamp."""
     pinned = _pinned_torch(environment.program)
-    if not pinned:
-        return torch_build.PLAIN
-    build = _wanted_build()
-    say(build.reason)
-    if build.index_url is None:
-        return torch_build.PLAIN
-    if not _answers(f"{build.index_url}/torch/"):
-        say(f"{torch_build.INDEX_URL} does not answer; taking the usual build of torch, which can be larger.")
+    if build.index_url is None or not pinned:
         return torch_build.PLAIN
     try:
         with ProgressLine(f"Fetching torch from {build.index_url}") as shown:

@@ -38,6 +38,12 @@ AMD_TARGETS = (
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Where Linux says what AMD's driver computes on; there without any package of ROCm."""
 
+_GB = 1_000_000_000
+_DISK_BYTES = {CPU: 3 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB}
+"""Of the whole environment by the build of torch, with the downloads that pip keeps. That for processors was measured
+on Linux: 1.5 GB, and as much again. With a GPU torch brings its libraries: 3 GB of downloads for CUDA that become 6,
+and for ROCm, with kernels for every target, up to 19 (as others have found; no such machine was at hand)."""
+
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _NVIDIA_SMI_TIMEOUT_S = 20
 
@@ -94,6 +100,17 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = ()) -> T
     return TorchBuild(
         PLAIN, f"{what}: this GPU needs driver {MIN_DRIVER_CUDA_13} or later. Update the driver, then run --repair."
     )
+
+
+def disk_bytes(build: str, system: str) -> int:
+    """Bytes that an environment with this build of torch needs while it is made.
+
+    Args:
+        build: a name of a build.
+        system: ``platform.system()``. On Linux the usual build is one for CUDA, elsewhere it is for processors.
+    """
+    usual = CUDA_13 if system == "Linux" else CPU
+    return _DISK_BYTES.get(usual if build == PLAIN else build, _DISK_BYTES[CUDA_13])
 
 
 def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:

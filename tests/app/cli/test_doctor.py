@@ -98,6 +98,19 @@ def with_machine(**changes: Any) -> Findings:
         (with_machine(browser=None), "sudo apt install chromium"),
         (with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), "CUDA 13.0 build of torch"),
         (with_machine(amd_gpus=("gfx1100",)), "An AMD GPU (gfx1100) is here: the ROCm 7.2 build of torch, untested"),
+        # Another install of the build that is there would change nothing.
+        (
+            dataclasses.replace(
+                with_machine(amd_gpus=("gfx1100",)), torch=TorchFacts("2.13.0", None, 2, (CPU,), "7.2.5")
+            ),
+            "torch for ROCm 7.2.5 sees no GPU. AMD's driver lets members of two groups compute: sudo usermod -aG",
+        ),
+        (
+            dataclasses.replace(
+                with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), torch=TorchFacts("2.13.0", "13.0", 2, (CPU,))
+            ),
+            "CUDA_VISIBLE_DEVICES",
+        ),
         (dataclasses.replace(WELL, troubles=("It is broken. Mend it.",)), "It is broken. Mend it."),
         (dataclasses.replace(WELL, target=dataclasses.replace(MODEL, context_in_memory=9)), "very long books"),
         (
@@ -114,6 +127,12 @@ def test_each_trouble_gets_one_sentence(found: Findings, words: str) -> None:
     assert words in advice[0]
 
 
+def test_who_has_rocm_already_is_not_told_to_install_it_again() -> None:
+    built = TorchFacts("2.13.0", None, 2, (CPU,), "7.2.5")
+    (advice,) = advice_for(dataclasses.replace(with_machine(amd_gpus=("gfx1100",)), torch=built))
+    assert "--repair" not in advice
+
+
 def test_torch_for_rocm_is_called_so() -> None:
     built = TorchFacts("2.13.0", None, 2, (CPU, GPU), "7.2.5")
     assert "torch      2.13.0 for ROCm 7.2.5, 2 threads" in lines_of(dataclasses.replace(WELL, torch=built))
@@ -128,7 +147,7 @@ def test_working_gpu_needs_no_advice() -> None:
 
 
 def test_doctor_on_this_machine(pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", *pair, "--json"]) == 0
+    assert main(["doctor", *pair, "--dtype", "float32", "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["machine"]["memory_total"] == psutil.virtual_memory().total
     assert report["machine"]["usable_cores"] >= 1

@@ -142,14 +142,6 @@ def test_two_installs_exclude_each_other(home: Path) -> None:
         assert lock.take(second)
 
 
-def test_full_disk_is_said_before_anything_is_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "DISK_NEED_BYTES", 10**18)
-    env = Environment(home, make_part(home, "program", "tinybook"))
-    with pytest.raises(LaunchError, match="GB free on the disk"):
-        install.ensure(env, [env.program])
-    assert not env.folder.exists()
-
-
 def test_environment_is_beside_the_program_or_where_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path, data_folder: Path
 ) -> None:

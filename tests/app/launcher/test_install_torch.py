@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import http.server
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from app.launcher import install, torch_build
 from app.launcher import install as pip
+from app.launcher.console import LaunchError
 from app.launcher.environment import Environment, PackageSet
-from app.launcher.torch_build import CPU, CUDA_13, PLAIN, Gpu
+from app.launcher.torch_build import CPU, CUDA_13, PLAIN, ROCM, Gpu
 from tests.tiny_package import make_wheel, write_requirements
 
 DEAD_SITE = "http://127.0.0.1:9"
@@ -105,6 +108,25 @@ def test_site_that_does_not_answer_costs_a_sentence(
     assert f"TRIFOLD_TORCH asks for the build of torch named {CUDA_13}" in said
     assert "does not answer" in said
     assert installed_torch(fresh) == "1.0"
+
+
+@pytest.mark.parametrize(("build", "needed"), [(CPU, 3), (CUDA_13, 12), (ROCM, 25)])
+def test_full_disk_is_said_before_anything_is_made(
+    build: str, needed: int, site: str, fresh: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the build: one for a GPU takes several times as much."""
+    monkeypatch.setattr(torch_build, "INDEX_URL", site)
+    monkeypatch.setenv("TRIFOLD_TORCH", build)
+    monkeypatch.setattr(install, "_answers", lambda url: True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed * 10**9 - 1))
+    with pytest.raises(LaunchError, match=f"needs {needed} GB"):
+        install.ensure(fresh, [fresh.program])
+    assert not fresh.folder.exists()
+
+
+def test_the_usual_build_is_large_on_linux_alone() -> None:
+    sizes = [torch_build.disk_bytes(PLAIN, system) for system in ("Linux", "Windows", "Darwin")]
+    assert sizes == [12 * 10**9, 3 * 10**9, 3 * 10**9]
 
 
 def test_torch_that_does_not_start_is_not_taken_for_installed(
