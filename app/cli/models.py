@@ -73,7 +73,8 @@ def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) ->
 
 
 def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
-    free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv)
+    device = str(settings.options.get("device", "auto"))
+    free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv, device=device)
     with ProgressLine(f"Looking for {_called(settings.model)}") as line:
 
         def show(progress: Progress) -> None:

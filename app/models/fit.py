@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from typing import Any, Literal
 from app.core.forecast import PROBED, WORDS_PER_TOKEN, Span, expected
 from app.core.format import size
 from engine import Status
-from engine.errors import ModelError, ModelNotFound
+from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
     FAMILIES,
     STATE_NUMBERS,
@@ -35,8 +36,21 @@ from engine.model.architectures import (
     state_size,
     text_settings,
 )
+from engine.plan.cost_model import MIN_BUDGET
 from engine.plan.hardware import MachineRates
-from engine.plan.memory_budget import CHUNK, DISK_SHARE, MEMORY_SHARE, PINNED_SHARE, KvSize
+from engine.plan.memory_budget import (
+    CHUNK,
+    DISK_SHARE,
+    MEMORY_SHARE,
+    PINNED_SHARE,
+    DeviceRoom,
+    KvSize,
+    Share,
+    largest,
+    layer_bytes,
+    share_layers,
+    spread_over,
+)
 from engine.quantization import (
     BITS,
     SCALE_BYTES,
@@ -183,9 +197,9 @@ def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | Non
 @dataclass(frozen=True)
 class FreeMemory:
     """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
-    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``kv`` is how this
-    start keeps a cache: "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or
-    "stored", as they come.
+    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``others`` is the
+    memory of further GPUs that may be used, none larger than that of the first. ``kv`` is how this start keeps a cache:
+    "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored", as they come.
     """
 
     memory: int
@@ -194,10 +208,18 @@ class FreeMemory:
     host: int = 0
     kv: str = "model"
     quantization: str = "stored"
+    others: tuple[int, ...] = ()
 
     @property
     def where(self) -> str:
+        if self.others:
+            return f"memory on {1 + len(self.others)} GPUs"
         return "GPU memory" if self.on_gpu else "memory"
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        """The memory of each device."""
+        return (self.memory, *self.others)
 
 
 @dataclass(frozen=True)
@@ -219,11 +241,19 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     """What running this pair takes here."""
     itemsize = _itemsize(target, free)
     weights = _weights(target, itemsize, free.quantization)
+    layers = weights - target.embeddings * itemsize
     weights += _weights(draft, _itemsize(draft, free), "stored") if draft else 0
     kv = _kv_size(target, itemsize, free)
-    left = int((free.memory - weights) * MEMORY_SHARE)
-    tokens = kv.longest_context(target.window, left, 0, 0)
-    spilled = kv.longest_context(target.window, left, int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
+    rooms = [DeviceRoom(bytes_, 0 if place else weights - layers) for place, bytes_ in enumerate(free.cards)]
+    shares = _shares(target, layers // target.layers, kv, rooms)
+    parts = _parts(target, kv, shares)
+    held = [room.taken + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)]
+    left = [int((room.free - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
+
+    def longest(host: int, disk: int) -> int:
+        return largest(target.window, lambda count: spread_over(parts, count, left, host, disk) is not None)
+
+    tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
     sentence = _sentence(verdict, tokens, spilled, weights, free)
     return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)
@@ -243,6 +273,31 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
         f"{target.full_layers} of its {target.layers} layers read the whole book: behind {tokens:,} tokens the "
         f"retrieval cache makes answers {gain:.1f} times as fast at most. Quotations gain as with other models."
     )
+
+
+def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
+    """The layers of each device, as the planner shares them out.
+
+    It lets weights that no GPU holds wait in host memory, from where every pass brings them. That is for who asks for
+    it on the command line: what is offered here has its weights where it computes, so such a model does not fit.
+    """
+    if len(rooms) == 1:
+        return [Share(target.layers)]
+    return share_layers(target.layers, layer_bytes(target.layers, weights, kv, target.window, MIN_BUDGET), rooms)
+
+
+def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
+    """The KV of each device's layers; layers with a window or a state lie evenly between the others."""
+    ends = list(accumulate(share.layers for share in shares))
+    parts = []
+    for first, last in zip([0, *ends], ends, strict=False):
+        begin, end = (place * target.full_layers // target.layers for place in (first, last))
+        whole = kv.stored, kv.computed, kv.staged
+        stored, computed, staged = (bytes_ * (end - begin) // target.full_layers for bytes_ in whole)
+        index = kv.index * (end - begin) // target.full_layers
+        fixed = kv.fixed * (last - first) // target.layers
+        parts.append(KvSize(end - begin, stored, computed, staged, kv.quantized, index, fixed))
+    return parts
 
 
 def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
@@ -319,7 +374,7 @@ def _sentence(verdict: Verdict, tokens: int, spilled: int, weights: int, free: F
     if verdict == "none":
         return (
             f"Does not fit: it needs {size(weights)} and room for a book, "
-            f"and {size(max(0, free.memory))} of {free.where} are free."
+            f"and {size(max(0, sum(free.cards)))} of {free.where} are free."
         )
     if verdict == "whole":
         return f"Fits, with books of up to {_books(tokens)}."
@@ -340,7 +395,12 @@ def _books(tokens: int) -> str:
 
 
 def measure(
-    data: Path, status: Status, kv_bytes: int = 0, kv: str = "model", quantization: str = "stored"
+    data: Path,
+    status: Status,
+    kv_bytes: int = 0,
+    kv: str = "model",
+    quantization: str = "stored",
+    device: str = "auto",
 ) -> FreeMemory:
     """Look at memory and disk.
 
@@ -348,29 +408,35 @@ def measure(
         data: the folder whose disk matters.
         status: of the engine that runs; its weights are counted as free.
         kv_bytes: of the open book, in the memory that the engine uses.
-        kv: how this start keeps a cache; quantization: the format of weights.
+        kv: how this start keeps a cache; quantization: the format of weights; device: where it may compute.
     """
-    model = status.model
-    itemsize = _BYTES.get(model.dtype, 0) if model else 0
-    held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
-    held += (model.draft_parameters or 0) * itemsize if model else 0
     existing = next(folder for folder in (data, *data.parents) if folder.exists())
     disk = shutil.disk_usage(existing).free
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    gpu = _gpu_memory()
-    if gpu is not None:
-        return FreeMemory(gpu + held + kv_bytes, disk, on_gpu=True, host=available, kv=kv, quantization=quantization)
+    if cards := _gpu_memory(device):
+        return FreeMemory(
+            cards[0], disk, on_gpu=True, host=available, kv=kv, quantization=quantization, others=cards[1:]
+        )
+    model = status.model
+    itemsize = _BYTES.get(model.dtype, 0) if model else 0
+    held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
+    held += (model.draft_parameters or 0) * itemsize if model else 0
     return FreeMemory(available + held + kv_bytes, disk, on_gpu=False, kv=kv, quantization=quantization)
 
 
-def _gpu_memory() -> int | None:
-    """Free bytes of the GPU that the engine uses, None without one. Asks torch only if the engine has loaded it."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
-        return None
-    return int(torch.cuda.mem_get_info()[0])
+def _gpu_memory(device: str) -> tuple[int, ...]:
+    """Bytes of the GPUs that the engine may use, once it has given back what it holds, most first; none where it
+    computes on a processor. Asks torch only if the engine has loaded it."""
+    if "torch" not in sys.modules:
+        return ()
+    from engine.plan.planner import memory_of_cards
+
+    try:
+        return memory_of_cards(device)
+    except OptionError:  # said where a model is loaded
+        return ()
 
 
 @dataclass(frozen=True)
@@ -405,7 +471,7 @@ def pace(shape: ModelShape, found: ModelFit, free: FreeMemory, rates: MachineRat
     work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk
-    moved = spilled / slower if slower else 0.0
+    moved = spilled / (slower * len(free.cards)) if slower else 0.0  # each GPU brings its own over its own bus
     step = max((found.weights + kv - spilled) / rates.memory, moved)
     reading = max(work / (_REACHED * rates.flops), moved)
     plain = WORDS_PER_TOKEN / step

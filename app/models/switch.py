@@ -113,6 +113,11 @@ class ModelSwitch:
         return replace(self._settings, rounding={})
 
     @property
+    def device(self) -> str:
+        """Where this start lets models compute."""
+        return str(self._settings.options.get("device", "auto"))
+
+    @property
     def kv(self) -> str:
         """How the present model keeps its cache."""
         return self._rounded(self.present or self._first).kv
@@ -228,7 +233,8 @@ class ModelSwitch:
         if (remote := wanted.remote) is not None:
             return self._reached(remote), ""
         download = self._download or Download()
-        space = fit.measure(self.data, self.proxy.status(), kv=self.kv, quantization=self.quantization)
+        status = self.proxy.status()
+        space = fit.measure(self.data, status, kv=self.kv, quantization=self.quantization, device=self.device)
         rounded = self._rounded(wanted)
         space = replace(space, kv=rounded.kv, quantization=rounded.quantization)
         installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)

@@ -151,9 +151,8 @@ class FirstChoice:
         return choices(self._switch.local_models, self._free())
 
     def _free(self) -> FreeMemory:
-        return fit.measure(
-            self._switch.data, self._state.engine.status(), kv=self._switch.kv, quantization=self._switch.quantization
-        )
+        now, status = self._switch, self._state.engine.status()
+        return fit.measure(now.data, status, kv=now.kv, quantization=now.quantization, device=now.device)
 
     def _look(self, name: str) -> View:
         try:

@@ -402,10 +402,11 @@ class Preferences:
     def _free_memory(self) -> FreeMemory:
         read = self._state.current.read
         held = read.kv_bytes.device or read.kv_bytes.host if read else 0
+        switch = self._switch
         free = fit.measure(
-            self._switch.data, self._state.engine.status(), held, self._switch.kv, self._switch.quantization
+            switch.data, self._state.engine.status(), held, switch.kv, switch.quantization, switch.device
         )
-        start = self._switch.start
+        start = switch.start
         return replace(free, kv=start.kv, quantization=start.quantization)
 
     def _report(self) -> str:

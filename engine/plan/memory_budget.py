@@ -30,6 +30,9 @@ CHUNK, FINE_CHUNK = 8, 2
 """Tokens of a chunk of the retrieval cache: TriForce's, and the one that finds the bundled pair's quotations
 (assets/measurements)."""
 
+RETRIEVAL_TAIL = 2048
+"""Tokens of a retrieval cache beside its chosen chunks: about as many as ``decode.levels`` gives it."""
+
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGING_BUFFERS = 2
 # Passes over all weights between two verifications, roughly: a layer whose weights come from host memory costs each.
@@ -106,9 +109,21 @@ class KvSize:
         on_disk = self.layers - resident - in_host
         return Spread(resident, in_host, on_disk, staging) if on_disk * per_layer <= disk else None
 
-    def longest_context(self, limit: int, device: int, host: int, disk: int) -> int:
-        """The longest context, at most ``limit``, that has a place."""
-        return largest(limit, lambda tokens: self.spread(tokens, device, host, disk) is not None)
+
+def spread_over(
+    sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
+) -> list[Spread] | None:
+    """Where the KV of ``tokens`` tokens goes whose layers lie on several devices, by device: each has bytes of its own,
+    and host memory and disk are for all of them. None if there is no place for it."""
+    found = []
+    for size, room in zip(sizes, devices, strict=True):
+        part = size.spread(tokens, room, host, disk) if size.layers else Spread(0, 0, 0, 0)
+        if part is None:
+            return None
+        layer = tokens * size.stored // max(1, size.layers)
+        host, disk = host - part.in_host * layer, disk - part.on_disk * layer
+        found.append(part)
+    return found
 
 
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
@@ -132,6 +147,21 @@ class LayerBytes:
     beside: int
     kv: int
     buffer: int
+
+
+def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int) -> LayerBytes:
+    """Bytes of one of a model's ``layers`` layers, whose weights take ``weights``.
+
+    Args:
+        kv: of the layers that keep the whole context.
+        budget: tokens of the retrieval cache's chosen chunks.
+    """
+    return LayerBytes(
+        weights=weights,
+        beside=((budget + RETRIEVAL_TAIL) * kv.computed + window * kv.index + kv.fixed) // layers,
+        kv=window * kv.stored // layers,
+        buffer=window * kv.staged // layers,
+    )
 
 
 @dataclass(frozen=True)

@@ -40,15 +40,15 @@ from engine.plan.memory_budget import (
     Share,
     interleaved,
     largest,
+    layer_bytes,
     share_layers,
+    spread_over,
 )
 from engine.prompt import BookTokens
 from engine.quantization import bytes_per_weight
 
 # Tokens that are set aside for a chat where the window has them.
 _CHAT_TOKENS = 4096
-# Of a retrieval cache, beside its chosen chunks: about as many as ``decode.levels`` gives it.
-_RETRIEVAL_TAIL = 2048
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,18 @@ def _free_on(card: torch.device) -> int:
     return int(torch.cuda.mem_get_info(card)[0] + idle - pooled)
 
 
+def memory_of_cards(wanted: str) -> tuple[int, ...]:
+    """Bytes that the GPUs which ``wanted`` allows would have free if this process held nothing on them, most first;
+    none where it computes on a processor.
+
+    Raises:
+        OptionError: as ``pick_devices``.
+    """
+    cards = [device for device in pick_devices(wanted) if device.type == "cuda"]
+    free = (torch.cuda.mem_get_info(card)[0] + torch.cuda.memory_reserved(card) for card in cards)
+    return tuple(sorted(map(int, free), reverse=True))
+
+
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
     """Where the layers of a model go, before it is loaded.
 
@@ -212,14 +224,8 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
     layers, embeddings = shape.model_layers, architectures.embedding_parameters(model)
     block = (architectures.estimate_parameters(model) - embeddings) // layers
-    held = (config.retrieval_budget or MIN_BUDGET) + _RETRIEVAL_TAIL
-    beside = held * shape.compute_bytes_per_token + window * shape.index_bytes_per_token
-    size = LayerBytes(
-        weights=int(block * bytes_per_weight(config.weights, dtype.itemsize)),
-        beside=(beside + shape.most_bounded_bytes) // layers,
-        kv=window * shape.bytes_per_token // layers,
-        buffer=window * shape.staged_bytes_per_token // layers,
-    )
+    weights = int(block * bytes_per_weight(config.weights, dtype.itemsize))
+    size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
     drafts = 0 if draft is None else architectures.estimate_parameters(draft)
     return size, (embeddings + drafts) * dtype.itemsize
 
@@ -284,22 +290,18 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
 
 def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
     """Where the KV of ``tokens`` tokens can live; None if there is no place for it."""
-    tiers, staging = [Tier.DEVICE] * shape.layers, 0
-    host, disk = resources.host, resources.disk
-    for part, (mine, room) in enumerate(zip(shape.parts, (resources.device, *resources.others), strict=True)):
-        if mine.layers == 0:
-            continue
-        found = _size(mine).spread(tokens, room, host, disk)
-        if found is None:
-            return None
-        layer = tokens * mine.bytes_per_token // mine.layers
-        host, disk = host - found.in_host * layer, disk - found.on_disk * layer
-        staging += found.staging
-        where = Placement.spread(mine.layers, found.resident, found.in_host).tiers
-        for index, tier in zip(shape.layers_of(part), where, strict=True):
+    rooms = (resources.device, *resources.others)
+    found = spread_over([_size(part) for part in shape.parts], tokens, rooms, resources.host, resources.disk)
+    if found is None:
+        return None
+    tiers = [Tier.DEVICE] * shape.layers
+    for part, spread in enumerate(found):
+        mine = shape.layers_of(part)
+        where = Placement.spread(len(mine), spread.resident, spread.in_host).tiers
+        for index, tier in zip(mine, where, strict=True):
             tiers[index] = tier
     placement = Placement(tuple(tiers))
-    return Plan(tokens, placement, placement.bytes(shape, tokens), staging)
+    return Plan(tokens, placement, placement.bytes(shape, tokens), sum(spread.staging for spread in found))
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:

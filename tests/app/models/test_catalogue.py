@@ -20,13 +20,18 @@ from app.models import fit as shapes
 from app.models.fit import FreeMemory, ModelShape, pace
 from app.models.local import LocalModels
 from app.web.settings import model_options
+from engine import Status
+from engine.config import EngineConfig
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.kv.shape import KvShape, Recurrent, Sliding
+from engine.model.decoder import kv_shape_of
 from engine.model.kernels import cpu
 from engine.plan import planner
 from engine.plan.hardware import MachineRates
-from engine.plan.memory_budget import CHUNK
+from engine.plan.memory_budget import CHUNK, DeviceRoom, largest, share_layers, spread_over
 from engine.quantization import StateSize
+from tests.engine.gpu.simulated_cuda import simulated_cuda, why_not
+from tests.engine.gpu.test_bytes import PAIRS
 
 KIB = 1024
 
@@ -235,7 +240,52 @@ def test_the_planner_will_say_the_same(
     size = fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))
     parts = theirs.bytes_per_token, theirs.compute_bytes_per_token, theirs.index_bytes_per_token
     assert (size.stored, size.computed, size.index) == parts
-    assert size.longest_context(shape.window, device, host, disk) == said
+    found = largest(shape.window, lambda tokens: spread_over([size], tokens, [device], host, disk) is not None)
+    assert found == said
+
+
+def test_a_second_card_counts_and_is_shared_as_the_planner_shares_it() -> None:
+    """Llama 3.1 8B with its draft on two cards of 16 GB, of which one alone holds the weights in 8 bits only."""
+    target = catalogue.known("meta-llama/Llama-3.1-8B-Instruct").shape
+    draft = catalogue.known("meta-llama/Llama-3.2-1B-Instruct").shape
+    assert target
+    assert draft
+    card = 16 * 10**9
+    alone, both = (
+        fit.fit_pair(target, draft, FreeMemory(card, 0, on_gpu=True, others=others)) for others in ((), (card,))
+    )
+    assert (alone.verdict, both.verdict) == ("none", "part")
+    assert (
+        "of memory on 2 GPUs"
+        in fit.fit_pair(target, draft, FreeMemory(10**9, 0, on_gpu=True, others=(10**9,))).sentence
+    )
+    # The planner's own arithmetic, on its own shapes.
+    models = PAIRS["Llama-3.1-8B + 1B"]
+    devices = [torch.device("cuda", place) for place in range(2)]
+    size, taken = planner.model_bytes(EngineConfig(model="m", context=target.window), *models, devices[0])
+    shares = share_layers(32, size, [DeviceRoom(card, taken), DeviceRoom(card)])
+    layout = planner.layout_of(shares, devices)
+    held = planner.weights_by_device(layout, 32, size, taken)
+    left = [int((card - bytes_) * fit.MEMORY_SHARE) for bytes_ in held]
+    kv = kv_shape_of(models[0], torch.bfloat16, devices[0]).indexed(CHUNK)
+    kv = dataclasses.replace(kv, split=layout.split)
+    said = planner.longest_context(kv, target.window, planner.Resources(left[0], 0, 0, (left[1],)))
+    assert both.tokens == pytest.approx(said, rel=0.01)
+
+
+def test_free_memory_is_that_of_the_cards_that_may_be_used(tmp_path: Path) -> None:
+    if why := why_not():
+        pytest.skip(why)
+    with simulated_cuda("eager", cards=2, limit=1000):
+        held = torch.empty(400, dtype=torch.uint8, device="cuda:0")  # of the model that would make way
+        free = {
+            device: fit.measure(tmp_path, Status("idle", ""), device=device) for device in ("auto", "cuda:1", "cpu")
+        }
+        assert held.device.index == 0
+    assert free["auto"].cards == (1000, 1000)
+    assert free["cuda:1"].cards == (1000,)
+    assert not free["cpu"].on_gpu
+    assert free["auto"].host > 0
 
 
 def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
