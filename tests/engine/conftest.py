@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from engine import quantization
+from engine.bench.synthetic_weights import LlamaShape
 from engine.decode import prefill
 from engine.kv import bounded, snapshot_io, windowed
+from engine.model.architectures import load_config
 from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
 
@@ -38,6 +40,14 @@ TEMPLATE = (
 )
 SPECIALS = ["<|bos|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 VOCABULARY = 384
+
+
+def deeper(model: str) -> LlamaShape:
+    """The shape of a model with one more layer, to grow it into."""
+    own = load_config(model)
+    heads = own.num_attention_heads, own.num_key_value_heads, own.head_dim
+    return LlamaShape(own.hidden_size, own.intermediate_size, own.num_hidden_layers + 1, *heads)
+
 
 WINDOWS = {"sliding_window": 48, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
 SHAPES: dict[str, dict[str, Any]] = {

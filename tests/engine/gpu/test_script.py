@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.bench import gpu
+from engine.bench import gpu, rows
 from engine.bench.gpu import Sizes
-from engine.bench.synthetic_weights import SHAPES, LlamaShape
+from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
-from engine.model.architectures import load_config
 from engine.plan import probe
-from tests.engine.conftest import TEXT
+from tests.engine.conftest import TEXT, deeper
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 LAYERS = 1
@@ -25,16 +24,7 @@ OPTIONS: dict[str, Any] = {"dtype": "float32", "num_draft_tokens": 1, "num_pendi
 
 @pytest.fixture
 def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    own = load_config(pair[0])
-    shape = LlamaShape(
-        own.hidden_size,
-        own.intermediate_size,
-        own.num_hidden_layers + 1,
-        own.num_attention_heads,
-        own.num_key_value_heads,
-        own.head_dim,
-    )
-    monkeypatch.setitem(SHAPES, "tiny", shape)
+    monkeypatch.setitem(SHAPES, "tiny", deeper(pair[0]))
     for owner, name, value in (
         (gpu, "TARGET", pair[0]),
         (gpu, "DRAFT", pair[1]),
@@ -44,6 +34,7 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         (gpu, "_FIRST_PIN", 1 << 16),
         (gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 4, 32)) for part in dict(gpu.SCRIPT))),
         (probe, "COPY_BYTES", 1 << 16),
+        (rows, "_MEMORY_BYTES", 1 << 16),
         (probe, "_MATRIX_WIDTH", 64),
         (probe, "_PROBE_BYTES", 1 << 16),
         (probe, "_CUDA_BLOCK", 64),
