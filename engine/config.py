@@ -92,8 +92,8 @@ class EngineConfig:
         refresh_every: verifications between two refreshes, for "every"; if not given, two, and four before the first.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
-        graphs: on a GPU, steps of the draft model and middle passes are recorded and replayed where that is right and
-            faster: "auto", or "off".
+        graphs: on a GPU, steps of the draft model, middle passes and verifications are recorded and replayed where that
+            is right and faster: "auto", or "off".
         prefill_block: tokens in one forward step of one layer; if not given, what is fast on this machine.
         prefill_segment: tokens that go through all layers before the next ones start; the part of a book that
             has been read can be used at each border.

@@ -15,8 +15,8 @@ Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side, each he
 (passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
 (TriForce's 7B with all KV on the device, and all in host memory), ``two_cards`` (the same in host memory, over two
 buses), ``gqa`` (8B at 128K, resident, spilled, beside transformers with an offloaded cache), ``reading`` (128K read,
-second question), ``contexts`` (8K to 512K), ``graphs`` (passes of the cheap levels recorded and not, and how often a
-round waits for the GPU).
+second question), ``contexts`` (8K to 512K), ``graphs`` (passes of all levels recorded and not, and how often a round
+waits for the GPU).
 """
 
 from __future__ import annotations

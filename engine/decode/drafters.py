@@ -28,7 +28,7 @@ from engine.model.decoder import to_device
 
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
-    from engine.model.graphs import Replays
+    from engine.model.graphs import Outputs, Replays
 
 
 @dataclass(frozen=True)
@@ -352,19 +352,19 @@ class ModelDrafter:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
         decoder, cache, count = self._decoder, self.cache, ids.shape[0]
 
-        def eager(known: torch.Tensor) -> torch.Tensor:
-            return decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1)
+        def eager(known: torch.Tensor) -> Outputs:
+            return (decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1),)
 
-        def fixed(known: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-            return decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1)
+        def fixed(known: torch.Tensor, place: torch.Tensor) -> Outputs:
+            return (decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1),)
 
         def work() -> torch.Tensor:
             # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.
             known = ids.clamp(max=decoder.vocabulary - 1)
             if self.replays is None or cache.free_slots() < count:
-                return eager(known)
+                return eager(known)[0]
             place = decoder.ids([cache.held])
-            return self.replays.run((count,), lambda: eager(known), fixed, known, place)
+            return self.replays.run((count,), lambda: eager(known), fixed, known, place)[0]
 
         logits = work() if self._full is None else retry_with_spill(self._full, work)
         cache.advance(count)

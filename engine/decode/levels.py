@@ -46,6 +46,10 @@ _LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 4
 # them (a second for every 90 million), and where they take at most one in so many bytes of the free memory.
 _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 
+# Replays of verifications, plain steps among them, of which one is held against the ordinary pass: half a percent of
+# their time for knowing that what they say stays right.
+_CHECK_EVERY = 256
+
 _log = logging.getLogger(__name__)
 
 
@@ -73,6 +77,7 @@ class Hierarchy:
         self.middle = middle_of(target, config, full)
         """The target's rounded twin; None where the target computes the middle level itself."""
         self.retrieval = self.make_retrieval()
+        full.replays = self._replays(target, "verify", _CHECK_EVERY)
         full.on_hand = self.retrieval.index_layer
         self.model_drafter = self._make_model_drafter(draft)
         self.index = LookupIndex() if config.num_lookup_tokens else None
@@ -115,7 +120,7 @@ class Hierarchy:
             retrieval.zero()
         return retrieval
 
-    def _replays(self, decoder: Decoder, level: str) -> Replays | None:
+    def _replays(self, decoder: Decoder, level: str, check_every: int = 0) -> Replays | None:
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device)
         if recorder is None:
             return None
@@ -123,18 +128,19 @@ class Hierarchy:
             ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
             ("its layers lie on several GPUs, and a recording is of one", decoder.split),
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
-            ("a sliding window begins elsewhere in every pass", level == "middle" and decoder.kv_shape.sliding),
+            ("a sliding window begins elsewhere in every pass", level != "draft" and decoder.kv_shape.sliding),
             ("a recurrent state lies elsewhere in every pass", decoder.kv_shape.recurrent),
+            ("KV in 8 bits is unpacked as far as it is not yet", level == "verify" and self._full.shape.quantized),
         ):
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)
                 return None
-        return Replays(recorder, level, decoder.dtype)
+        return Replays(recorder, level, decoder.dtype, check_every)
 
     def recorded(self) -> dict[str, Replays]:
         """Recorded passes by level, where there are any."""
         draft = self.model_drafter.replays if self.model_drafter else None
-        levels = {"draft": draft, "middle": self.retrieval.replays}
+        levels = {"draft": draft, "middle": self.retrieval.replays, "verify": self._full.replays}
         return {level: replays for level, replays in levels.items() if replays is not None}
 
     def reset(self) -> None:

@@ -28,7 +28,7 @@ from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.tuning import TUNING
 from engine.decode.verify import confidences, draw, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
-from engine.kv.full import retry_with_spill
+from engine.kv.full import PassQueries, retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
 from engine.model.kernels.cpu import MOST_ROWS
 
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from engine.decode.drafters import Drafter, LookupIndex, Proposal
     from engine.decode.loops import LoopDetector
     from engine.decode.verify import Sampler
-    from engine.kv.full import FullCache, Observer
+    from engine.kv.full import FixedSpan, FullCache, Observer
     from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
     from engine.model.decoder import Decoder
+    from engine.model.graphs import Outputs, Replays
 
 RECENT = 64
 """Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
@@ -434,10 +435,44 @@ def full_pass(
     def work() -> torch.Tensor:
         ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
         full.reserve(start + len(ids))
+        if full.replays is not None and (span := full.fixed_span(start, _usual_length(len(ids)))) is not None:
+            return _replayed_pass(decoder, full, full.replays, ids, span, observer)
         rope = decoder.rope(decoder.span(start, len(ids)))
         return decoder.forward(ids, rope, full.extend(start, observer))
 
     return retry_with_spill(full, work)
+
+
+def _usual_length(count: int) -> int:
+    """Tokens that a pass over ``count`` is filled up to, so that few shapes are recorded: a power of two, and no 2."""
+    return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())
+
+
+def _replayed_pass(
+    decoder: Decoder, full: FullCache, replays: Replays, ids: torch.Tensor, span: FixedSpan, observer: Observer | None
+) -> torch.Tensor:
+    """``full_pass`` where all KV is resident, replayed where it is recorded. The observer looks on behind the pass.
+
+    What is filled up is seen by nobody: it stands behind the tokens, and what comes next is written over it.
+    """
+    count, start = len(ids), span.start
+
+    def eager() -> Outputs:
+        seen = PassQueries()
+        logits = decoder.forward(ids, decoder.rope(decoder.span(start, count)), full.extend(start, seen))
+        return (logits, *seen.queries)
+
+    def fixed(ids: torch.Tensor, place: torch.Tensor) -> Outputs:
+        view = full.extend_at(place, span)
+        logits = decoder.forward(ids, decoder.rope(place + decoder.span(0, span.count)), view)
+        return (logits, *view.queries)
+
+    filled = torch.nn.functional.pad(ids, (0, span.count - count))
+    logits, *queries = replays.run((span.count,), eager, fixed, filled, decoder.ids([start]), bound=span.bound)
+    if observer is not None:
+        for layer, q in enumerate(queries):
+            observer.observe(layer, q[:, :, :count], decoder.scaling(layer))
+    return logits[:count]
 
 
 def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
@@ -450,19 +485,19 @@ def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor
     """
     count = ids.shape[0]
 
-    def eager() -> torch.Tensor:
+    def eager() -> Outputs:
         rope = decoder.rope(decoder.span(retrieval.length, count))
-        return decoder.forward(ids, rope, retrieval.extend(), rows=rows)
+        return (decoder.forward(ids, rope, retrieval.extend(), rows=rows),)
 
-    def fixed(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def fixed(ids: torch.Tensor, places: torch.Tensor) -> Outputs:
         rope = decoder.rope(places[:1] + decoder.span(0, count))
-        return decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows)
+        return (decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows),)
 
     def work() -> torch.Tensor:
         if retrieval.replays is None or retrieval.free_slots() < count:
-            return eager()
+            return eager()[0]
         places = decoder.ids([retrieval.length, retrieval.held])
-        return retrieval.replays.run((count, rows), eager, fixed, ids, places)
+        return retrieval.replays.run((count, rows), eager, fixed, ids, places)[0]
 
     return retry_with_spill(retrieval.full, work)
 

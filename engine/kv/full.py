@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -42,7 +43,11 @@ from engine.kv.offload import (
 )
 from engine.kv.shape import KvShape
 from engine.model import attention
-from engine.model.recurrent import Advance
+from engine.model.graphs import MAX_TOKENS
+from engine.model.recurrent import Advance, NoStates
+
+if TYPE_CHECKING:
+    from engine.model.graphs import Replays
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
@@ -55,6 +60,10 @@ SMALLEST_BLOCK = 16
 # The first two spilled layers need a buffer each, which is larger than a layer in 8 bits.
 _BUFFERS = 2
 
+# Newest tokens that a recorded pass may find in the cache: behind them it is recorded anew. A mask says which are
+# there, and attention with one takes all of them in every layer.
+_RECORDED = 1024
+
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -63,6 +72,39 @@ class Observer(Protocol):
     """Looks at one layer's queries q (1, heads, n, head_dim) right after its attention, while its KV is at hand."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
+
+
+class PassQueries:
+    """An observer that keeps each layer's queries of one pass, and their scaling, for another to look at behind it."""
+
+    def __init__(self) -> None:
+        self.queries: list[torch.Tensor] = []
+
+    def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        self.queries.append(q)
+
+
+@dataclass(frozen=True)
+class FixedSpan:
+    """Where a pass of fixed shape writes and looks.
+
+    Args:
+        start: committed tokens before it; count: its own tokens.
+        past: first tokens, all of which it sees.
+        stop: the end of the slots that it looks at behind them.
+        memory: which memory the cache has; counts up.
+    """
+
+    start: int
+    count: int
+    past: int
+    stop: int
+    memory: int
+
+    @property
+    def bound(self) -> tuple[int, int, int]:
+        """What a recording of such a pass depends on, beside its count."""
+        return self.memory, self.past, self.stop
 
 
 class FullCache:
@@ -86,6 +128,10 @@ class FullCache:
         """Of the tokens that this was last set to, those that are still there as they were then."""
         self.on_hand: Callable[[int, int], None] | None = None
         """Called with a layer and its number of committed tokens, when the layer has come to hand and is not always."""
+        self.replays: Replays | None = None
+        """Recorded passes over resident KV; None runs every pass anew."""
+        self._memory = 0  # how often layers have got other memory
+        self._fixed: FixedSpan | None = None  # the last one
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         # By device that has layers: what comes into it over its own bus, and what is unpacked there.
@@ -139,6 +185,7 @@ class FullCache:
             for store in moved.values():
                 store.close()
             raise
+        self._memory += 1
         for layer, store in moved.items():
             self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
@@ -211,6 +258,7 @@ class FullCache:
         self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
 
     def _grow(self, capacity: int) -> None:
+        self._memory += 1
         for staging in self._stagings.values():
             staging.settle()  # it reads the stores that are about to be replaced
         for store in self._stores:
@@ -368,6 +416,40 @@ class FullCache:
         """The view that one forward pass of new tokens, the first at position ``start``, attends through."""
         return FullPass(self, start, observer)
 
+    def fixed_span(self, start: int, count: int) -> FixedSpan | None:
+        """Where a pass of fixed shape over ``count`` new tokens stands, the first at position ``start``; None if there
+        can be none: it needs the KV of all layers in one memory, as it is computed with, and room behind it.
+
+        The span moves on by itself when the context has outgrown it.
+        """
+        shape = self.shape
+        here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
+        # Before the end of what is committed the slots behind the tokens are somebody's.
+        if not here or count > MAX_TOKENS or start != self.length or start + count > self.limit:
+            return None
+        self.reserve(start + count)
+        span, memory = self._fixed, self._memory
+        if span is None or span.memory != memory or not span.past <= start <= span.stop - count:
+            # Some tokens before it are left to the mask, so that another question about the book finds the same span.
+            past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
+            stop = min(past + _RECORDED, self.capacity)
+            for layer in range(shape.layers):  # what is not a number would stay one when it is multiplied by zero
+                self._slots(layer)[1][:, start:stop].zero_()
+            span = FixedSpan(start, count, past, stop, memory)
+        self._fixed = replace(span, start=start, count=count)
+        return self._fixed
+
+    def extend_at(self, place: torch.Tensor, span: FixedSpan) -> FixedFullPass:
+        """The view of a pass of fixed shape whose first token stands at position ``place`` (1,), which the device
+        alone knows."""
+        return FixedFullPass(self, place, span)
+
+    def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The buffers of a resident layer: keys and values (kv_heads, capacity, head_dim)."""
+        store = self._stores[layer]
+        assert isinstance(store, ResidentStore)
+        return store.keys, store.values
+
     def kv_bytes(self) -> KvBytes:
         """Bytes that the stored tokens take, by tier."""
         return self.placement.bytes(self.shape, self.length)
@@ -425,6 +507,25 @@ class FullPass:
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.bounded.recur(layer, self._start, count, advance)
+
+
+class FixedFullPass(NoStates):
+    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory for any place within it. ``queries``
+    are each layer's. Implements ``attention.KeyValues``."""
+
+    def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
+        self._cache, self._span = cache, span
+        self._places = place + torch.arange(span.count, device=place.device)
+        self._seen = torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None]
+        self.queries: list[torch.Tensor] = []
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self._cache._slots(layer)
+        keys.index_copy_(1, self._places, k[0])
+        values.index_copy_(1, self._places, v[0])
+        self.queries.append(q)
+        keys, values = (x[None, :, : self._span.stop] for x in (keys, values))
+        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen)
 
 
 def spill_more(full: FullCache, error: BaseException | None = None) -> bool:

@@ -155,9 +155,27 @@ def attend_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: floa
 
     Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
     """
+    return _attend_masked(q, k, v, scaling, seen)[0]
+
+
+def attend_past_and_seen(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, past: int, seen: torch.Tensor
+) -> torch.Tensor:
+    """The same where all of the first ``past`` keys are seen, and ``seen`` (n, seq - past) says which of the others.
+
+    So the kernel for many keys has all but a few of them.
+    """
+    newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen)
+    return merge([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer])
+
+
+def _attend_masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     group, n = q.shape[1] // k.shape[1], q.shape[2]
     packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
-    return plain(packed, k, v, scaling, seen.repeat(group, 1))[0].reshape(q.shape)
+    out, lse = plain(packed, k, v, scaling, seen.repeat(group, 1))
+    return out.reshape(q.shape), lse.reshape(1, q.shape[1], n)
 
 
 def attend_causal(

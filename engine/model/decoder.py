@@ -139,6 +139,10 @@ class Decoder:
         """The index of the device of a layer."""
         return self.split.part_of[layer] if self.split else 0
 
+    def scaling(self, layer: int) -> float:
+        """What the products of a layer's queries and keys are multiplied by."""
+        return float(self._layers[layer].self_attn.scaling)
+
     @property
     def num_layers(self) -> int:
         return len(self._layers)

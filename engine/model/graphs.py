@@ -1,14 +1,16 @@
-"""Passes of the cheap levels, recorded once and replayed: on a GPU a CUDA graph, so that Python does not set the pace.
+"""Passes of a few tokens, recorded once and replayed: on a GPU a CUDA graph, so that Python does not set the pace.
 
-A draft step and a middle pass have the same shapes again and again; only where their tokens stand differs, and that is
-given in a tensor (``StreamingCache.extend_at``, ``RetrievalCache.extend_at``). The buffers that they write to are made
+A draft step, a middle pass and a verification have the same shapes again and again; only where their tokens stand
+differs, and that is given in a tensor (``extend_at`` of the three caches). The buffers of the cheap levels are made
 once and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
-tokens are cropped: what lies in the buffers changes, not where they are.
+tokens are cropped: what lies in the buffers changes, not where they are. Those of the full cache grow and are spilled,
+and most of its keys are read without a mask: its recordings are bound to the memory and to the number of these keys
+(``FullCache.fixed_span``), and made anew for others.
 
-A replay can cost speed, never the answer: what these levels say is only ever proposed. Even so a recording is taken
-only if its first replay says what the ordinary pass says, and if it is faster here; an exception or a difference ends
-all recording of the level, with a line in the log. ``--graphs off`` never begins. Full passes are not recorded: their
-keys grow with every round, and attention over a long context is what they cost, not Python.
+A recording is taken only if its first replay says what the ordinary pass says, and if it is faster here; an exception
+or a difference ends all recording of the level, with a line in the log. ``--graphs off`` never begins. Of the cheap
+levels a replay can cost speed, never the answer: what they say is only ever proposed. What a verification says is the
+answer, so its replays are held against the ordinary pass now and then for good.
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeVar
 
 import torch
 
-Pass = Callable[[], torch.Tensor]
+Outputs = tuple[torch.Tensor, ...]
+"""What a pass gives: its logits first, and what else somebody may want to see of it."""
+
+Pass = Callable[[], Outputs]
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
 # Passes of a shape before it is recorded; shapes that are; tokens of the longest such pass.
-_RECORD_AFTER, _MAX_RECORDINGS, _MAX_TOKENS = 3, 12, 64
+_RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
 # Runs before a recording, in which libraries make what they keep; timed runs of which the best counts.
 _WARM_UPS, _TIMED = 2, 3
 # Largest difference of a replay's logits to those of the ordinary pass, as a share of the largest of them: other
@@ -38,10 +45,10 @@ _NEAR_HALF = 5e-2
 class Recorder(Protocol):
     """Records work that launches the same operations on the same memory whenever it runs."""
 
-    def record(self, work: Pass) -> Pass:
-        """A replay of ``work``, which gives the same tensor every time, with new contents."""
+    def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
+        """A replay of ``work``, which gives the same tensors every time, with new contents."""
 
-    def milliseconds(self, work: Pass) -> float:
+    def milliseconds(self, work: Callable[[], object]) -> float:
         """Milliseconds of ``work``, waited for."""
 
 
@@ -51,7 +58,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def record(self, work: Pass) -> Pass:
+    def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
         with torch.cuda.device(self._device):
             aside = torch.cuda.Stream(self._device)
             aside.wait_stream(torch.cuda.current_stream(self._device))
@@ -59,22 +66,25 @@ class CudaRecorder:
                 for _ in range(_WARM_UPS):
                     work()
             graph = torch.cuda.CUDAGraph()
-            # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers
-            # meanwhile; what it does is not part of this. The outer block puts the stream back: a capture that fails
-            # leaves its own in place.
+            # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or
+            # keeping the book meanwhile; what it does is not part of this, and it need not pause: it waits for events
+            # of its own store (``HostStore.arrived``), which stand before any capture since no recorded pass writes to
+            # such a store, never for the device, and works on streams that a capturing one, which torch makes
+            # non-blocking, has nothing to do with. The outer block puts the stream back: a capture that fails leaves
+            # its own in place.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
                 torch.cuda.graph(graph, capture_error_mode="thread_local"),
             ):
                 out = work()
 
-        def replay() -> torch.Tensor:
+        def replay() -> _T:
             graph.replay()
             return out
 
         return replay
 
-    def milliseconds(self, work: Pass) -> float:
+    def milliseconds(self, work: Callable[[], object]) -> float:
         torch.cuda.synchronize(self._device)
         began = time.perf_counter()
         work()
@@ -94,67 +104,95 @@ class Replays:
         recorder: who records.
         level: its name, for the log.
         dtype: of the passes, whose logits come in float32 whatever they were computed in.
+        check_every: replays after which one is held against the ordinary pass again; 0 is never.
     """
 
-    def __init__(self, recorder: Recorder, level: str, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, recorder: Recorder, level: str, dtype: torch.dtype = torch.float32, check_every: int = 0
+    ) -> None:
         self._recorder = recorder
         self._near = _NEAR.get(dtype, _NEAR_HALF)
         self._level = level
+        self._check_every = check_every
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
+        self._faster: set[tuple[int, ...]] = set()
+        self._bound: Hashable = None
         self.off = False
         """Whether recording has ended for good."""
         self.replayed = 0
         """Passes that were replayed."""
 
     def run(
-        self, key: tuple[int, ...], eager: Pass, fixed: Callable[..., torch.Tensor], *inputs: torch.Tensor
-    ) -> torch.Tensor:
-        """Logits of one pass.
+        self,
+        key: tuple[int, ...],
+        eager: Pass,
+        fixed: Callable[..., Outputs],
+        *inputs: torch.Tensor,
+        bound: Hashable = None,
+    ) -> Outputs:
+        """One pass: its logits, and what else it gives, which the next replay may write over.
 
         Args:
             key: what shapes depend on; first the count of tokens.
-            eager: the ordinary pass.
+            eager: the ordinary pass. It may give fewer rows of logits.
             fixed: the same pass of ``inputs``, with no number in it that changes from one pass to the next.
             inputs: small tensors on the device.
+            bound: what recordings depend on beside their key; those of another are void.
         """
+        if bound != self._bound:
+            self._bound = bound
+            self._recordings = {known: None for known, recording in self._recordings.items() if recording is None}
         recording = self._recordings.get(key)
         if recording is not None and not self.off:
-            try:
-                out = recording.replay(inputs)
-            except RuntimeError as error:
-                self._give_up(f"a replay failed: {error}")
-                return eager()
-            self.replayed += 1
-            return out
+            return self._replay(recording, eager, inputs)
         self._seen[key] += 1
         known = key in self._recordings or len(self._recordings) >= _MAX_RECORDINGS
-        if self.off or known or key[0] > _MAX_TOKENS or self._seen[key] < _RECORD_AFTER:
+        if self.off or known or key[0] > MAX_TOKENS or self._seen[key] < _RECORD_AFTER:
             return eager()
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
+    def _replay(self, recording: _Recording, eager: Pass, inputs: tuple[torch.Tensor, ...]) -> Outputs:
+        try:
+            out = recording.replay(inputs)
+        except RuntimeError as error:
+            self._give_up(f"a replay failed: {error}")
+            return eager()
+        self.replayed += 1
+        if self._check_every and self.replayed % self._check_every == 0:
+            expected = eager()
+            if not (off := _difference(out[0], expected[0])) <= self._near:
+                self._give_up(f"a replay differs by {off:.1e} of the largest logit")
+                return expected
+        return out
+
     def _record(
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
-        """Record a pass and hold the first replay against the ordinary pass, whose logits are returned."""
-        expected = eager().clone()
+    ) -> Outputs:
+        """Record a pass and hold the first replay against the ordinary pass, whose outputs are returned."""
+        logits, *others = eager()
+        expected = (logits.clone(), *others)
         try:
             recording = make()
-            off = _difference(recording.replay(inputs), expected)
-            slow, fast = (self._best(work) for work in (eager, lambda: recording.replay(inputs)))
+            off = _difference(recording.replay(inputs)[0], logits)
+            faster = key in self._faster or self._is_faster(key, eager, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - whatever a driver says, the ordinary pass is still there
             self._give_up(f"recording failed: {type(error).__name__}: {error}")
             return eager()  # the tokens' KV may be half written
         if not off <= self._near:
             self._give_up(f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
-        self._recordings[key] = recording if fast < slow else None
-        what = "replayed" if fast < slow else "not replayed"
-        _log.info("%s passes %s are %s: %.3f ms against %.3f", self._level, key, what, fast, slow)
+        self._recordings[key] = recording if faster else None
         return expected
 
-    def _best(self, work: Pass) -> float:
-        return min(self._recorder.milliseconds(work) for _ in range(_TIMED))
+    def _is_faster(self, key: tuple[int, ...], eager: Pass, replay: Pass) -> bool:
+        """Time both, once for a key: recordings that take the place of one that was bound elsewhere are no slower."""
+        slow, fast = (min(self._recorder.milliseconds(work) for _ in range(_TIMED)) for work in (eager, replay))
+        what = "replayed" if fast < slow else "not replayed"
+        _log.info("%s passes %s are %s: %.3f ms against %.3f", self._level, key, what, fast, slow)
+        if fast < slow:
+            self._faster.add(key)
+        return fast < slow
 
     def _give_up(self, reason: str) -> None:
         self.off = True
@@ -165,21 +203,21 @@ class Replays:
 class _Recording:
     """One recorded pass with the memory that its inputs are copied to."""
 
-    def __init__(
-        self, recorder: Recorder, fixed: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]
-    ) -> None:
+    def __init__(self, recorder: Recorder, fixed: Callable[..., Outputs], inputs: tuple[torch.Tensor, ...]) -> None:
         self._inputs = [given.clone() for given in inputs]
         self._replay = recorder.record(lambda: fixed(*self._inputs))
 
-    def replay(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def replay(self, inputs: tuple[torch.Tensor, ...]) -> Outputs:
         for mine, given in zip(self._inputs, inputs, strict=True):
             mine.copy_(given)
-        return self._replay().clone()  # the next replay writes to the same place
+        logits, *others = self._replay()
+        return (logits.clone(), *others)  # logits outlive the next replay, which writes to the same place
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference as a share of the largest value; not a number counts as one. A head may leave tokens out, with
-    logits of minus infinity: these must be the same ones, and count no further."""
+    """Largest difference in the rows of ``expected``, as a share of the largest value; not a number counts as one. A head
+    may leave tokens out, with logits of minus infinity: these must be the same ones, and count no further."""
+    found = found[: len(expected)]
     out = expected == float("-inf")
     if not torch.equal(out, found == float("-inf")):
         return float("inf")

@@ -8,14 +8,13 @@ itself is as it was at the recording, as on a GPU. What a GPU cannot record, rea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.model.graphs import Pass
-
+_T = TypeVar("_T")
 _READS = ("item", "_local_scalar_dense", "nonzero", "masked_select", "equal")
 
 
@@ -60,22 +59,22 @@ class TapeRecorder:
         self._slow, self._spoil = slow, spoil
         self.recorded = self.replayed = self._timed = 0
 
-    def record(self, work: Pass) -> Pass:
+    def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
         tape = Tape()
         with tape:
             out = work()
         self.recorded += 1
 
-        def replay() -> torch.Tensor:
+        def replay() -> _T:
             tape.play()
             if self._spoil is not None:
-                self._spoil(self.replayed, out)
+                self._spoil(self.replayed, next(iter(tree_leaves(out))))
             self.replayed += 1
             return out
 
         return replay
 
-    def milliseconds(self, work: Pass) -> float:
+    def milliseconds(self, work: Callable[[], object]) -> float:
         """The ordinary pass is asked about first, three times."""
         work()
         self._timed = (self._timed + 1) % 6

@@ -11,14 +11,14 @@ from engine import bench
 from engine.bench import gpu, report, synthetic_weights
 from engine.bench.gpu import Sizes
 from engine.bench.report import STAND_IN
-from engine.bench.synthetic_weights import SHAPES, LlamaShape
+from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.model import graphs
-from engine.model.architectures import load_config
 from engine.plan import probe
 from engine.session import Session
+from tests.engine.conftest import deeper
 from tests.engine.tape import TapeRecorder
 
 pytestmark = pytest.mark.usefixtures("torch_alone")
@@ -27,16 +27,7 @@ pytestmark = pytest.mark.usefixtures("torch_alone")
 @pytest.fixture(autouse=True)
 def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled pair with one more layer."""
-    own = load_config(gpu.TARGET)
-    shape = LlamaShape(
-        own.hidden_size,
-        own.intermediate_size,
-        own.num_hidden_layers + 1,
-        own.num_attention_heads,
-        own.num_key_value_heads,
-        own.head_dim,
-    )
-    monkeypatch.setitem(SHAPES, "tiny", shape)
+    monkeypatch.setitem(SHAPES, "tiny", deeper(gpu.TARGET))
     monkeypatch.setattr(probe, "COPY_BYTES", 1 << 20)
     monkeypatch.setattr(gpu, "_QUERIES", (1,))
 
@@ -64,7 +55,7 @@ def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path, monke
         assert estimate.value > 0
     if part == "graphs":
         replays = {figure.what: figure.value for figure in figures if "replays, " in figure.what}
-        assert set(replays) == {"graphs auto: replays, draft", "graphs auto: replays, middle"}
+        assert set(replays) == {f"graphs auto: replays, {level}" for level in ("draft", "middle", "verify")}
         assert all("ended" not in figure.note for figure in figures)
     out = tmp_path / "gpu.json"
     report.add_figures(out, part, f"shape {sizes.shape}, {STAND_IN}", figures)

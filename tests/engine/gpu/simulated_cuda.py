@@ -166,6 +166,7 @@ class Graph:
         self.valid = True
 
     def replay(self) -> None:
+        _now().replayed += len(self.works) - 1
         for work in self.works:
             _now().current().enqueue(work)
 
@@ -206,6 +207,8 @@ class Gpu:
         self.limit, self.pin_limit = limit, pin_limit
         self.waits: Counter[str] = Counter()
         self.launches = 0
+        self.replayed = 0
+        """Launches of those that a replay brought along: the host has launched one for all of them."""
         self.cards = cards
         self.allocated, self.peaks, self.idle = ([0] * cards for _ in range(3))
         """By card: bytes that tensors hold, the most that they held, and bytes that wait for the next of their size."""

@@ -47,7 +47,10 @@ def answered(pair: tuple[str, str]) -> Callable[..., tuple[int, ...]]:
             done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=8)))[-1]
             assert isinstance(done, AnswerDone)
             if device == "cuda":
-                assert not any(replays.off for replays in session.hierarchy.recorded().values())
+                recorded = session.hierarchy.recorded()
+                assert not any(replays.off for replays in recorded.values())
+                resident = not session.full.placement.spilled and session.config.kv == "model"
+                assert "verify" not in recorded or bool(recorded["verify"]._recordings) == resident
             return done.token_ids
         finally:
             planner.plan_for_book = place

@@ -42,10 +42,10 @@ def taped(patch: pytest.MonkeyPatch, recorder: TapeRecorder) -> TapeRecorder:
     return recorder
 
 
-def levels(session: Session) -> tuple[Replays, Replays]:
-    """The recorded passes of the draft and of the middle level."""
+def levels(session: Session) -> tuple[Replays, Replays, Replays]:
+    """The recorded passes of the draft, of the middle level and of verifications."""
     recorded = session.hierarchy.recorded()
-    return recorded["draft"], recorded["middle"]
+    return recorded["draft"], recorded["middle"], recorded["verify"]
 
 
 def answers(session: Session, book: Document, *, books: int = 1) -> list[AnswerDone]:
@@ -78,12 +78,14 @@ def test_replays_say_what_passes_say(
         # The levels below say the very same, too: acceptance and rounds are those of the ordinary passes.
         assert mine.figures.rounds == theirs.figures.rounds
         assert (mine.figures.middle, mine.figures.verify) == (theirs.figures.middle, theirs.figures.verify)
-    draft, middle = levels(session)
-    assert not draft.off
-    assert not middle.off
-    assert min(draft.replayed, middle.replayed) > 20
-    # Recorded once per shape, over both books.
-    assert recorder.recorded == len(draft._recordings) + len(middle._recordings) < 12
+    draft, middle, verify = levels(session)
+    assert not any(level.off for level in (draft, middle, verify))
+    assert min(draft.replayed, middle.replayed, verify.replayed) > 20
+    # Recorded once per shape, over both books; verifications once per shape and book.
+    cheap = len(draft._recordings) + len(middle._recordings)
+    assert cheap < 12
+    assert len(verify._recordings) <= 4
+    assert cheap + len(verify._recordings) <= recorder.recorded <= cheap + 2 * len(verify._recordings) + 4
 
 
 def test_sampled_answers_are_repeated_by_their_seed(
@@ -111,8 +113,9 @@ def test_a_wrong_replay_is_noticed_before_it_is_used(
         assert [done.token_ids for done in found] == [done.token_ids for done in expected]
         assert [done.figures.verify for done in found] == [done.figures.verify for done in expected]
         assert all(level.off and level.replayed == 0 for level in levels(session))
-        assert recorder.recorded == 2  # once a level, and never again
-        assert [record.getMessage().split()[0] for record in caplog.records] == ["draft", "middle"]
+        assert recorder.recorded == 3  # once a level, and never again
+        assert {record.getMessage().split()[0] for record in caplog.records} == {"draft", "middle", "verify"}
+        assert len(caplog.records) == 3
         assert all("first replay differs" in record.getMessage() for record in caplog.records)
 
 
@@ -122,6 +125,7 @@ def test_a_replay_that_goes_wrong_later_cannot_change_the_text(
     """What the cheap levels say is only proposed: even nonsense costs speed alone."""
     pair, expected = unrecorded
     taped(monkeypatch, TapeRecorder(spoil=lambda number, out: out.neg_() if number > 60 else out))
+    monkeypatch.setattr(FullCache, "fixed_span", lambda *_: None)
     found = answers(load(*pair, **GIVEN), book)
     assert [done.token_ids for done in found] == [done.token_ids for done in expected]
     assert sum(done.figures.rounds for done in found) > sum(done.figures.rounds for done in expected)
@@ -146,7 +150,7 @@ def test_an_exception_ends_it_for_good(
         found = answers(session, book)
     assert [done.token_ids for done in found] == [done.token_ids for done in expected]
     assert all(level.off for level in levels(session))
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 3
     assert "operation not permitted" in caplog.text
 
 
@@ -160,6 +164,28 @@ def test_what_is_not_faster_is_not_replayed(
         assert not level.off
         assert level.replayed == 0
         assert set(level._recordings.values()) == {None}
+
+
+def test_a_verification_that_goes_wrong_later_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Its replays are held against the ordinary pass for good: what they say is the answer."""
+    x = torch.ones(1, 4)
+    replays = Replays(
+        TapeRecorder(spoil=lambda number, out: out.neg_() if number > 9 else out), "verify", check_every=4
+    )
+    found = [float(replays.run((1,), lambda: (x * 2,), lambda x: (x * 2,), x)[0][0, 0]) for _ in range(20)]
+    assert found.count(-2.0) <= 4
+    assert found[-5:] == [2.0] * 5
+    assert replays.off
+    assert "a replay differs by" in caplog.text
+
+
+def test_recordings_of_other_memory_are_void() -> None:
+    x, recorder = torch.ones(1, 4), TapeRecorder()
+    replays = Replays(recorder, "verify")
+    for memory in (1, 1, 1, 1, 2, 2, 1):
+        replays.run((1,), lambda: (x * 2,), lambda x: (x * 2,), x, bound=memory)
+    assert recorder.recorded == 3
+    assert replays.replayed == 2
 
 
 def test_who_asks_for_none_gets_none(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

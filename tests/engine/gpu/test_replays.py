@@ -1,0 +1,190 @@
+"""Recorded verifications on a simulated card: the numbers of ordinary passes, wherever the tokens come to stand and
+however the cache grows, is cropped or spilled meanwhile; no wait for the card, and a handful of launches."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from engine.decode.rounds import full_pass
+from engine.kv import full
+from engine.kv.full import FullCache, PassQueries
+from engine.kv.offload import Tier
+from engine.kv.retrieval import RetrievalCache, SelectionRefresh
+from engine.model import decoder
+from engine.model.graphs import CudaRecorder, Replays
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+
+GPU = torch.device("cuda", 0)
+BOOK = 100
+MOST_LAUNCHES = 10
+"""Of the host in a replayed pass of any length and any number of layers."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room and spans so small that a few passes outgrow them."""
+    monkeypatch.setattr(full, "_GROWTH", 128)
+    monkeypatch.setattr(full, "_RECORDED", 48)
+
+
+@pytest.fixture
+def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is faster in simulation."""
+    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+
+
+def begun(model: decoder.Decoder, *, records: bool) -> FullCache:
+    """A cache with a book in it."""
+    cache = FullCache(model.kv_shape, 1024)
+    if records:
+        cache.replays = Replays(CudaRecorder(GPU), "verify", model.dtype, check_every=7)
+    read(model, cache)
+    return cache
+
+
+def read(model: decoder.Decoder, cache: FullCache) -> None:
+    full_pass(model, cache, 0, tokens(BOOK, 1))
+    cache.advance(BOOK)
+
+
+def tokens(count: int, seed: int) -> list[int]:
+    draws = random.Random(seed)
+    return [draws.randrange(6, 380) for _ in range(count)]
+
+
+def passes(model: decoder.Decoder, caches: Sequence[FullCache], counts: Sequence[int]) -> None:
+    """Passes of so many tokens, of which some stay: every cache says the same."""
+    for at, count in enumerate(counts):
+        fed, found = tokens(count, at), []
+        for cache in caches:
+            found.append(full_pass(model, cache, cache.length, fed).cpu())
+            cache.advance(count)
+            cache.crop(cache.length - at % 3 % count)
+        for logits in found[1:]:
+            assert torch.allclose(logits, found[0], atol=1e-4), at
+
+
+@pytest.mark.usefixtures("always_faster")
+def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) -> None:
+    with simulated_cuda("delayed", 3), torch.no_grad():
+        model = decoder.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
+        plain, recorded = (begun(model, records=records) for records in (False, True))
+        replays, bounds = recorded.replays, set()
+        assert replays is not None
+        for at in range(6):
+            passes(model, (plain, recorded), [1, 5, 1, 3, 1, 7, 1, 4])
+            bounds.add(replays._bound)
+            if at == 3:  # another branch of the chat, before all that is recorded
+                for cache in (plain, recorded):
+                    cache.crop(BOOK + 3)
+        assert not replays.off
+        assert replays.replayed > 20
+        assert len(bounds) > 3
+        counts, spans = [1, 5, 1], []
+        for _ in range(2):  # the same book again, in other memory: where it ends all is recorded anew
+            held = []
+            for cache in (plain, recorded):
+                cache.clear()
+                held.append(torch.full((8192,), float("nan"), device=GPU))  # has what was given back
+                read(model, cache)
+            passes(model, (plain, recorded), counts)
+            spans.append(replays._bound)
+        assert spans[0] != spans[1]
+        before = replays.replayed
+        recorded.spill([1], Tier.HOST)
+        passes(model, (plain, recorded), counts)
+        assert replays.replayed == before
+        for cache in (plain, recorded):
+            cache.clear()
+
+
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: int, tiny: Callable[..., str]) -> None:
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        model = decoder.load(tiny(), window=1024, device=GPU, dtype="bfloat16")
+        cache = begun(model, records=True)
+        assert cache.replays is not None
+        for _ in range(5):
+            full_pass(model, cache, BOOK, tokens(count, 2))
+        waits, launches = Counter(gpu.waits), gpu.launches - gpu.replayed
+        replayed = cache.replays.replayed
+        full_pass(model, cache, BOOK, tokens(count, 3))
+        assert cache.replays.replayed == replayed + 1
+        assert not gpu.waits - waits
+        assert gpu.launches - gpu.replayed - launches <= MOST_LAUNCHES
+        cache.clear()
+
+
+@pytest.mark.usefixtures("always_faster")
+def test_who_looks_on_sees_the_queries_of_a_replay(tiny: Callable[..., str]) -> None:
+    """The selection that a verification renews is the one that an ordinary pass would have chosen."""
+    with simulated_cuda("lazy"), torch.no_grad():
+        model = decoder.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
+        chosen = []
+        for records in (False, True):
+            cache = begun(model, records=records)
+            retrieval, seen = RetrievalCache(cache, 32, 8, 128), PassQueries()
+            retrieval.reselect(80, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
+            for at in range(4):
+                full_pass(model, cache, BOOK, tokens(5, at), SelectionRefresh(retrieval))
+            full_pass(model, cache, BOOK, tokens(5, 9), seen)
+            assert (cache.replays.replayed if cache.replays else 0) == (2 if records else 0)
+            scores = retrieval.chunk_scores()
+            assert scores is not None
+            chosen.append([*(q.cpu() for q in seen.queries), scores.cpu()])
+            cache.clear()
+        assert [found.shape for found in chosen[0]] == [found.shape for found in chosen[1]]
+        for found, expected in zip(*chosen, strict=True):
+            assert torch.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.usefixtures("always_faster")
+def test_a_book_is_kept_while_its_verifications_are_recorded(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes it pauses for no capture, and none fails for it."""
+    record, kept = CudaRecorder.record, []
+
+    with simulated_cuda("lazy"), torch.no_grad():
+        model = decoder.load(tiny(), window=1024, device=GPU, dtype="float32")
+        cache = begun(model, records=True)
+
+        def beside(self: CudaRecorder, work: Callable[[], object]) -> Callable[[], object]:
+            def watched() -> object:
+                keeper = threading.Thread(target=lambda: kept.append(cache.export(1, 0, BOOK)))
+                keeper.start()
+                out = work()
+                keeper.join()
+                return out
+
+            return record(self, watched)
+
+        monkeypatch.setattr(CudaRecorder, "record", beside)
+        passes(model, (cache,), [1, 5] * 6)
+        assert cache.replays is not None
+        assert not cache.replays.off
+        assert cache.replays.replayed > 3
+        expected = cache.export(1, 0, BOOK)
+        cache.clear()
+    assert len(kept) >= 6  # warm-ups and captures
+    assert all(torch.equal(a, b) for found in kept for a, b in zip(found, expected, strict=True))
+
+
+def test_a_pass_that_stands_before_the_end_is_an_ordinary_one(tiny: Callable[..., str]) -> None:
+    """What is filled up would be written over tokens that are committed."""
+    with simulated_cuda("eager"), torch.no_grad():
+        model = decoder.load(tiny(), window=1024, device=GPU, dtype="float32")
+        cache = begun(model, records=True)
+        assert cache.fixed_span(BOOK, 8) is not None
+        assert cache.fixed_span(BOOK - 1, 8) is None
+        assert cache.fixed_span(BOOK, 128) is None
+        cache.limit = BOOK + 7
+        assert cache.fixed_span(BOOK, 8) is None
+        cache.clear()
