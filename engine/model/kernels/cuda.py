@@ -76,12 +76,15 @@ def _split(
 def attend_causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of n tokens to themselves, token i to 0..i: q, k and v (1, heads, n, head_dim), ungrouped."""
-    n, kernel = q.shape[2], fastest(q.device, q.dtype, q.shape[1], q.shape[3])
-    if kernel is not plain and has_flash(q.device, q.dtype, q.shape[3]):
+    """Attention of n tokens to themselves, token i to 0..i: q, k and v (1, heads, n, head_dim), ungrouped.
+
+    By torch's kernel that is right here for queries that see everything, flash before the other.
+    """
+    n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
+    if "flash" in right:
         made = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
-    if kernel is not plain:
+    if "efficient" in right:
         made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True, scale=scaling)
         return made[0], made[1][..., :n]
     return plain(q, k, v, scaling, torch.ones(n, n, dtype=torch.bool, device=q.device).tril())
@@ -136,21 +139,23 @@ def installed() -> tuple[str, ...]:
     return ("split_flash", "flash", "efficient", *extra)
 
 
-@functools.lru_cache(maxsize=8)
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
-    """The fastest right kernel for this GPU and shape that needs no compiler. Measured once, in milliseconds.
+    """The fastest right kernel for this GPU and shape that needs no compiler; the plain path where none is right."""
+    times = measured(device, dtype, heads, head_dim)
+    return KERNELS[min(times, key=times.__getitem__)] if times else plain
 
-    In float32, and where none is right, the plain path.
-    """
+
+@functools.lru_cache(maxsize=16)
+def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
+    """The kernels that are right for this GPU and shape, with the milliseconds that each took once; none in float32."""
     if dtype not in _HALF:
-        return plain
+        return {}
     needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
     names = [name for name in installed() if name not in (*NEED_COMPILER, *needs_flash)]
     times = {name: ms for name in names if (ms := measure(name, device, dtype, heads, head_dim)) is not None}
     if not times:
         _log.warning("no fused attention kernel is right for %s here: the plain path is taken", dtype)
-        return plain
-    return KERNELS[min(times, key=times.__getitem__)]
+    return times
 
 
 def measure(

@@ -781,8 +781,8 @@ def simulated_cuda(
             setattr(owner, name, stand_in)
         from engine.model.kernels import cuda
 
-        cuda.fastest.cache_clear()
-        after.callback(cuda.fastest.cache_clear)
+        cuda.measured.cache_clear()
+        after.callback(cuda.measured.cache_clear)
         with _Mode():
             yield gpu
             gpu.schedule = "eager"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engine.model.kernels import cuda, plain
+from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
 
 GPU = torch.device("cuda")
@@ -167,3 +168,15 @@ def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.Mo
     with simulated_cuda("eager"):
         monkeypatch.setattr(cuda, "measure", lambda *_: None)
         assert cuda.fastest(GPU, torch.bfloat16, 2, 16) is plain
+
+
+def test_causal_attention_takes_no_kernel_that_failed_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flash that is there and wrong, as of a build for other cards: the other one is right."""
+    real = simulated_cuda_module._flash
+    monkeypatch.setattr(simulated_cuda_module, "_flash", lambda *call, scale: real(*call, scale=2 * scale))
+    q, k, v = (torch.randn(1, 2, 5, 16).to(torch.bfloat16) for _ in range(3))
+    expected = plain(q.float(), k.float(), v.float(), 0.25, torch.ones(5, 5, dtype=torch.bool).tril())[0]
+    with simulated_cuda("eager"):
+        found = cuda.attend_causal(q.to(GPU), k.to(GPU), v.to(GPU), 0.25)[0].cpu().float()
+        assert cuda.fastest(GPU, torch.bfloat16, 2, 16) is cuda.efficient
+    assert torch.allclose(found, expected, atol=2e-2)

@@ -72,7 +72,7 @@ def test_what_does_not_run_or_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyP
     table = {"split_flash": broken, "efficient": wrong, "flash_attn": kernels.plain, "triton": kernels.plain}
     monkeypatch.setattr(cuda, "KERNELS", table)
     monkeypatch.setattr(cuda, "installed", lambda: ("split_flash", "efficient", "flash_attn", "triton"))
-    cuda.fastest.cache_clear()
+    cuda.measured.cache_clear()
     try:
         measured = {name: cuda.measure(name, CPU, torch.float32, 2, 16, keys=64) for name in table}
         assert measured["split_flash"] is None
@@ -80,7 +80,7 @@ def test_what_does_not_run_or_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyP
         assert (measured["flash_attn"] or 0) > 0
         assert cuda.fastest(CPU, torch.float32, 2, 16) is kernels.plain
     finally:
-        cuda.fastest.cache_clear()
+        cuda.measured.cache_clear()
 
 
 def test_the_default_needs_torch_alone() -> None:
