@@ -215,8 +215,8 @@ class _Recording:
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference in the rows of ``expected``, as a share of the largest value; not a number counts as one. A head
-    may leave tokens out, with logits of minus infinity: these must be the same ones, and count no further."""
+    """Largest difference in the rows of ``expected``, as a share of the largest value; not a number counts as one. A
+    head may leave tokens out, with logits of minus infinity: these must be the same ones, and count no further."""
     found = found[: len(expected)]
     out = expected == float("-inf")
     if not torch.equal(out, found == float("-inf")):
