@@ -17,6 +17,7 @@ from app.core.settings import Settings
 from app.web.server import VERIFIED_FILE
 from engine import selftest as checks
 from engine.document import Document, Page
+from engine.model.kernels import cpu
 from engine.plan.memory_budget import BookFit
 from engine.session import Session
 from tests.engine.conftest import TEXT
@@ -29,6 +30,12 @@ _BOOK = Document("Lamp", "", tuple(Page(at, str(at), TEXT) for at in range(1, 4)
 def one_thread() -> None:
     """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is a little wrong is more than rounding, on every processor."""
+    monkeypatch.setattr(cpu, "multiplies_pairs", lambda: False)
 
 
 @pytest.fixture(scope="module")
