@@ -47,6 +47,9 @@ _VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are sum
 LINE = 64  # bytes of a cache line
 LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
+Sums = list[list[Variable]]
+"""Of rows, and in each of the vectors of a panel."""
+
 # Arguments of ``product``, ``product4`` and ``spread``.
 X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 # Arguments of ``attend`` and ``join``. Strides in numbers.
@@ -64,27 +67,48 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
         weights: their kind; "int8" are levels.
         scales: of what kind those of levels are, one for each output.
     """
+
+    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+        return [e.load_vector(place, long(at * lanes), KINDS[weights]) for at in range(PANEL_VECTORS)]
+
+    emit_product(module, name, lanes, weights, scales, near)
+
+
+def emit_product(
+    module: ir.Module,
+    name: str,
+    lanes: int,
+    weights: str,
+    scales: str,
+    near: Callable[[Emitter, ir.Value], list[ir.Value]],
+    pairs: bool = False,
+) -> None:
+    """``_emit_product``, also of pairs, with a word of a panel being an input of each column, or a pair of them.
+
+    Args:
+        near: the vectors of the word that lies at an address.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
     x, packed, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
     inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
     scale = e.load_pointer(arguments, SCALES) if scales else None
-    width = lanes * PANEL_VECTORS
+    width, together = lanes * PANEL_VECTORS, 2 if pairs else 1
+    words = e.b.sdiv(inputs, long(together))
 
     def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
         here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width))), KINDS[weights])
         column = e.b.mul(panel, long(width))
-        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), inputs), F32) for at in range(block)]
+        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
         sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-        with e.loop(long(0), inputs) as k:
-            base = e.b.mul(k, long(width))
-            places = [e.b.add(base, long(at * lanes)) for at in range(PANEL_VECTORS)]
-            add_products(e, lines, k, [e.load_vector(here, place, KINDS[weights]) for place in places], sums)
+        with e.loop(long(0), words) as word:
+            place = e.at(here, e.b.mul(word, long(together * width)), KINDS[weights])
+            add_products(e, lines, word, near(e, place), sums, pairs)
         places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
         factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
-        store_sums(e, out, row, column, outputs, sums, factors)
+        _store_sums(e, out, row, column, outputs, sums, factors)
 
-    each_panel(e, rows_of)
+    _each_panel(e, rows_of)
     e.end()
 
 
@@ -97,54 +121,84 @@ def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> Non
     Args:
         scales: of what kind scales and middles are: (panels, groups, 2, columns).
     """
+    width = lanes * PANEL_VECTORS
+
+    def add_some(e: Emitter, here: ir.Value, start: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
+        for ahead in range(_SUM_WORDS):
+            word = e.b.add(start, long(ahead))
+            base = e.b.mul(word, long(width))
+            loaded = [e.load(e.at(here, e.b.add(base, long(at * lanes)), I32), e.whole) for at in range(PANEL_VECTORS)]
+            for place in range(WORD_LEVELS):
+                levels = [_level(e, vector, place) for vector in loaded]
+                k = e.b.add(e.b.mul(word, long(WORD_LEVELS)), long(place))
+                add_products(e, lines, k, levels, sums)
+
+    emit_product4(module, name, lanes, scales, -float(MIDDLE_LEVEL), GROUP // WORD_LEVELS, _SUM_WORDS, add_some)
+
+
+def emit_product4(
+    module: ir.Module,
+    name: str,
+    lanes: int,
+    scales: str,
+    lowest: float,
+    words: int,
+    step: int,
+    add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
+    pairs: bool = False,
+) -> None:
+    """``_emit_product4``, also of pairs. Sums meet the scale behind each ``step`` of a group's ``words``.
+
+    Args:
+        lowest: the level, counted from the middle one, that ``add_some`` takes for 0.
+        add_some: adds the products of so many words: of a group's part of a panel, from a word on, with the lines of x
+            from the group on.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
     x, packed, out, sums_of_x, scale = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT, SUMS, SCALES))
     inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
-    groups = e.b.sdiv(inputs, long(GROUP))
+    groups, together = e.b.sdiv(inputs, long(GROUP)), 2 if pairs else 1
     width, kind = lanes * PANEL_VECTORS, KINDS[scales]
 
     def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
-        words = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width // WORD_LEVELS))), I32)
-        mine = e.at(scale, e.b.mul(panel, e.b.mul(groups, long(2 * width))), kind)
+        first_group = e.b.mul(panel, groups)
         column = e.b.mul(panel, long(width))
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
         with e.loop(long(0), groups) as group:
-            first = e.b.mul(group, long(2 * width))
-            steps = [e.load_vector(mine, e.b.add(first, long(at * lanes)), kind) for at in range(PANEL_VECTORS)]
-            lows = []  # what level 0 stands for
-            for at, step in enumerate(steps):
-                middle = e.load_vector(mine, e.b.add(first, long(width + at * lanes)), kind)
-                lows.append(e.fma(step, e.constant(-float(MIDDLE_LEVEL)), middle))
+            number_of_group = e.b.add(first_group, group)
+            mine = e.at(scale, e.b.mul(number_of_group, long(2 * width)), kind)
+            steps, lows = (
+                [e.load_vector(mine, long(start + at * lanes), kind) for at in range(PANEL_VECTORS)]
+                for start in (0, width)
+            )
+            if lowest:
+                lows = [e.fma(step, e.constant(lowest), low) for step, low in zip(steps, lows, strict=True)]
             for at, own in enumerate(totals):
                 place = e.b.add(e.b.mul(e.b.add(row, long(at)), groups), group)
                 sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
                 for low, total in zip(lows, own, strict=True):
                     total.value = e.fma(sum_of_x, low, total.value)
-            word = e.b.mul(group, long(GROUP // WORD_LEVELS))
+            here = e.at(packed, e.b.mul(number_of_group, long(GROUP * width * LEVEL_BITS // 8)), I8)
             lines = [
-                e.at(x, e.b.add(e.b.mul(e.b.add(row, long(at)), inputs), e.b.mul(group, long(GROUP))), F32)
+                e.at(
+                    x,
+                    e.b.sdiv(
+                        e.b.add(e.b.mul(e.b.add(row, long(at)), inputs), e.b.mul(group, long(GROUP))), long(together)
+                    ),
+                    F32,
+                )
                 for at in range(block)
             ]
-            with e.loop(long(0), long(GROUP // WORD_LEVELS), _SUM_WORDS) as start:
+            with e.loop(long(0), long(words), step) as start:
                 sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-                for ahead in range(_SUM_WORDS):
-                    here = e.b.add(start, long(ahead))
-                    base = e.b.mul(e.b.add(word, here), long(width))
-                    loaded = [
-                        e.load(e.at(words, e.b.add(base, long(at * lanes)), I32), e.whole)
-                        for at in range(PANEL_VECTORS)
-                    ]
-                    for place in range(WORD_LEVELS):
-                        levels = [_level(e, vector, place) for vector in loaded]
-                        k = e.b.add(e.b.mul(here, long(WORD_LEVELS)), long(place))
-                        add_products(e, lines, k, levels, sums)
+                add_some(e, here, start, lines, sums)
                 for own, some in zip(totals, sums, strict=True):
-                    for step, total, part in zip(steps, own, some, strict=True):
-                        total.value = e.fma(part.value, step, total.value)
-        store_sums(e, out, row, column, outputs, totals)
+                    for factor, total, part in zip(steps, own, some, strict=True):
+                        total.value = e.fma(part.value, factor, total.value)
+        _store_sums(e, out, row, column, outputs, totals)
 
-    each_panel(e, rows_of)
+    _each_panel(e, rows_of)
     e.end()
 
 
@@ -179,7 +233,7 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     e.end()
 
 
-def each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
+def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
     """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
     arguments, tile, _ = e.arguments
     rows, count, panels = (e.load_long(arguments, at) for at in (ROWS, TILE_PANELS, PANELS))
@@ -213,7 +267,7 @@ def add_products(
             total.value = multiply(number_of_row, vector, total.value)
 
 
-def store_sums(
+def _store_sums(
     e: Emitter,
     out: ir.Value,
     row: ir.Value,

@@ -32,15 +32,12 @@ from engine.model.kernels.native import (
     KEYS,
     LENGTH,
     LOWEST,
-    OUT,
-    OUTPUTS,
     PANEL_VECTORS,
     PARTS,
     PIECE,
     PIECES,
     QUERIES,
     SCALE,
-    SCALES,
     SCRATCH,
     SCRATCH_SIZE,
     SEEN,
@@ -48,17 +45,17 @@ from engine.model.kernels.native import (
     VALUE_HEAD,
     VALUE_TOKEN,
     VALUES,
-    WEIGHTS,
+    Sums,
     Vectors,
     X,
     add_products,
     add_values,
     block_of,
     blocks_of_rows,
-    each_panel,
+    emit_product,
+    emit_product4,
     row_blocks,
     scale_of,
-    store_sums,
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
@@ -76,33 +73,15 @@ def emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, s
             columns of levels are in ``LOOKED_UP`` order.
         scales: of what kind those of levels are, one for each output.
     """
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments = e.arguments[0]
-    x, packed, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
-    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
-    scale = e.load_pointer(arguments, SCALES) if scales else None
-    words, width, kind = e.b.sdiv(inputs, long(2)), lanes * PANEL_VECTORS, KINDS[weights]
 
-    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
-        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width))), kind)
-        column = e.b.mul(panel, long(width))
-        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
-        sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-        with e.loop(long(0), words) as word:
-            place = e.at(here, e.b.mul(word, long(2 * width)), kind)
-            if scale is None:
-                loaded = [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
-            else:
-                levels = e.load(place, LEVELS, align=1)
-                size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
-                loaded = [*e.looked_up(size, _SIZES, levels)]
-            add_products(e, lines, word, loaded, sums, pairs=True)
-        places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
-        factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
-        store_sums(e, out, row, column, outputs, sums, factors)
+    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+        if not scales:
+            return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        levels = e.load(place, LEVELS, align=1)
+        size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
+        return [*e.looked_up(size, _SIZES, levels)]
 
-    each_panel(e, rows_of)
-    e.end()
+    emit_product(module, name, lanes, weights, scales, near, pairs=True)
 
 
 def emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
@@ -114,45 +93,17 @@ def emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -
     Args:
         scales: of what kind scales and middles are: (panels, groups, 2, columns).
     """
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments = e.arguments[0]
-    x, packed, out, sums_of_x, scale = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT, SUMS, SCALES))
-    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
-    groups, words = e.b.sdiv(inputs, long(GROUP)), e.b.sdiv(inputs, long(2))
-    width, kind = lanes * PANEL_VECTORS, KINDS[scales]
+    words, width = GROUP // 2, lanes * PANEL_VECTORS
 
-    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
-        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width // 2))), I8)
-        mine = e.at(scale, e.b.mul(panel, e.b.mul(groups, long(2 * width))), kind)
-        column = e.b.mul(panel, long(width))
-        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
-        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-        with e.loop(long(0), groups) as group:
-            first = e.b.mul(group, long(2 * width))
-            steps, middles = (
-                [e.load_vector(mine, e.b.add(first, long(start + at * lanes)), kind) for at in range(PANEL_VECTORS)]
-                for start in (0, width)
-            )
-            for at, own in enumerate(totals):
-                place = e.b.add(e.b.mul(e.b.add(row, long(at)), groups), group)
-                sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
-                for middle, total in zip(middles, own, strict=True):
-                    total.value = e.fma(sum_of_x, middle, total.value)
-            sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
-            start = e.b.mul(group, long(GROUP // 2))
-            with e.loop(start, e.b.add(start, long(GROUP // 2)), 2) as word:
-                both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
-                for at in range(2):
-                    nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
-                    loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
-                    add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
-            for own, some in zip(totals, sums, strict=True):
-                for step, total, part in zip(steps, own, some, strict=True):
-                    total.value = e.fma(part.value, step, total.value)
-        store_sums(e, out, row, column, outputs, totals)
+    def add_some(e: Emitter, here: ir.Value, _: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
+        with e.loop(long(0), long(words), 2) as word:
+            both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
+            for at in range(2):
+                nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
+                loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
+                add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
 
-    each_panel(e, rows_of)
-    e.end()
+    emit_product4(module, name, lanes, scales, 0.0, words, words, add_some, pairs=True)
 
 
 def emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
