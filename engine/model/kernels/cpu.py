@@ -458,10 +458,11 @@ class Native:
         if 4 in bits:
             self.address(*(("group_sums",) if levels_as_pairs else ("spread", KIND[dtype])))
             self.address("product4_pairs" if levels_as_pairs else "product4", KIND[torch.bfloat16])
-        if half and self.multiplies_pairs:
-            self.address("product_pairs", KIND[dtype])
-        for weights in _DTYPES:
-            self.address("product", KIND[weights])
+        if half:
+            self.address("product_pairs" if self.multiplies_pairs else "product", KIND[dtype])
+        else:
+            for weights in _DTYPES:
+                self.address("product", KIND[weights])
         self.address("norm", KIND[dtype])
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
