@@ -130,8 +130,7 @@ def load_session(options: argparse.Namespace) -> Session:
     if options.refresh:
         given |= refresh_settings(options.refresh)
     draft = None if options.draft in (None, "none") else options.draft
-    given |= {"device": options.device, "dtype": options.dtype, "kv": options.kv, "weights": options.weights}
-    given["middle"] = options.middle
+    given |= {name: getattr(options, name) for name in ("device", "dtype", "kv", "weights", "middle")}
     config = EngineConfig(model=options.model, draft=draft, **given)
     if options.stand_in:
         return Session(config, *synthetic_pair(config, options.stand_in))
