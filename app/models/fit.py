@@ -26,10 +26,12 @@ from app.core.format import size
 from engine import Status
 from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
+    EXPERT_NUMBERS,
     FAMILIES,
     STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
+    parameters_asked,
     parameters_of_block,
     recurrent_layers,
     sliding_layers,
@@ -87,7 +89,7 @@ class ModelShape:
     ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
     ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
     ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
-    context.
+    context. ``asked`` are the parameters that a token meets, where they are not all: of experts the chosen ones alone.
     """
 
     layers: int
@@ -101,6 +103,12 @@ class ModelShape:
     sliding_window: int = 0
     recurrent_layers: int = 0
     state: StateSize | None = None
+    asked: int = 0
+
+    @property
+    def parameters_asked(self) -> int:
+        """The parameters that a token meets."""
+        return self.asked or self.parameters
 
     @property
     def full_layers(self) -> int:
@@ -174,9 +182,15 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     recurrent = len(recurrent_layers(sized))
     for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
         _number(config, key, name)
+    if FAMILIES[kind].experts:
+        for key in EXPERT_NUMBERS:
+            _number(config, key, name, 1)
+        _number(config, "num_experts", name, config.get("num_local_experts"))
     parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters
     shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
+    if FAMILIES[kind].experts:
+        shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings)
     sliding = len(sliding_layers(sized))
     if sliding + recurrent >= layers:
         raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
@@ -268,11 +282,16 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
     if target.full_layers == target.layers:
         return ""
     tokens = min(BOOK_TOKENS, target.window)
-    gain = 1 + tokens * found.kv_per_1k / 1000 / found.weights
+    gain = 1 + tokens * found.kv_per_1k / 1000 / _weights_read(target, found)
     return (
         f"{target.full_layers} of its {target.layers} layers read the whole book: behind {tokens:,} tokens the "
         f"retrieval cache makes answers {gain:.1f} times as fast at most. Quotations gain as with other models."
     )
+
+
+def _weights_read(target: ModelShape, found: ModelFit) -> float:
+    """Bytes of the weights that a step of one token reads."""
+    return found.weights * target.parameters_asked / target.parameters
 
 
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
@@ -465,14 +484,14 @@ def pace(shape: ModelShape, found: ModelFit, free: FreeMemory, rates: MachineRat
         return None
     pages = min(BOOK_PAGES, tokens // TOKENS_PER_PAGE)
     kv = tokens * found.kv_per_1k / 1000
-    blocks = shape.parameters - shape.embeddings
+    blocks = shape.parameters_asked - shape.embeddings
     width = (blocks / shape.layers / _WIDTH) ** 0.5
     seen = shape.full_layers * tokens + shape.sliding_layers * min(tokens, 2 * shape.sliding_window)
     work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk
     moved = spilled / (slower * len(free.cards)) if slower else 0.0  # each GPU brings its own over its own bus
-    step = max((found.weights + kv - spilled) / rates.memory, moved)
+    step = max((_weights_read(shape, found) + kv - spilled) / rates.memory, moved)
     reading = max(work / (_REACHED * rates.flops), moved)
     plain = WORDS_PER_TOKEN / step
     return Pace(pages, Span.about(reading, PROBED**0.5), Span(plain / PROBED**0.5, plain * _GUESSED))

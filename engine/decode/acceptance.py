@@ -272,18 +272,42 @@ def policy_of(name: str, every: int | None) -> RefreshPolicy:
 
 
 @dataclass(frozen=True)
+class ExpertReads:
+    """What a mixture of experts reads in one pass: of ``count`` experts in a layer a token asks ``chosen``, and these
+    are ``share`` of all bytes that a pass over one token reads."""
+
+    count: int = 1
+    chosen: int = 1
+    share: float = 0.0
+
+    def growth(self, tokens: float) -> float:
+        """Bytes that a pass reads, in those of a pass over one token, if tokens choose at random."""
+        missed = (1.0 - self.chosen / self.count) ** tokens
+        return 1.0 + self.share * (self.count * (1.0 - missed) / self.chosen - 1.0)
+
+
+NO_EXPERTS = ExpertReads()
+
+
+@dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of one forward pass: ``base`` with one token, ``slope`` more for each further one; ``one`` with one
-    token where that has been seen to differ."""
+    """Milliseconds of one forward pass: ``base`` with one token, which grows with the ``experts`` that more tokens ask,
+    and ``slope`` more for each further one; ``one`` with one token where that has been seen to differ."""
 
     base: float
     slope: float
     one: float | None = None
+    experts: ExpertReads = NO_EXPERTS
 
     def ms(self, tokens: float) -> float:
         if tokens <= 1.0:
             return self.base if self.one is None else self.one
-        return self.base + self.slope * (tokens - 1.0)
+        return self.base * self.experts.growth(tokens) + self.slope * (tokens - 1.0)
+
+    def further(self, tokens: float) -> float:
+        """Milliseconds of one token more than ``tokens``."""
+        growth = self.experts.growth
+        return self.slope + self.base * (growth(tokens + 1.0) - growth(tokens))
 
 
 @dataclass(frozen=True)
@@ -295,9 +319,10 @@ class Costs:
     verify: PassCost
 
 
-def cost_of(one_ms: float, long_ms: float, long_tokens: int) -> PassCost:
+def cost_of(one_ms: float, long_ms: float, long_tokens: int, experts: ExpertReads = NO_EXPERTS) -> PassCost:
     """The cost behind two measured passes, over one token and over ``long_tokens``."""
-    return PassCost(max(one_ms, TUNING.least_ms), max(0.0, (long_ms - one_ms) / (long_tokens - 1)))
+    slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
+    return PassCost(max(one_ms, TUNING.least_ms), max(0.0, slope), experts=experts)
 
 
 class PassCostEstimate:
@@ -311,7 +336,7 @@ class PassCostEstimate:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
-        # Sums of 1, x, xx, y, xy with x = tokens - 1 and y = ms.
+        # Sums of gg, gx, xx, gy, xy with g = growth, 1 without experts, x = tokens - 1 and y = ms.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
@@ -324,7 +349,8 @@ class PassCostEstimate:
             self.cost = replace(self.cost, one=self._one)
             return
         x, y = tokens - 1.0, min(ms, tuning.most_disturbed * self.cost.ms(tokens))
-        new = (1.0, x, x * x, y, x * y)
+        g = self._first.experts.growth(tokens)
+        new = (g * g, g * x, x * x, g * y, x * y)
         self._sums = [tuning.cost_fade * old + value for old, value in zip(self._sums, new, strict=True)]
         self._estimate()
 
@@ -344,4 +370,4 @@ class PassCostEstimate:
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope
         slope = max(0.0, (n * xy - x * y) / (n * xx - x * x))
-        self.cost = PassCost(max(self._tuning.least_ms, (y - slope * x) / n), slope, self._one)
+        self.cost = replace(first, base=max(self._tuning.least_ms, (y - slope * x) / n), slope=slope, one=self._one)

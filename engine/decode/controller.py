@@ -132,13 +132,14 @@ def stop_thresholds(
     """Chance of acceptance below which one more drafted token, and one more middle pass, no longer pays."""
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
-        return min(highest, speed * (costs.draft + costs.verify.slope)), 0.0
+        return min(highest, speed * (costs.draft + costs.verify.further(plan.draft + 1))), 0.0
     made = expected_tokens(rates.middle, plan.draft)
-    pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * costs.verify.slope
+    verify_ms = costs.verify.further(plan.passes * made)
+    pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
     # A drafted token is worth what is left of it after the middle of the round's proposals have been verified.
     worth = rates.verify ** (0.5 * plan.passes * made)
-    token_ms = costs.draft + costs.middle.slope + costs.verify.slope
+    token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
 
 

@@ -14,14 +14,15 @@ import psutil
 
 from engine.config import SamplingParams
 from engine.decode import rounds
-from engine.decode.acceptance import Costs, cost_of, policy_of
+from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, cost_of, policy_of
 from engine.decode.controller import Controller, FixedLengths, Limits
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
-from engine.decode.rounds import Speculation, middle_logits, pass_ms, since
+from engine.decode.rounds import Speculation, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING
 from engine.decode.verify import make_generator
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
+from engine.model.architectures import experts_of
 from engine.model.graphs import Replays
 from engine.plan.cost_model import MAX_BUDGET, MIN_BUDGET
 from engine.plan.memory_budget import CHUNK
@@ -130,6 +131,7 @@ class Hierarchy:
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
             ("a sliding window begins elsewhere in every pass", level != "draft" and decoder.kv_shape.sliding),
             ("a recurrent state lies elsewhere in every pass", decoder.kv_shape.recurrent),
+            ("the host has to know which experts a pass asks", decoder.waits_for_experts),
             ("KV in 8 bits is unpacked as far as it is not yet", level == "verify" and self._full.shape.quantized),
         ):
             if holds:
@@ -209,14 +211,25 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
     one, long = (min(_middle_ms(context, retrieval, n) for _ in range(2)) for n in (1, _LONG_MIDDLE))
     if draft is not None:
         draft_ms = min(_draft_ms(draft, context) for _ in range(2)) / _DRAFT_RUN
-    return Costs(draft_ms, cost_of(one, long, _LONG_MIDDLE), cost_of(plain_ms, verify, _LONG_VERIFY))
+    middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(tokens)))
+    middle = cost_of(one, long, _LONG_MIDDLE, middle_reads)
+    return Costs(draft_ms, middle, cost_of(plain_ms, verify, _LONG_VERIFY, reads))
+
+
+def expert_reads(target: Decoder, context: int) -> ExpertReads:
+    """What passes of a model over so many tokens of ``context`` read of its experts."""
+    found = experts_of(target.config)
+    if found is None:
+        return NO_EXPERTS
+    read = target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
+    return ExpertReads(found.count, found.chosen, target.expert_bytes_read_by_step / read)
 
 
 def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float:
     start = time.perf_counter()
     decoder = context.decoder
     with decoder.decoding():
-        ids = decoder.ids([context.tokens[-1]] * count)
+        ids = decoder.ids(newest(context.tokens, count))
         middle_logits(retrieval.decoder or decoder, retrieval, ids, count).argmax(-1).tolist()
     return since(start)
 

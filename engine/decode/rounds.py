@@ -503,11 +503,16 @@ def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor
 
 
 def pass_ms(decoder: Decoder, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
-    """Milliseconds of a pass over the last token of a context, repeated to ``count``. Leaves the cache as it was."""
+    """Milliseconds of a pass over the last token of a context and some more. Leaves the cache as it was."""
     clock = time.perf_counter()
     with decoder.decoding():
-        full_pass(decoder, full, len(tokens) - 1, [tokens[-1]] * count, observer).argmax(-1).tolist()
+        full_pass(decoder, full, len(tokens) - 1, newest(tokens, count), observer).argmax(-1).tolist()
     return since(clock)
+
+
+def newest(tokens: Sequence[int], count: int) -> list[int]:
+    """The newest of the tokens first, and others than that, as a pass has them: experts are chosen by what they are."""
+    return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 
 def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:

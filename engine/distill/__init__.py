@@ -33,7 +33,7 @@ from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
 from engine.distill.training import Training, started_from
 from engine.errors import OptionError, UnsupportedModel
 from engine.model import decoder, distilled, layers
-from engine.model.architectures import display_name, recurrent_layers
+from engine.model.architectures import display_name, experts_of, recurrent_layers
 from engine.model.decoder import Decoder
 from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
@@ -107,7 +107,7 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
     """Refuse what cannot work, before any work.
 
     Raises:
-        OptionError, ModelError: what is wrong; of the latter a target with recurrent layers too.
+        OptionError, ModelError: what is wrong; of the latter a target with recurrent layers or experts too.
     """
     for name in ("layers", "head_tokens", "shards", "epochs", "threads"):
         if (value := getattr(options, name)) is not None and value < 1:
@@ -121,6 +121,10 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
     if recurrent_layers(config):
         raise UnsupportedModel(
             f"{display_name(options.model)} has layers with a recurrent state: no draft can be distilled from it."
+        )
+    if experts_of(config):
+        raise UnsupportedModel(
+            f"{display_name(options.model)} is a mixture of experts: a draft of its layers would be no small model."
         )
     if options.layers >= config.num_hidden_layers:
         raise OptionError(

@@ -34,6 +34,7 @@ class Family:
         plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
         gated: whether attention has a gate for its output, as wide as its queries.
         others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
+        experts: whether its MLPs are mixtures of experts.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
         last_norm: the name of the norm behind the last layer.
@@ -47,6 +48,7 @@ class Family:
     plain: bool = False
     gated: bool = False
     others: str = ""
+    experts: bool = False
     full_every: int = 0
     norm_offset: float = 0.0
     last_norm: str = "norm"
@@ -68,6 +70,11 @@ _QWEN_3_5 = {
     **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
 }
 
+_QWEN_3_MOE = {
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1},
+    **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
+}
+
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
 
 FAMILIES = {
@@ -76,6 +83,7 @@ FAMILIES = {
     "ministral3": Family("Ministral 3"),
     "qwen2": Family("Qwen 2", plain=True),
     "qwen3": Family("Qwen 3", plain=True),
+    "qwen3_moe": Family("Qwen 3 with experts", experts=True, defaults=_QWEN_3_MOE),
     "phi3": Family("Phi-3 and Phi-4", plain=True),
     "smollm3": Family("SmolLM3", tied=True),
     "granite": Family("Granite"),
@@ -96,6 +104,15 @@ FAMILIES = {
     "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
 }
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
+
+EXPERT_NUMBERS = (
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "decoder_sparse_step",
+)
+"""What settings may say of experts; no family says all of it."""
 
 STATE_NUMBERS = {
     RECURRENT: (
@@ -141,6 +158,11 @@ _MAXIMA = {
     "linear_value_head_dim": 1 << 13,
     "linear_conv_kernel_dim": 1 << 8,
     "conv_L_cache": 1 << 8,
+    "num_experts": 1 << 14,
+    "num_local_experts": 1 << 14,
+    "num_experts_per_tok": 1 << 14,
+    "moe_intermediate_size": 1 << 22,
+    "decoder_sparse_step": 1 << 10,
     DRAFT_HEAD: 1 << 24,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
@@ -244,6 +266,8 @@ def check_numbers(config: Any, name: str) -> None:
     numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
     for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
+    if (experts := experts_of(config)) is not None and experts.chosen > experts.count:
+        raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
     if config.model_type == "ministral3":
         numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
     for key, value in numbers:
@@ -285,8 +309,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
             "Choose a model with full attention in every layer"
             + (f", or --context {sliding} or less." if sliding and not others else "."),
         )
-    experts = max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
-    if kind not in FAMILIES and experts > 1:
+    if kind not in FAMILIES and (experts := _count_experts(config)) > 1:
         raise UnsupportedModel(f"{title} is a mixture of {experts} experts, which is not supported yet.", _SUPPORTED)
     wrapper = getattr(config, "wrapper", None)
     if kind not in FAMILIES:
@@ -433,8 +456,47 @@ def estimate_parameters(config: Any) -> int:
     return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
 
 
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: of ``count`` MLPs in a layer, each of ``inner`` numbers, ``chosen`` are asked for a token;
+    ``layers`` have such, the others one MLP."""
+
+    count: int
+    chosen: int
+    inner: int
+    layers: int
+
+
+def experts_of(config: Any) -> Experts | None:
+    """The experts of a model; None where it has none that are supported."""
+    if not FAMILIES.get(config.model_type, _ORDINARY).experts:
+        return None
+    every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
+    dense = dense if isinstance(dense, list | tuple) else ()
+    numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
+    layers = sum(number % every == 0 and number - 1 not in dense for number in numbers)
+    inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers)
+
+
+def _count_experts(config: Any) -> int:
+    return max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
+
+
 def parameters_of_block(config: Any) -> int:
     """Parameters of one decoder block, without norms and biases; the mean where blocks differ."""
+    experts = experts_of(config)
+    return _parameters_of_block(config, experts.count if experts else 0)
+
+
+def parameters_asked(config: Any) -> int:
+    """Those of them that a token meets: of experts the chosen ones alone."""
+    experts = experts_of(config)
+    return _parameters_of_block(config, experts.chosen if experts else 0)
+
+
+def _parameters_of_block(config: Any, experts: int) -> int:
+    """With so many of the experts."""
     family, width, layers = FAMILIES.get(config.model_type, _ORDINARY), config.hidden_size, config.num_hidden_layers
     of_queries = 3 if family.gated else 2  # with the output, and its gate
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
@@ -444,7 +506,11 @@ def parameters_of_block(config: Any) -> int:
         values = 3 * width if family.others == CONVOLUTION else 2 * size.heads * (size.value_dim + 1)
         recurrent = width * (size.channels + values) + size.taps * size.channels
         mixing += states * (recurrent - mixing // layers)
-    return int(mixing // layers + family.mlp_matrices * width * _inner(config))
+    dense, others = layers, 0
+    if (found := experts_of(config)) is not None:
+        dense -= found.layers
+        others = found.layers * width * (family.mlp_matrices * experts * found.inner + found.count)
+    return int((mixing + others + dense * family.mlp_matrices * width * _inner(config)) // layers)
 
 
 def _inner(config: Any) -> int:

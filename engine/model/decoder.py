@@ -21,7 +21,7 @@ import torch
 from engine.config import SamplingParams, own_sampling
 from engine.errors import ModelError, VocabularyMismatch
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
-from engine.model import attention, layers, recurrent, weights
+from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
     FAMILIES,
     SHARED_VOCABULARY,
@@ -31,10 +31,11 @@ from engine.model.architectures import (
     display_name,
     embedding_multiplier,
     estimate_parameters,
+    experts_of,
     head_dim_of,
     load_config,
     logits_divisor,
-    parameters_of_block,
+    parameters_asked,
     pick_dtype,
     recurrent_layers,
     rope_kinds,
@@ -153,15 +154,29 @@ class Decoder:
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Of weights, by a step of one token: all of them but the rows of an embedding that is not the head too."""
+        """Of weights, by a step of one token: all of them but the rows of an embedding that is not the head too, and
+        the experts that it does not ask."""
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         left_out = {id(weight) for weight in self.model.model.embed_tokens.parameters()} - head
-        return sum(weight.nbytes for weight in self.model.parameters() if id(weight) not in left_out)
+        whole = sum(weight.nbytes for weight in self.model.parameters() if id(weight) not in left_out)
+        return whole - experts.nbytes(self.model) + self.expert_bytes_read_by_step
+
+    @property
+    def expert_bytes_read_by_step(self) -> int:
+        """Of the experts, by a step of one token; 0 without any."""
+        found = experts_of(self.config)
+        return experts.nbytes(self.model) * found.chosen // found.count if found else 0
+
+    @property
+    def waits_for_experts(self) -> bool:
+        """Whether every pass waits to know which experts it asks."""
+        return experts.waits_for_host(self.model)
 
     @cached_property
     def block_parameters(self) -> int:
-        """Parameters of one layer, whatever is done to its weights; a share of the work of every block of a prompt."""
-        return parameters_of_block(self.config)
+        """Parameters of one layer that a token meets, whatever is done to its weights; a share of the work of every
+        block of a prompt."""
+        return parameters_asked(self.config)
 
     @property
     def vocabulary(self) -> int:
@@ -337,6 +352,8 @@ def load(
     model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
     model.requires_grad_(False)
     recurrent.install(model)
+    on_host = device.type == "cpu" and packed
+    experts.install(model, range(len(model.model.layers)) if on_host or weights in BITS else in_host)
     title = display_name(name)
     if weights in BITS:
         layers.quantize(model, weights, title)

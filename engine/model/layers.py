@@ -14,7 +14,8 @@ On a GPU the norms alone are replaced (``FusedNorm``): each is one kernel there 
 where launching them sets the pace.
 
 *Quantized.* This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
-linear layers of the decoder blocks are quantized when the model is loaded; embedding, head and norms stay as they are.
+linear layers of the decoder blocks are quantized when the model is loaded; embedding, head, norms and what chooses
+experts stay as they are.
 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``). On a
 processor they are packed like the others, and the skinny products read the levels as they are: half or a quarter of
 the bytes of bfloat16. Elsewhere the weights of one layer at a time are unpacked for its product, which saves memory and
@@ -38,6 +39,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
+from engine.model.experts import Router
 from engine.model.kernels import cpu
 from engine.model.recurrent import INPUTS, DeltaNet
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
@@ -310,7 +312,9 @@ def pack(model: Any, offset: float = 0.0) -> None:
             layers = [getattr(part, name, None) for name in names]
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, _PACKED[type(layers[0])](layers, kernels, unpacked))
-    for path, layer in list(model.named_modules()):
+    found = list(model.named_modules())[::-1]
+    while found:  # what is packed leaves the list, and memory
+        path, layer = found.pop()
         new: nn.Module | None = None
         if _is_packable(layer):
             new = _PACKED[type(layer)]([layer], kernels, unpacked)
@@ -643,8 +647,10 @@ def quantize(model: Any, weights: str, name: str) -> None:
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in model.model.layers:
+        # What chooses experts stays: another choice is another model.
+        routers = {id(part.product) for part in block.modules() if isinstance(part, Router)}
         for path, layer in list(block.named_modules()):
-            if not isinstance(layer, nn.Linear):
+            if not isinstance(layer, nn.Linear) or id(layer) in routers:
                 continue
             if kind is Linear4 and layer.in_features % GROUP:
                 raise ModelError(

@@ -27,8 +27,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.kv.full import FullCache
-from engine.model import attention, layers
-from engine.model.architectures import FAMILIES, FULL, embedding_parameters, estimate_parameters
+from engine.model import attention, experts, layers
+from engine.model.architectures import FAMILIES, FULL, experts_of, parameters_asked
 from engine.model.decoder import Decoder, kv_shape_of
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
@@ -114,6 +114,8 @@ def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, 
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
     shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
     model = [config.model_type, config.hidden_size, config.intermediate_size, config.vocab_size, *map(str, shape)]
+    if (found := experts_of(config)) is not None:
+        model += dataclasses.astuple(found)
     return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
 
 
@@ -154,13 +156,12 @@ def measure(
         window = shape.sliding.window if shape.sliding else 0
         return LayerCost(cost.base + (1 - sees_all) * cost.per_token * window, sees_all * cost.per_token)
 
-    layer = (estimate_parameters(config) - embedding_parameters(config)) // layers
     return CostModel(
         memory=memory,
         bus=bus_rate(device, _PROBE_BYTES) if device.type == "cuda" else 0.0,
         disk=disk,
         layers=layers,
-        head=config.vocab_size * config.hidden_size / max(1, layer),
+        head=config.vocab_size * config.hidden_size / max(1, parameters_asked(config)),
         step=of_mean_layer(step),
         middle=of_mean_layer(middle),
         middle_tokens=_MIDDLE_TOKENS,
@@ -221,7 +222,7 @@ class _Probe:
         """Seconds of a pass over ``tokens`` tokens through the layer, behind a context, and of what comes before it."""
         layer, cache = self._layer, self._cache
         began = self._clock()
-        hidden = torch.full((1, tokens, layer.config.hidden_size), _FILLING, dtype=layer.dtype, device=self._device)
+        hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)  # each asks its own experts
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
         self._end += self._clock() - began  # preparing is no measurement
 
@@ -265,8 +266,12 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
     model.requires_grad_(False).eval()
     model.model.layers[0].to_empty(device="cpu")
-    for weight in model.model.layers[0].parameters():
-        weight.fill_(_FILLING)
+    for name, weight in model.model.layers[0].named_parameters():
+        if experts.chooses(name):
+            weight.copy_(_noise(*weight.shape))
+        else:
+            weight.fill_(_FILLING)
+    experts.install(model, (0,) if device.type == "cpu" or weights in BITS else ())
     if weights in BITS:
         layers.quantize(model, weights, config.model_type)
     norm_offset = FAMILIES[config.model_type].norm_offset
@@ -278,6 +283,11 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype
     return decoder
+
+
+def _noise(*shape: int) -> torch.Tensor:
+    """Numbers around zero, no two rows alike."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:

@@ -166,6 +166,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv"] * 2 + ["full_attention"],
         **{"conv_L_cache": 3, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True},
     },
+    # One of three layers has no experts.
+    "qwen3_moe": {
+        **{"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+        **{"norm_topk_prob": True, "mlp_only_layers": [1]},
+    },
     # Two heads of values for each of keys, and RoPE on a quarter of a head, as in the larger models.
     "qwen3_5_text": {
         "head_dim": 32,

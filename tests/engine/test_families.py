@@ -28,7 +28,7 @@ from tests.engine.conftest import SHAPES, TRAINED, VOCABULARY, build_tokenizer
 from tests.engine.test_random_acts import assert_the_cache_is_what_its_tokens_say
 
 CPU = torch.device("cpu")
-TOKENS = 12
+TOKENS = 10
 
 
 def ask(session: Session, question: str, history: list[Turn], mode: Any = "hierarchical") -> AnswerDone:
@@ -199,7 +199,8 @@ QWEN = {"model_type": "qwen3_5_text"}
         ({"model_type": "qwen3_next"}, "layers with a recurrent state, which is not supported yet"),
         ({"model_type": "gemma2"}, "layers with a sliding window"),
         ({"model_type": "gpt_oss"}, "layers with a sliding window of 128 tokens"),
-        ({"model_type": "qwen3_moe"}, "is a mixture of 128 experts"),
+        ({"model_type": "mixtral"}, "is a mixture of 8 experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8 of 4"),
         ({"model_type": "gemma"}, "is a gemma model"),
         ({"model_type": "paligemma", "text_config": {"model_type": "gemma"}}, "is a paligemma model"),
         ({"model_type": "llava"}, "is a llava model around Llama"),

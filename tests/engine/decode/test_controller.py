@@ -13,6 +13,7 @@ from engine.decode.acceptance import (
     AcceptanceStatistics,
     Costs,
     EarlyStop,
+    ExpertReads,
     FadingRate,
     PassCost,
     PassCostEstimate,
@@ -117,6 +118,25 @@ def test_costs_are_found_from_passes() -> None:
     for _ in range(400):  # passes of one length say little of the slope: it stays near what is known
         fit.add(2, 51.5)
     assert fit.cost.base == pytest.approx(50.0, rel=0.1)
+
+
+def test_experts_that_more_tokens_ask_are_a_part_of_a_pass() -> None:
+    """Of 128 a token asks 8: the second token reads nearly as many again, the sixtieth hardly any."""
+    reads = ExpertReads(128, 8, 0.75)
+    true = PassCost(40.0, 0.2, experts=reads)
+    assert true.ms(2) == pytest.approx(40.0 * (1 + 0.75 * 15 / 16) + 0.2)
+    assert true.further(2) > 10 * true.further(60)
+    assert cost_of(40.0, true.ms(16), 16, reads) == true
+    fit = PassCostEstimate(PassCost(30.0, 1.0, experts=reads))
+    for tokens in (2, 5, 9, 33) * 40:
+        fit.add(tokens, true.ms(tokens))
+    for tokens in (3, 17, 60):
+        assert fit.cost.ms(tokens) == pytest.approx(true.ms(tokens), rel=0.05)
+    # What is nearly free where all weights are read anyway costs more than it brings where each token has its own.
+    sure, limits = rates(0.6, 0.9), Limits(6, 6)
+    dense, own = (Costs(4.0, cost, cost) for cost in (PassCost(40.0, 0.2), true))
+    assert best_plan(dense, sure, limits).speculates
+    assert best_plan(own, sure, limits) == PLAIN
 
 
 def test_a_pass_over_one_token_is_a_cost_of_its_own() -> None:

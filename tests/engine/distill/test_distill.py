@@ -229,9 +229,12 @@ def test_what_cannot_work_is_refused_before_any_work(
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_model_with_recurrent_layers_is_refused(tiny: Callable[..., str], books: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="recurrent state"):
-        main(words(tiny("qwen3_5_text", layers=4), books, tmp_path))
+@pytest.mark.parametrize(("kind", "why"), [("qwen3_5_text", "recurrent state"), ("qwen3_moe", "a mixture of experts")])
+def test_a_draft_of_layers_that_are_no_draft_is_refused(
+    kind: str, why: str, tiny: Callable[..., str], books: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=why):
+        main(words(tiny(kind), books, tmp_path))
 
 
 def test_a_work_folder_is_for_one_draft(tiny: Callable[..., str], books: Path, tmp_path: Path) -> None:

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from engine.config import EngineConfig, SamplingParams
+from engine.decode import rounds
 from engine.document import Document, Page
 from engine.events import AnswerDone, KvBytes
+from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
+from engine.model import decoder
 from engine.plan import planner
 from engine.session import Session
 from tests.engine.conftest import TEXT
@@ -94,6 +98,26 @@ def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) ->
     with simulated_cuda("lazy", limit=int(peak * 0.97)) as gpu:
         assert answered("cuda", Placement.resident(LAYERS), dtype="float32", graphs="off") == expected
         assert gpu.peak <= int(peak * 0.97)
+
+
+@pytest.mark.parametrize("options", [{"in_host": (0, 2)}, {"weights": "8bit"}], ids=str)
+def test_experts_come_from_host_memory_and_are_rounded(options: dict[str, Any], tiny: Callable[..., str]) -> None:
+    ids = torch.randint(6, 380, (24,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def logits(device: str, **options: Any) -> torch.Tensor:
+        folder = tiny("qwen3_moe")
+        model = decoder.load(folder, window=64, device=torch.device(device), dtype="float32", **options)
+        cache = FullCache(model.kv_shape, 64)
+        with torch.inference_mode():
+            first = rounds.full_pass(model, cache, 0, ids[:20])
+            cache.advance(20)
+            found = torch.cat([first, rounds.full_pass(model, cache, 20, ids[20:])]).cpu()
+        assert model.layers_in_host == len(options.get("in_host", ()))
+        return found
+
+    expected = logits("cpu", weights=options.get("weights", "stored"))
+    with simulated_cuda("delayed", 2):
+        assert torch.allclose(logits("cuda:0", **options), expected, atol=1e-4)
 
 
 @pytest.mark.skipif(not os.environ.get("TRIFOLD_LONG"), reason="128 sessions, 15 minutes: TRIFOLD_LONG=1")

@@ -221,7 +221,7 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "phi3", "ministral3", "smollm3", "exaone4", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "phi3", "ministral3", "smollm3", "exaone4", "gemma3_text"])
 def test_one_layer_of_any_family_is_timed(kind: str, tiny: Callable[..., str], tmp_path: Path) -> None:
     config = architectures.load_config(tiny(kind))
     clock = Clock(0.001)

@@ -1,0 +1,127 @@
+"""Mixtures of experts: of the many MLPs of a layer a router chooses a few for every token.
+
+transformers holds the experts of a layer as tensors of three axes. Here each expert is two linear layers like all
+others, which ``layers`` packs and rounds, and which come from host memory one by one (``decoder.place``): only those
+that are asked for are read. On a processor with our own kernels router and experts give a token the same bits whatever
+tokens come with it, so a verification asks the very experts that a step would have asked.
+
+A GPU that holds the weights as they are stored keeps transformers' grouped products: they choose on the device, and
+here the host must know which experts are asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Router(nn.Module):
+    """Says which experts a token asks for, and how much the answer of each counts.
+
+    Args:
+        router: of transformers.
+    """
+
+    def __init__(self, router: Any) -> None:
+        super().__init__()
+        self.product = _linear(router.weight, getattr(router, "bias", None))
+        self._chosen = int(router.top_k)
+        self._to_whole = bool(getattr(router, "norm_topk_prob", True))
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen)."""
+        scores = self.product(hidden_states)
+        shares, ids = functional.softmax(scores, dim=-1, dtype=torch.float32).topk(self._chosen, dim=-1)
+        if self._to_whole:
+            shares = shares / shares.sum(dim=-1, keepdim=True)
+        return scores, shares.to(scores.dtype), ids
+
+
+class Experts(nn.Module):
+    """The experts of a layer.
+
+    Args:
+        experts: of transformers.
+    """
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self._gate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _silu
+        self.gates = nn.ModuleList(_linear(weight) for weight in experts.gate_up_proj)
+        self.down = nn.ModuleList(_linear(weight) for weight in experts.down_proj)
+
+    def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """What the experts ``ids`` (n, chosen) answer tokens (n, hidden), each by its share."""
+        (count, chosen), width = ids.shape, hidden_states.shape[1]
+        answers = hidden_states.new_empty(count * chosen, width)
+        for expert, places in _asked(ids.flatten()):
+            gate, up = self.gates[expert](hidden_states[places // chosen]).chunk(2, dim=-1)
+            answers[places] = self.down[expert](self._gate(gate, up))
+        # One after the other: how a sum over an axis is cut depends on the shape.
+        total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
+        for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
+            total += answer.float() * shares[:, rank, None].float()
+        return total.to(hidden_states.dtype)
+
+
+def install(model: Any, numbers: Collection[int]) -> None:
+    """Make linear layers of the experts of some layers of a transformers causal LM, if they have any."""
+    layers = model.model.layers
+    for block in _mixtures([layers[number] for number in numbers]):
+        block.experts = Experts(block.experts)
+        for name in _ROUTERS:
+            if hasattr(block, name):
+                setattr(block, name, Router(getattr(block, name)))
+
+
+def waits_for_host(model: Any) -> bool:
+    """Whether the host has to know which experts a transformers causal LM asks for."""
+    return any(isinstance(part, Experts) for part in model.modules())
+
+
+def nbytes(model: Any) -> int:
+    """Bytes of all experts of a transformers causal LM."""
+    found = _mixtures(model.model.layers)
+    return sum(weight.nbytes for block in found for weight in block.experts.parameters())
+
+
+def chooses(name: str) -> bool:
+    """Whether a weight of a layer, by its name in transformers, scores experts."""
+    return name in [f"mlp.{router}.weight" for router in _ROUTERS]
+
+
+_ROUTERS = ("gate", "router")
+
+
+def _mixtures(layers: Iterable[Any]) -> list[Any]:
+    """The MLPs of layers that have experts."""
+    blocks = [getattr(layer, "mlp", None) for layer in layers]
+    return [block for block in blocks if hasattr(block, "experts")]
+
+
+def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Each expert of ``ids`` (places,), and where it stands there."""
+    order = ids.argsort(stable=True)
+    at = 0
+    for expert, group in itertools.groupby(ids[order].tolist()):  # a GPU is waited for here
+        stop = at + sum(1 for _ in group)
+        yield expert, order[at:stop]
+        at = stop
+
+
+def _silu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return functional.silu(gate) * up
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+    """A layer with these weights (out, in)."""
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
+    return layer

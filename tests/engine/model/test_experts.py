@@ -1,0 +1,65 @@
+"""Mixtures of experts: rounded, counted and timed as what a token asks of them. That a token has the same bits whatever
+tokens come with it is in ``test_native``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine.decode import rounds
+from engine.decode.levels import expert_reads
+from engine.kv.full import FullCache
+from engine.model import decoder
+from engine.plan import probe
+
+CPU = torch.device("cpu")
+ROUTERS = {"qwen3_moe": "gate"}
+MIXTURES = tuple(ROUTERS)
+
+
+@pytest.mark.parametrize("weights", ["8bit", "4bit"])
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: str, tiny: Callable[..., str]) -> None:
+    """Packed and not, since a GPU has them so."""
+    ids = torch.randint(6, 380, (40,), generator=torch.Generator().manual_seed(0)).tolist()
+    whole, *rounded = (
+        decoder.load(tiny(kind), window=64, device=CPU, weights=kept, packed=packed)
+        for kept, packed in (("stored", False), (weights, False), (weights, True))
+    )
+    logits = []
+    for model in (whole, *rounded):
+        with torch.inference_mode():
+            logits.append(rounds.full_pass(model, FullCache(model.kv_shape, 64), 0, ids))
+    near = 1e-3 * logits[0].abs().max().item()
+    assert torch.allclose(logits[1], logits[2], atol=near)
+    assert not torch.allclose(logits[0], logits[1], atol=near)
+    assert whole.parameters == rounded[0].parameters == rounded[1].parameters
+    block, small = (model.model.model.layers[0].mlp for model in (whole, rounded[0]))
+    of_whole, of_small = (getattr(mlp, ROUTERS[kind]) for mlp in (block, small))
+    assert torch.equal(of_small.product.weight, of_whole.weight)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_reads_the_experts_that_it_asks_and_a_longer_pass_more(packed: bool, tiny: Callable[..., str]) -> None:
+    model = decoder.load(tiny("qwen3_moe"), window=64, device=CPU, packed=packed)
+    expert = 3 * 64 * 32 * 4
+    every = sum(weight.nbytes for weight in model.model.parameters())
+    embedding = model.vocabulary * 64 * 4
+    assert model.bytes_read_by_step == every - embedding - 2 * (8 - 3) * expert
+    reads = expert_reads(model, 100)
+    cache = 100 * model.kv_shape.bytes_per_token
+    assert reads.share == pytest.approx(2 * 3 * expert / (model.bytes_read_by_step + cache))
+    assert reads.growth(1) == pytest.approx(1.0)
+    two = 8 * (1 - (5 / 8) ** 2)  # experts that two tokens ask, if they choose at random
+    assert reads.growth(2) == pytest.approx(1 + reads.share * (two / 3 - 1))
+    assert expert_reads(decoder.load(tiny("llama"), window=64, device=CPU), 100).growth(9) == 1.0
+
+
+def test_a_probe_asks_other_experts_for_every_token(tiny: Callable[..., str]) -> None:
+    config = decoder.settings_of(tiny("qwen3_moe"), 64)
+    for weights in ("stored", "8bit"):
+        block = probe._one_layer(config, torch.float32, CPU, weights).model.model.layers[0].mlp
+        *_, ids = block.gate(probe._noise(8, 64))
+        assert len(ids.unique()) == 8
