@@ -486,13 +486,21 @@ class FullPass:
         self._start = start
         self._observer = observer
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
         place = cache.shape.place_of(layer)
         if place is None:
             keys, values = cache.bounded.store(layer, start, k, v)
             window = cache.shape.window_of(layer)
-            return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
+            return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks)
         layer = place
         as_stored = cache.shape.quantized and attention.reads_levels(q)
         if not (as_stored and cache.is_resident(layer)):
@@ -500,7 +508,7 @@ class FullPass:
         cache.write(layer, start, k, v)
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
-        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling)
+        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks)
         if self._observer is not None:
             self._observer.observe(layer, q, scaling)
         return out
@@ -519,13 +527,21 @@ class FixedFullPass(NoStates):
         self._seen = torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None]
         self.queries: list[torch.Tensor] = []
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         keys, values = self._cache._slots(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])
         self.queries.append(q)
         keys, values = (x[None, :, : self._span.stop] for x in (keys, values))
-        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen)
+        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen, sinks)
 
 
 def spill_more(full: FullCache, error: BaseException | None = None) -> bool:

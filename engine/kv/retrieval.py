@@ -266,18 +266,27 @@ class RetrievalPass:
         self._cache = cache
         self._start, self._position = cache.held, cache.length
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         full = self._cache.full
         place = full.shape.place_of(layer)
         if place is None:
             near = full.bounded.store(layer, self._position, k, v)
             window = full.shape.window_of(layer)
-            return attention.attend_newest(q, near[0].unsqueeze(0), near[1].unsqueeze(0), scaling, window)
+            return attention.attend_newest(q, near[0].unsqueeze(0), near[1].unsqueeze(0), scaling, window, sinks)
         keys, values = self._cache._parts(place)
         start, stop = self._start, self._start + q.shape[2]
         keys[:, start:stop] = k[0]
         values[:, start:stop] = v[0]
-        return attention.attend_newest(q, keys[:, :stop].unsqueeze(0), values[:, :stop].unsqueeze(0), scaling)
+        keys, values = (held[None, :, :stop] for held in (keys, values))
+        return attention.attend_newest(q, keys, values, scaling, sinks=sinks)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)
@@ -292,11 +301,19 @@ class FixedRetrievalPass(NoStates):
         size = cache._keys[0].shape[1]
         self._seen = torch.arange(size, device=place.device) <= self._places[:, None]
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         keys, values = self._cache._parts(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen)
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen, sinks)
 
 
 class VerifyObserver(Protocol):

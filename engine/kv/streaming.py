@@ -142,7 +142,15 @@ class StreamingPass:
         self._start = start
         self._slots = torch.arange(start, start + count, device=cache.shape.device)
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         cache, start = self._cache, self._start
         stop = start + q.shape[2]
         rotated = cache._rotate(layer, torch.cat([q, k], dim=1), self._slots, q.shape[1])
@@ -152,7 +160,7 @@ class StreamingPass:
         cache._values[layer, :, start:stop] = v[0]
         keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
         window = cache.shape.window_of(layer)
-        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window)
+        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         cache = self._cache
@@ -167,7 +175,15 @@ class FixedStreamingPass(NoStates):
         self._slots = place + torch.arange(count, device=place.device)
         self._seen = torch.arange(cache.capacity, device=place.device) <= self._slots[:, None]
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         cache, slots = self._cache, self._slots
         rotated = cache._rotate(layer, torch.cat([q, k], dim=1), slots, q.shape[1])
         q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
@@ -177,4 +193,4 @@ class FixedStreamingPass(NoStates):
         keys, values, seen = cache._rotated[layer], cache._values[layer], self._seen
         if (window := cache.shape.window_of(layer)) is not None:
             seen = seen & (torch.arange(cache.capacity, device=slots.device) > slots[:, None] - window)
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen)
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks)

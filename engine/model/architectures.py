@@ -35,6 +35,7 @@ class Family:
         gated: whether attention has a gate for its output, as wide as its queries.
         others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
         experts: whether its MLPs are mixtures of experts.
+        stored: a format of quantized weights from which they can be expanded; empty where there is none.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
         last_norm: the name of the norm behind the last layer.
@@ -49,6 +50,7 @@ class Family:
     gated: bool = False
     others: str = ""
     experts: bool = False
+    stored: str = ""
     full_every: int = 0
     norm_offset: float = 0.0
     last_norm: str = "norm"
@@ -57,6 +59,9 @@ class Family:
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 """Kinds of layers, in the words of ``layer_types``."""
+
+MXFP4 = "mxfp4"
+"""A format of weights in 4 bits, in the word of ``quant_method``."""
 
 _GEMMA_3 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -75,6 +80,8 @@ _QWEN_3_MOE = {
     **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
 }
 
+_GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
+
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
 
 FAMILIES = {
@@ -84,6 +91,7 @@ FAMILIES = {
     "qwen2": Family("Qwen 2", plain=True),
     "qwen3": Family("Qwen 3", plain=True),
     "qwen3_moe": Family("Qwen 3 with experts", experts=True, defaults=_QWEN_3_MOE),
+    "gpt_oss": Family("gpt-oss", others=SLIDING, full_every=2, experts=True, stored=MXFP4, defaults=_GPT_OSS),
     "phi3": Family("Phi-3 and Phi-4", plain=True),
     "smollm3": Family("SmolLM3", tied=True),
     "granite": Family("Granite"),
@@ -175,7 +183,7 @@ _POSITIVE = (
         "attention_multiplier",
         "residual_multiplier",
     ),
-    *("logits_scaling", "logit_scale"),
+    *("logits_scaling", "logit_scale", "swiglu_alpha", "swiglu_limit"),
 )
 _ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
 _LOGITS_FACTOR = {"hyperclovax": "logits_scaling", "cohere2": "logit_scale"}  # which logits are multiplied by
@@ -291,8 +299,8 @@ def check_architecture(config: Any, name: str, window: int) -> None:
     """
     kind, title = config.model_type, display_name(name)
     quantized = getattr(config, "quantization_config", None)
-    if quantized is not None:
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    if quantized is not None and not is_expanded(config):
         raise UnsupportedModel(
             f"The weights of {title} are stored quantized{f' ({method})' if isinstance(method, str) else ''}, "
             "which is not supported yet.",
@@ -322,6 +330,13 @@ def check_architecture(config: Any, name: str, window: int) -> None:
     for key, what in _UNLIKE.items():
         if getattr(config, key, None):
             raise UnsupportedModel(f"{title} {what}, which is not supported yet.", _SUPPORTED)
+
+
+def is_expanded(config: Any) -> bool:
+    """Whether a model's weights are stored in a format of 4 bits and expanded when they are loaded."""
+    quantized = getattr(config, "quantization_config", None)
+    method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+    return bool(method) and method == FAMILIES.get(config.model_type, _ORDINARY).stored
 
 
 def _other_layers(config: Any) -> str:

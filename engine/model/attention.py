@@ -1,25 +1,27 @@
 """One attention primitive: exact attention over a piece of the context, and the merge of pieces.
 
 ``attend`` answers queries against keys that they all see; ``attend_causal`` answers new tokens against themselves;
-``kernels.merge`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident
-and streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous buffer. The rows of one KV head's
+``joined`` joins any such parts exactly by their log-sum-exp, so pieces may lie in different buffers (resident and
+streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous buffer. The rows of one KV head's
 queries (the GQA group times the queries) are packed together, so each key and value is read once.
 
 Also owns the bridge to transformers: ``register`` installs an attention function that hands the layer's queries, keys
 and values to the cache object that came down the call as ``kv``.
 
-Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32.
+Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
+(heads,), in models that have such: a score beside those of the keys that takes weight and adds nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
 from engine.model.kernels import Kernel, cpu, cuda, merge, plain
-from engine.model.recurrent import States
+from engine.model.recurrent import States, padded
 
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
@@ -31,7 +33,15 @@ _TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their
 class KeyValues(States, Protocol):
     """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries."""
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> torch.Tensor: ...
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
 
 
 def register() -> None:
@@ -50,9 +60,10 @@ def _forward(
     *,
     scaling: float,
     kv: KeyValues,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    out = kv.attend(module.layer_idx, query, key, value, scaling)
+    out = kv.attend(module.layer_idx, query, key, value, scaling, s_aux)
     return out.transpose(1, 2), None
 
 
@@ -63,22 +74,39 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
         out (1, heads, n, head_dim) and its log-sum-exp (1, heads, n). With no keys: zeros and minus infinity, the
         neutral element of ``merge``.
     """
-    heads, n = q.shape[1], q.shape[2]
     if k.shape[2] == 0:
-        return torch.zeros_like(q), q.new_full((1, heads, n), float("-inf"), dtype=torch.float32)
-    out, lse = _attend_packed(q, k, v, scaling)
-    return out.reshape(q.shape), lse.reshape(1, heads, n)
-
-
-def _attend_packed(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
     packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    return _kernel_for(packed)(packed, k, v, scaling)
+    return _unpacked(q, *_kernel_for(packed)(packed, k, v, scaling))
+
+
+def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A part whose rows were packed for the queries of each KV head; there may be several along the first axis."""
+    return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
+
+
+def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tensor | None) -> torch.Tensor:
+    """The attention over all keys, of parts (out, lse) over disjoint ones; each may be several along the first axis.
+
+    Only here sinks take their weight, since only here a query knows the weight of all its keys. A token's heads fill
+    whole vectors for that, so that it has the same bits whatever tokens come with it.
+    """
+    out = merge(parts)
+    if sinks is None:
+        return out
+    lse = torch.cat([lse for _, lse in parts])
+    above = (lse[0] if lse.shape[0] == 1 else lse.logsumexp(dim=0)) - sinks.float()[:, None]
+    left = padded(above.t()).contiguous().sigmoid()[:, : out.shape[1]].t()
+    return (out * left[None, :, :, None]).to(out.dtype)
 
 
 def attend_newest(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    window: int | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
 
@@ -90,29 +118,27 @@ def attend_newest(
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
-        return _attend_packed(q, k, v, scaling)[0].reshape(q.shape)
+        return joined([attend(q, k, v, scaling)], sinks)
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
-        return _attend_rows(q, k, v, scaling, window)
+        return _attend_rows(q, k, v, scaling, window, sinks)
     if q.device.type == "cpu" and cpu.reads_in_pairs(q):
-        return _attend_in_turn(q, k, v, scaling, window)
+        return _attend_in_turn(q, k, v, scaling, window, sinks)
     if window is not None:
-        return _attend_windows(q, k, v, scaling, window)
-    if past == 0:
-        return attend_causal(q, k, v, scaling)[0]
-    parts = [
-        attend(q, k[:, :, :past], v[:, :, :past], scaling),
-        attend_causal(q, k[:, :, past:], v[:, :, past:], scaling),
-    ]
-    return merge(parts)
+        return _attend_windows(q, k, v, scaling, window, sinks)
+    newer = attend_causal(q, k[:, :, past:], v[:, :, past:], scaling)
+    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer] if past else [newer], sinks)
 
 
-def _attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None) -> torch.Tensor:
+def _attend_rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
     packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    return cpu.attend_newest(packed, k, v, scaling, q.shape[2], window).reshape(q.shape)
+    parts = cpu.attend_newest(packed, k, v, scaling, q.shape[2], window)
+    return joined([_unpacked(q, *part) for part in parts], sinks)
 
 
 def _attend_in_turn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """``attend_newest`` on a processor, a few tokens after the other, each with no more keys than they see."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
@@ -122,25 +148,30 @@ def _attend_in_turn(
         stop = min(n, start + step)
         first = 0 if window is None else max(0, past + start - window + 1)
         keys, values = (kv[:, :, first : past + stop] for kv in (k, v))
-        out[:, :, start:stop] = _attend_rows(q[:, :, start:stop], keys, values, scaling, window)
+        out[:, :, start:stop] = _attend_rows(q[:, :, start:stop], keys, values, scaling, window, sinks)
     return out
 
 
-def _attend_windows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int) -> torch.Tensor:
+def _attend_windows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int, sinks: torch.Tensor | None
+) -> torch.Tensor:
     """``attend_newest`` with a window, in pieces, so that the keys of each are not many more than its window."""
-    group, n, past = q.shape[1] // k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
+    n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
     for start in range(0, n, _WINDOW_ROWS):
         rows = min(_WINDOW_ROWS, n - start)
         first, stop = max(0, past + start - window + 1), past + start + rows
         some = q[:, :, start : start + rows]
-        packed = some.reshape(1, k.shape[1], group * rows, q.shape[3])
         places = torch.arange(first, stop, device=q.device)
         newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
-        seen = ((places <= newest) & (places > newest - window)).repeat(group, 1)
-        out = functional.scaled_dot_product_attention(
-            packed, k[:, :, first:stop], v[:, :, first:stop], attn_mask=seen, scale=scaling
-        )
+        seen = (places <= newest) & (places > newest - window)
+        keys, values = k[:, :, first:stop], v[:, :, first:stop]
+        if sinks is not None:  # which the fused kernel says too little for
+            outs.append(attend_seen(some, keys, values, scaling, seen, sinks))
+            continue
+        packed = some.reshape(1, k.shape[1], -1, q.shape[3])
+        seen = seen.repeat(q.shape[1] // k.shape[1], 1)
+        out = functional.scaled_dot_product_attention(packed, keys, values, attn_mask=seen, scale=scaling)
         outs.append(out.reshape(some.shape))
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
@@ -150,32 +181,43 @@ def reads_levels(q: torch.Tensor) -> bool:
     return q.device.type == "cpu" and cpu.reads_levels(q)
 
 
-def attend_seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor) -> torch.Tensor:
+def attend_seen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    seen: torch.Tensor,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Attention of n tokens to those of the keys that ``seen`` (n, seq) says, whatever lies in the others.
 
     Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
     """
-    return _attend_masked(q, k, v, scaling, seen)[0]
+    return joined([_attend_masked(q, k, v, scaling, seen)], sinks)
 
 
 def attend_past_and_seen(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, past: int, seen: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    past: int,
+    seen: torch.Tensor,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same where all of the first ``past`` keys are seen, and ``seen`` (n, seq - past) says which of the others.
 
     So the kernel for many keys has all but a few of them.
     """
     newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen)
-    return merge([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer])
+    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer], sinks)
 
 
 def _attend_masked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    group, n = q.shape[1] // k.shape[1], q.shape[2]
-    packed = q.reshape(1, k.shape[1], group * n, q.shape[3])
-    out, lse = plain(packed, k, v, scaling, seen.repeat(group, 1))
-    return out.reshape(q.shape), lse.reshape(1, q.shape[1], n)
+    packed = q.reshape(1, k.shape[1], -1, q.shape[3])
+    return _unpacked(q, *plain(packed, k, v, scaling, seen.repeat(q.shape[1] // k.shape[1], 1)))
 
 
 def attend_causal(

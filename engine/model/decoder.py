@@ -16,10 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 
 from engine.config import SamplingParams, own_sampling
-from engine.errors import ModelError, VocabularyMismatch
+from engine.errors import ModelError, ResourceError, VocabularyMismatch
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
 from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
@@ -33,6 +34,7 @@ from engine.model.architectures import (
     estimate_parameters,
     experts_of,
     head_dim_of,
+    is_expanded,
     load_config,
     logits_divisor,
     parameters_asked,
@@ -344,12 +346,15 @@ def load(
         ModelNotFound: no such folder or hub model.
         UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
         ModelError: weights are missing, damaged, or not safetensors.
+        ResourceError: weights that have to be expanded find no room.
     """
     config = settings_of(name, window)
     window = window or int(config.max_position_embeddings)
     _check_weights(name, config)
     attention.register()
-    model = _from_pretrained(name, config, pick_dtype(config, dtype, device))
+    wanted = pick_dtype(config, dtype, device)
+    _check_memory(name, config, wanted)
+    model = _from_pretrained(name, config, wanted)
     model.requires_grad_(False)
     recurrent.install(model)
     on_host = device.type == "cpu" and packed
@@ -483,6 +488,18 @@ def _check_weights(name: str, config: Any) -> None:
         )
 
 
+def _check_memory(name: str, config: Any, dtype: torch.dtype) -> None:
+    """Refuse weights that are expanded to more than there is room for, also where they are rounded after that: others
+    are read from their files as they are needed."""
+    needed, free = estimate_parameters(config) * dtype.itemsize, psutil.virtual_memory().available
+    if is_expanded(config) and needed > free:
+        raise ResourceError(
+            f"The weights of {display_name(name)} are stored in 4 bits and take {needed / 1e9:.0f} GB once they are "
+            f"expanded, and {free / 1e9:.0f} GB of memory are free.",
+            "Close other programs, or choose a smaller model.",
+        )
+
+
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
@@ -497,6 +514,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
             attn_implementation=attention.IMPLEMENTATION,
             output_loading_info=True,
             key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
+            **_expanding(config),
         )
     except Exception as error:
         raise ModelError(
@@ -510,6 +528,15 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
             "The files may be incomplete or altered; download them again.",
         )
     return model
+
+
+def _expanding(config: Any) -> dict[str, Any]:
+    """What transformers has to be told to expand weights of 4 bits, which it would keep where it can."""
+    if not is_expanded(config):
+        return {}
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ here the host must know which experts are asked for.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -31,11 +32,16 @@ class Router(nn.Module):
         super().__init__()
         self.product = _linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        self._to_whole = bool(getattr(router, "norm_topk_prob", True))
+        # Shares are of all experts or of the chosen ones, which then have to be made a whole, or not.
+        self._of_all = hasattr(router, "norm_topk_prob")
+        self._to_whole = self._of_all and router.norm_topk_prob
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen)."""
         scores = self.product(hidden_states)
+        if not self._of_all:
+            best, ids = scores.topk(self._chosen, dim=-1)
+            return scores, best.softmax(dim=-1), ids
         shares, ids = functional.softmax(scores, dim=-1, dtype=torch.float32).topk(self._chosen, dim=-1)
         if self._to_whole:
             shares = shares / shares.sum(dim=-1, keepdim=True)
@@ -52,8 +58,10 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self._gate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _silu
-        self.gates = nn.ModuleList(_linear(weight) for weight in experts.gate_up_proj)
-        self.down = nn.ModuleList(_linear(weight) for weight in experts.down_proj)
+        if hasattr(experts, "limit"):
+            self._gate = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
+        self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
+        self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """What the experts ``ids`` (n, chosen) answer tokens (n, hidden), each by its share."""
@@ -116,6 +124,27 @@ def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 def _silu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return functional.silu(gate) * up
+
+
+def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """Of gpt-oss."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1.0) * (gate * torch.sigmoid(gate * alpha))
+
+
+def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Linear]:
+    """One matrix of every expert of transformers' as a layer.
+
+    Args:
+        interleaved: gates and what they open take turns, where here one comes behind the other.
+    """
+    weights, biases = getattr(experts, name), getattr(experts, f"{name}_bias", None)
+    for expert in range(weights.shape[0]):
+        weight = weights[expert].t() if experts.is_transposed else weights[expert]
+        bias = None if biases is None else biases[expert]
+        if interleaved:
+            weight, bias = (None if part is None else torch.cat([part[::2], part[1::2]]) for part in (weight, bias))
+        yield _linear(weight, bias)
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:

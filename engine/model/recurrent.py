@@ -184,7 +184,7 @@ class DeltaNet(nn.Module):
         x, z, b, a = (getattr(self, name)(hidden_states)[0] for name in INPUTS)
         count = x.shape[0]
         kernels = self._kernels if self._kernels and count <= self._kernels.most_rows else None
-        rates, softened = (_padded(part).contiguous() for part in (b.float(), a.float() + self.shift))
+        rates, softened = (padded(part).contiguous() for part in (b.float(), a.float() + self.shift))
         rates = rates.sigmoid()[:, : self.heads]
         decays = functional.softplus(softened)[:, : self.heads] * self.pace
         out = kv.recur(self.layer_idx, count, lambda state: self._advance(state, x, decays, rates, kernels))
@@ -346,7 +346,7 @@ def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return keys if group == 1 else keys.repeat_interleave(group, dim=1)
 
 
-def _padded(x: torch.Tensor) -> torch.Tensor:
+def padded(x: torch.Tensor) -> torch.Tensor:
     """Rows that fill whole vectors, zeros behind them."""
     return functional.pad(x, (0, -x.shape[1] % _WHOLE))
 

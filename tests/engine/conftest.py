@@ -171,6 +171,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
         **{"norm_topk_prob": True, "mlp_only_layers": [1]},
     },
+    "gpt_oss": {
+        **WINDOWS,
+        **{"head_dim": 16, "num_attention_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "truncate": False},
+            **{"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 256},
+        },
+    },
     # Two heads of values for each of keys, and RoPE on a quarter of a head, as in the larger models.
     "qwen3_5_text": {
         "head_dim": 32,
@@ -232,9 +241,11 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     if kind in TRAINED:
-        for weights in model.parameters():
-            if weights.dim() == 1:
+        for name, weights in model.named_parameters():
+            if weights.dim() == 1 or name.endswith("bias"):
                 weights.data.add_(torch.randn_like(weights), alpha=0.1)
+            if name.endswith("sinks"):
+                weights.data.add_(2.0)
     model.generation_config.eos_token_id = 5
     model.save_pretrained(folder)
 

@@ -83,7 +83,7 @@ def test_every_family_equals_generate(kind: str, tiny: Callable[..., str], book:
     "options",
     [
         {"num_draft_tokens": 1, "num_pending_tokens": 1},
-        {"num_draft_tokens": 2, "num_pending_tokens": 6},
+        {"kind": "gpt_oss", "num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64},
         {"kind": "qwen3_moe", "num_draft_tokens": 6, "num_pending_tokens": 16},
         {"num_draft_tokens": 0, "num_pending_tokens": 5},
         {"retrieval_budget": 32, "chunk_size": 4},

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from engine.model.kernels import attend_each, merge, split_attend
+from engine.model.kernels import attend_each, split_attend
 from engine.quantization import LAST_LEVEL, LEVEL_BITS
 
 logger = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ def reads_in_pairs(q: torch.Tensor) -> bool:
 
 def attend_newest(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int, window: int | None = None
-) -> torch.Tensor:
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
-    that many of them. Returns out.
+    that many of them. Returns parts over disjoint keys, to be merged.
 
     Where ``reads_levels`` says so k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
     """
@@ -78,16 +78,16 @@ def attend_newest(
     if own is not None and own.takes(q, k, v):
         seen = _newest_seen(new, k.shape[2] - new, q.shape[2] // new)
         first = None if window is None else _window_starts(new, k.shape[2] - new, q.shape[2] // new, window)
-        return own.attend(q, k, v, scaling, seen, first)[0]
+        return [own.attend(q, k, v, scaling, seen, first)]
     past = k.shape[2] - new
     pieces = splits(k.shape[1], past, torch.get_num_threads()) if window is None else 1
     even = past // pieces * pieces if pieces > 1 else 0
     mask = _newest_mask(new, past - even, q.shape[2] // new, q.dtype, window)
     tail = _fused(q, k[:, :, even:], v[:, :, even:], scaling, mask)
     if even == 0:
-        return tail[0]
+        return [tail]
     kernel = functools.partial(_fused, scaling=scaling)
-    return merge([attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail])
+    return [attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail]
 
 
 # The layers of a pass share these, so the last few are kept.

@@ -38,8 +38,10 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape |= {"layer_types": [*["conv"] * 3, "full_attention"]}
     elif FAMILIES[family].others:
         shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}
-    if FAMILIES[family].experts:
+    if family == "qwen3_moe":
         shape |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "mlp_only_layers": [1]}
+    elif FAMILIES[family].experts:
+        shape |= {"num_local_experts": 16}
     config = AutoConfig.for_model(family, **shape)
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)

@@ -24,6 +24,12 @@ def definition(
     return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
 
 
+def with_sinks(expected: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """What is left where each head has one more score, of a value of zeros."""
+    whole = torch.logaddexp(lse, sinks.double()[None, :, None])
+    return expected * (lse - whole).exp().unsqueeze(-1)
+
+
 def tensors(heads: int, kv_heads: int, n: int, seq: int, dim: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
     g = torch.Generator().manual_seed(seed)
     return (
@@ -77,8 +83,11 @@ def test_a_window_hides_what_lies_before_it(
     if not own:
         monkeypatch.setattr(cpu, "native", lambda: None)
     q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
-    expected, _ = definition(q, k, v, 0.2, causal=True, window=window)
+    expected, lse = definition(q, k, v, 0.2, causal=True, window=window)
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2, window).double(), expected, atol=2e-6)
+    sinks = torch.linspace(-1.0, 6.0, 6)
+    found = attention.attend_newest(q, k, v, 0.2, window, sinks).double()
+    assert torch.allclose(found, with_sinks(expected, lse, sinks), atol=2e-6)
 
 
 @pytest.mark.parametrize(("past", "window"), [(0, None), (1500, None), (0, 100), (1500, 600)])
@@ -106,9 +115,13 @@ def test_new_tokens_behind_keys_in_pieces_see_what_they_should(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
-    expected, _ = definition(q, k, v, 0.2, causal=True)
+    expected, lse = definition(q, k, v, 0.2, causal=True)
     assert cpu.splits(3, past, 2) > 1
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+    monkeypatch.setattr(cpu, "native", lambda: None)  # whose parts are merged
+    sinks = torch.linspace(-1.0, 9.0, 6)
+    found = attention.attend_newest(q, k, v, 0.2, sinks=sinks).double()
+    assert torch.allclose(found, with_sinks(expected, lse, sinks), atol=2e-6)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])
@@ -120,9 +133,18 @@ def test_past_and_new_merge_to_causal_attention(heads: int, kv_heads: int, n: in
         attention.attend(q, k[:, :, :past], v[:, :, :past], 0.2),
         attention.attend_causal(q, k[:, :, past:], v[:, :, past:], 0.2),
     ]
-    expected, _ = definition(q, k, v, 0.2, causal=True)
+    expected, lse = definition(q, k, v, 0.2, causal=True)
     assert torch.allclose(kernels.merge(parts).double(), expected, atol=2e-6)
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
+    sinks, seen = torch.linspace(-1.0, 6.0, heads), torch.ones(n, n, dtype=torch.bool).tril()
+    whole = torch.cat([torch.ones(n, past, dtype=torch.bool), seen], dim=1)
+    for found in (
+        attention.joined(parts, sinks),
+        attention.attend_newest(q, k, v, 0.2, sinks=sinks),
+        attention.attend_seen(q, k, v, 0.2, whole, sinks),
+        attention.attend_past_and_seen(q, k, v, 0.2, past, seen, sinks),
+    ):
+        assert torch.allclose(found.double(), with_sinks(expected, lse, sinks), atol=2e-6)
 
 
 @pytest.mark.parametrize("n", [65, 130])

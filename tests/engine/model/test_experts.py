@@ -3,19 +3,27 @@ tokens come with it is in ``test_native``."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from app.models.fit import shape_of
 from engine.decode import rounds
 from engine.decode.levels import expert_reads
+from engine.errors import ResourceError
 from engine.kv.full import FullCache
 from engine.model import decoder
 from engine.plan import probe
 
 CPU = torch.device("cpu")
-ROUTERS = {"qwen3_moe": "gate"}
+ROUTERS = {"qwen3_moe": "gate", "gpt_oss": "router"}
 MIXTURES = tuple(ROUTERS)
 
 
@@ -63,3 +71,37 @@ def test_a_probe_asks_other_experts_for_every_token(tiny: Callable[..., str]) ->
         block = probe._one_layer(config, torch.float32, CPU, weights).model.model.layers[0].mlp
         *_, ids = block.gate(probe._noise(8, 64))
         assert len(ids.unique()) == 8
+
+
+def test_weights_of_4_bits_are_expanded_where_there_is_room(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gpt-oss is published: MXFP4, two numbers in a byte and a power of two for every 32."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    shutil.copytree(tiny("gpt_oss"), tmp_path, dirs_exist_ok=True)
+    file, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
+    found, generator = load_file(file), torch.Generator().manual_seed(0)
+    for name in [name for name in found if name.endswith("proj") and "experts" in name]:
+        experts, inputs, outputs = found.pop(name).shape
+        shape = (experts, outputs, inputs // 32, 16)
+        found[f"{name}_blocks"] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+        found[f"{name}_scales"] = torch.randint(122, 125, shape[:3], dtype=torch.uint8, generator=generator)
+    save_file(found, file, metadata={"format": "pt"})
+    quantized = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "quantization_config": quantized}))
+    ids = torch.randint(6, 380, (1, 80), generator=generator)
+    theirs: Any = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.float32, attn_implementation="eager", quantization_config=Mxfp4Config(dequantize=True)
+    )
+    model = decoder.load(str(tmp_path), window=128, device=CPU)
+    with torch.inference_mode():
+        expected = theirs(input_ids=ids).logits[0]
+        logits = rounds.full_pass(model, FullCache(model.kv_shape, 128), 0, ids[0].tolist())
+    assert (logits - expected).abs().max() < 1e-5 * expected.abs().max()
+    monkeypatch.setattr(decoder.psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    with pytest.raises(ResourceError, match="stored in 4 bits and take 0 GB once they are expanded, and 0 GB"):
+        decoder.load(str(tmp_path), window=128, device=CPU)
+    told = shape_of(json.loads(settings.read_text()), "it", file.stat().st_size)
+    assert told.parameters == pytest.approx(model.parameters, rel=0.05)  # its memory is told by these
