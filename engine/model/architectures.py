@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,11 @@ _QWEN_3_MOE = {
     **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
 }
 
+_EXPERTS_OF_QWEN_3_5 = {
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512},
+    **{"decoder_sparse_step": 1, "num_key_value_heads": 2, "hidden_size": 2_048, "num_hidden_layers": 40},
+}
+
 _GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
 
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
@@ -109,8 +114,22 @@ FAMILIES = {
     "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
     "cohere2": Family("Command A and R7B", tied=True, others=SLIDING, full_every=4),
     "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
+    "qwen3_5_moe_text": Family(
+        "Qwen 3.5 with experts",
+        gated=True,
+        others=RECURRENT,
+        experts=True,
+        full_every=4,
+        norm_offset=1.0,
+        defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5},
+    ),
     "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
 }
+FAMILIES["qwen3_next"] = replace(
+    FAMILIES["qwen3_5_moe_text"],
+    title="Qwen3-Next",
+    defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
+)
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
 EXPERT_NUMBERS = (
@@ -118,6 +137,7 @@ EXPERT_NUMBERS = (
     "num_local_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
+    "shared_expert_intermediate_size",
     "decoder_sparse_step",
 )
 """What settings may say of experts; no family says all of it."""
@@ -131,7 +151,7 @@ STATE_NUMBERS = {
 }
 """What the settings say of the states of layers of a kind."""
 
-WRAPPERS = ("mistral3", "gemma3", "qwen3_5")
+WRAPPERS = ("mistral3", "gemma3", "qwen3_5", "qwen3_5_moe")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
 
 TEXT_WEIGHTS = {
@@ -170,6 +190,7 @@ _MAXIMA = {
     "num_local_experts": 1 << 14,
     "num_experts_per_tok": 1 << 14,
     "moe_intermediate_size": 1 << 22,
+    "shared_expert_intermediate_size": 1 << 22,
     "decoder_sparse_step": 1 << 10,
     DRAFT_HEAD: 1 << 24,
 }
@@ -266,6 +287,8 @@ def check_numbers(config: Any, name: str) -> None:
     Raises:
         ModelError: which one, and what it says.
     """
+    if config.model_type not in FAMILIES:  # which is said in another way; some have other numbers in every layer
+        return
     for key, largest in _MAXIMA.items():
         value = getattr(config, key, None)
         if value is not None and (type(value) is not int or not 1 <= value <= largest):
@@ -474,12 +497,14 @@ def estimate_parameters(config: Any) -> int:
 @dataclass(frozen=True)
 class Experts:
     """A mixture of experts: of ``count`` MLPs in a layer, each of ``inner`` numbers, ``chosen`` are asked for a token;
-    ``layers`` have such, the others one MLP."""
+    ``layers`` have such, the others one MLP. ``shared`` are the numbers of an MLP beside them that all tokens ask; 0
+    where there is none."""
 
     count: int
     chosen: int
     inner: int
     layers: int
+    shared: int
 
 
 def experts_of(config: Any) -> Experts | None:
@@ -491,7 +516,8 @@ def experts_of(config: Any) -> Experts | None:
     numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
     layers = sum(number % every == 0 and number - 1 not in dense for number in numbers)
     inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers)
+    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
+    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
 
 
 def _count_experts(config: Any) -> int:
@@ -521,11 +547,13 @@ def _parameters_of_block(config: Any, experts: int) -> int:
         values = 3 * width if family.others == CONVOLUTION else 2 * size.heads * (size.value_dim + 1)
         recurrent = width * (size.channels + values) + size.taps * size.channels
         mixing += states * (recurrent - mixing // layers)
-    dense, others = layers, 0
-    if (found := experts_of(config)) is not None:
-        dense -= found.layers
-        others = found.layers * width * (family.mlp_matrices * experts * found.inner + found.count)
-    return int((mixing + others + dense * family.mlp_matrices * width * _inner(config)) // layers)
+    found = experts_of(config)
+    if found is None:
+        return int(mixing // layers + family.mlp_matrices * width * _inner(config))
+    asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
+    dense = layers - found.layers  # where there are none, nothing may be said of them
+    alone = dense * family.mlp_matrices * _inner(config) if dense else 0
+    return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
 def _inner(config: Any) -> int:

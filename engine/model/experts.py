@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from engine.model.recurrent import linear, padded
 
 
 class Router(nn.Module):
@@ -30,11 +32,11 @@ class Router(nn.Module):
 
     def __init__(self, router: Any) -> None:
         super().__init__()
-        self.product = _linear(router.weight, getattr(router, "bias", None))
+        self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # Shares are of all experts or of the chosen ones, which then have to be made a whole, or not.
-        self._of_all = hasattr(router, "norm_topk_prob")
-        self._to_whole = self._of_all and router.norm_topk_prob
+        # Shares are of the chosen experts, or of all, and then those of the chosen have to be made a whole, or not.
+        self._of_all = self.product.bias is None
+        self._to_whole = bool(getattr(router, "norm_topk_prob", True))
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen)."""
@@ -77,14 +79,46 @@ class Experts(nn.Module):
         return total.to(hidden_states.dtype)
 
 
+class WithShared(nn.Module):
+    """A mixture beside one more expert, which every token asks and a gate opens.
+
+    Args:
+        block: of transformers, with the parts above.
+    """
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.gate, self.experts = block.gate, block.experts
+        self.shared_expert, self.shared_expert_gate = block.shared_expert, block.shared_expert_gate
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        x = hidden_states.flatten(0, 1)
+        _, shares, ids = self.gate(x)
+        opened = padded(self.shared_expert_gate(x)).sigmoid()[:, :1]
+        return (self.experts(x, ids, shares) + opened * self.shared_expert(x)).view_as(hidden_states)
+
+
 def install(model: Any, numbers: Collection[int]) -> None:
     """Make linear layers of the experts of some layers of a transformers causal LM, if they have any."""
-    layers = model.model.layers
-    for block in _mixtures([layers[number] for number in numbers]):
+    for layer in [model.model.layers[number] for number in numbers]:
+        block: Any = getattr(layer, "mlp", None)
+        if not hasattr(block, "experts"):
+            continue
         block.experts = Experts(block.experts)
         for name in _ROUTERS:
             if hasattr(block, name):
                 setattr(block, name, Router(getattr(block, name)))
+        if hasattr(block, "shared_expert"):
+            layer.mlp = WithShared(block)
+
+
+def choosing(block: nn.Module) -> Iterator[nn.Linear]:
+    """The layers of a block of a transformers causal LM that choose and weigh experts."""
+    for part in block.modules():
+        if isinstance(part, Router):
+            yield part.product
+        if isinstance(part, WithShared):
+            yield part.shared_expert_gate
 
 
 def waits_for_host(model: Any) -> bool:
@@ -94,8 +128,9 @@ def waits_for_host(model: Any) -> bool:
 
 def nbytes(model: Any) -> int:
     """Bytes of all experts of a transformers causal LM."""
-    found = _mixtures(model.model.layers)
-    return sum(weight.nbytes for block in found for weight in block.experts.parameters())
+    blocks: list[Any] = [getattr(layer, "mlp", None) for layer in model.model.layers]
+    found = (block.experts for block in blocks if hasattr(block, "experts"))
+    return sum(weight.nbytes for experts in found for weight in experts.parameters())
 
 
 def chooses(name: str) -> bool:
@@ -104,12 +139,6 @@ def chooses(name: str) -> bool:
 
 
 _ROUTERS = ("gate", "router")
-
-
-def _mixtures(layers: Iterable[Any]) -> list[Any]:
-    """The MLPs of layers that have experts."""
-    blocks = [getattr(layer, "mlp", None) for layer in layers]
-    return [block for block in blocks if hasattr(block, "experts")]
 
 
 def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -144,13 +173,4 @@ def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterato
         bias = None if biases is None else biases[expert]
         if interleaved:
             weight, bias = (None if part is None else torch.cat([part[::2], part[1::2]]) for part in (weight, bias))
-        yield _linear(weight, bias)
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """A layer with these weights (out, in)."""
-    outputs, inputs = weight.shape
-    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
-    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
-    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
-    return layer
+        yield linear(weight, bias)

@@ -39,7 +39,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
-from engine.model.experts import Router
+from engine.model.experts import choosing
 from engine.model.kernels import cpu
 from engine.model.recurrent import INPUTS, DeltaNet
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
@@ -647,10 +647,9 @@ def quantize(model: Any, weights: str, name: str) -> None:
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in model.model.layers:
-        # What chooses experts stays: another choice is another model.
-        routers = {id(part.product) for part in block.modules() if isinstance(part, Router)}
+        kept = {id(layer) for layer in choosing(block)}  # another choice is another model
         for path, layer in list(block.named_modules()):
-            if not isinstance(layer, nn.Linear) or id(layer) in routers:
+            if not isinstance(layer, nn.Linear) or id(layer) in kept:
                 continue
             if kind is Linear4 and layer.in_features % GROUP:
                 raise ModelError(

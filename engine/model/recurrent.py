@@ -15,7 +15,7 @@ Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, sectio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -163,8 +163,8 @@ class DeltaNet(nn.Module):
         self.layer_idx, self.out_proj = net.layer_idx, net.out_proj
         self.heads, self.key_heads = net.num_v_heads, net.num_k_heads
         self.key_dim, self.value_dim = net.head_k_dim, net.head_v_dim
-        for name in INPUTS:
-            setattr(self, name, getattr(net, name))
+        for name, layer in zip(INPUTS, _inputs_of(net), strict=True):
+            setattr(self, name, layer)
         self.taps = _fixed(net.conv1d.weight.squeeze(1).t())
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
@@ -224,6 +224,30 @@ class DeltaNet(nn.Module):
         # An RMS norm divides by the mean of the squares instead of their sum.
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
+
+
+def _inputs_of(net: Any) -> Sequence[nn.Linear]:
+    """The products with a layer's input, by ``INPUTS``.
+
+    Qwen3-Next has two, whose outputs lie together by the head of keys.
+    """
+    if hasattr(net, INPUTS[0]):
+        return [getattr(net, name) for name in INPUTS]
+    heads, group = net.num_k_heads, net.num_v_heads // net.num_k_heads
+    wide, narrow = (net.in_proj_qkvz.weight.detach(), net.in_proj_ba.weight.detach())
+    q, k, v, z = wide.unflatten(0, (heads, -1)).split([net.head_k_dim] * 2 + [group * net.head_v_dim] * 2, dim=1)
+    b, a = narrow.unflatten(0, (heads, -1)).split(group, dim=1)
+    qkv = torch.cat([part.flatten(0, 1) for part in (q, k, v)])
+    return [linear(part) for part in (qkv, *(part.flatten(0, 1) for part in (z, b, a)))]
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+    """A layer with these weights (out, in)."""
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
+    return layer
 
 
 class ShortConv(nn.Module):

@@ -113,9 +113,8 @@ def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
     shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
-    model = [config.model_type, config.hidden_size, config.intermediate_size, config.vocab_size, *map(str, shape)]
-    if (found := experts_of(config)) is not None:
-        model += dataclasses.astuple(found)
+    model = [config.model_type, config.hidden_size, config.vocab_size, *map(str, shape)]
+    model += [getattr(config, "intermediate_size", 0), str(experts_of(config))]
     return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
 
 

@@ -193,6 +193,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+_MIXTURE = {
+    **{"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
+}
+SHAPES["qwen3_5_moe_text"] = {**SHAPES["qwen3_5_text"], **_MIXTURE}
+SHAPES["qwen3_next"] = {
+    **{**SHAPES["qwen3_5_text"], **_MIXTURE, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+}
+
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
 TRAINED = tuple(SHAPES)[tuple(SHAPES).index("phi3-partial") :]
 

@@ -135,11 +135,20 @@ def gemma_that_sees(tied: bool) -> Any:
 def qwen_that_sees(tied: bool) -> Any:
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
-    text = {**TEXT_PART, **SHAPES["qwen3_5_text"], "model_type": "qwen3_5_text", "tie_word_embeddings": tied}
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(**parts_of_qwen("qwen3_5_text", tied)))
+
+
+def qwen_with_experts_that_sees(tied: bool) -> Any:
+    from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+
+    return Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeConfig(**parts_of_qwen("qwen3_5_moe_text", tied)))
+
+
+def parts_of_qwen(kind: str, tied: bool) -> dict[str, Any]:
+    text = {**TEXT_PART, **SHAPES[kind], "model_type": kind, "tie_word_embeddings": tied}
     text["layer_types"] = text["layer_types"][-2:]
     eyes = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "out_hidden_size": 64}
-    config = Qwen3_5Config(text_config=text, vision_config=eyes, tie_word_embeddings=tied)
-    return Qwen3_5ForConditionalGeneration(config)
+    return {"text_config": text, "vision_config": eyes, "tie_word_embeddings": tied}
 
 
 TEXT_PART: dict[str, Any] = {
@@ -154,7 +163,7 @@ EYES = {
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
-@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees, qwen_that_sees])
+@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees, qwen_that_sees, qwen_with_experts_that_sees])
 def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     whole = build(tied).eval()
@@ -196,7 +205,8 @@ QWEN = {"model_type": "qwen3_5_text"}
         ({**QWEN, "layer_types": ["linear_attention"] * 32}, "layers with a recurrent state, which is not supported"),
         ({**QWEN, "linear_value_head_dim": 1 << 20}, "linear_value_head_dim is 1048576"),
         ({"model_type": "lfm2", "layer_types": ["conv"] * 32}, "layers with a recurrent state, which is not supported"),
-        ({"model_type": "qwen3_next"}, "layers with a recurrent state, which is not supported yet"),
+        ({"model_type": "granitemoehybrid"}, "layers with a recurrent state, which is not supported yet"),
+        ({"model_type": "gemma4_text"}, "layers with a sliding window of 512 tokens, which is not supported yet"),
         ({"model_type": "gemma2"}, "layers with a sliding window"),
         ({"model_type": "gpt_oss", "layer_types": ["sliding_attention"] * 36}, "a sliding window of 128 tokens"),
         ({"model_type": "gpt_oss", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),

@@ -34,6 +34,7 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape["layer_types"] = ["full_attention"] * 4
     elif FAMILIES[family].others == architectures.RECURRENT:
         shape |= {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 64}
+        shape |= {"num_experts": 16, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 80}
     elif FAMILIES[family].others == architectures.CONVOLUTION:
         shape |= {"layer_types": [*["conv"] * 3, "full_attention"]}
     elif FAMILIES[family].others:

@@ -23,7 +23,7 @@ from engine.model import decoder
 from engine.plan import probe
 
 CPU = torch.device("cpu")
-ROUTERS = {"qwen3_moe": "gate", "gpt_oss": "router"}
+ROUTERS = {"qwen3_moe": "gate", "gpt_oss": "router", "qwen3_next": "gate"}
 MIXTURES = tuple(ROUTERS)
 
 
