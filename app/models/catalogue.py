@@ -5,6 +5,9 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
 (November 2026):
 
     config.json in public repositories     Llama 3.1 8B, Qwen 3 4B, Phi-3 mini
+    its numbers in others' training        Qwen 3.5 0.8B, 27B and 35B-A3B
+      scripts, or in copies of its page    Qwen 3.5 4B (but one) and 9B, gpt-oss-20b with its licence; LFM2: layers,
+                                           window, licence, and parameters, which are the very numbers below
     the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
       (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
                                            their pickles), Llama-68M
@@ -18,8 +21,10 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
                                            converter has proposed safetensors, which are taken (``hub``); of Yarn
                                            13B this is not known, and without them it is refused with that reason
 
-From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; the bytes behind
-the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B and Gemma 3, the other licences.
+From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; those of Qwen 3.5
+2B and the inner width of its 4B (whose parameters come out as their names say), and of Qwen 3 30B-A3B (as published);
+the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B, gpt-oss-20b and
+Gemma 3, the other licences. Files of Qwen 3.5 hold eyes as well, which are not counted.
 Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list of files and
 the model's real settings take their place.
 
@@ -34,17 +39,24 @@ from dataclasses import dataclass
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
 from app.models import starter
 from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair
+from engine.quantization import StateSize
 
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"
 _LLAMA_2 = "Llama 2 Community License"
 _GEMMA = "Gemma Terms of Use"
 _APACHE = "Apache 2.0"
+_LFM = "LFM Open License 1.0"
 _OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _WINDOWS = "Five of six layers see only the newest tokens: the others alone remember the book."
 _ASKS = " Its maker wants the licence accepted on the hub first."
 _COUNTED = " Its size is counted from its numbers, and was not looked up."
 _THREE_OF_FOUR = "Three of four layers see only the newest tokens: the others alone remember the book."
+_STATES = "Three of four layers keep a state of fixed size: the others alone remember the book word for word."
+_CONVOLVES = (
+    "Most layers look back two tokens: the others alone remember the text. A window for documents, not for books."
+)
+_FEW_ASKED = "A token asks few of its experts: it answers as fast as a small model and takes the memory of a large one."
 _RUN = "tested with these weights"
 _REAL = "its kind tested with real weights of another model"
 _TINY = "its kind tested on tiny random weights"
@@ -92,6 +104,12 @@ _LLAMA_32_1B = Model(
 )
 _QWEN_25_05B = Model("Qwen/Qwen2.5-0.5B-Instruct", ModelShape(24, 2, 64, 494_032_768, 988_097_824, 32_768), _APACHE)
 _QWEN_3_06B = Model("Qwen/Qwen3-0.6B", ModelShape(28, 8, 128, 596_049_920, 1_503_300_328, 40_960), _APACHE)
+_STATE_16, _STATE_32, _STATE_48 = (StateSize(heads, 128, 128, 4096 + 128 * heads, 4) for heads in (16, 32, 48))
+_QWEN_35_08B = Model(
+    "Qwen/Qwen3.5-0.8B",
+    ModelShape(24, 2, 256, 752_393_024, 1_504_786_048, 262_144, recurrent_layers=18, state=_STATE_16),
+    _APACHE,
+)
 _MINISTRAL_3B = Model(
     "mistralai/Ministral-3-3B-Instruct-2512-BF16",
     ModelShape(26, 8, 128, 3_429_006_336, 8_503_486_464, 262_144, 402_653_184),
@@ -157,6 +175,54 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "lfm2-1.2b",
+        "LFM2 1.2B",
+        Model(
+            "LiquidAI/LFM2-1.2B",
+            ModelShape(
+                *(16, 8, 64, 1_170_340_608, 2_340_681_216, 32_768, 134_217_728),
+                recurrent_layers=10,
+                state=StateSize(0, 0, 0, 2048, 3),
+            ),
+            _LFM,
+        ),
+        None,
+        "Made for machines without a GPU. " + _CONVOLVES + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "qwen3.5-2b",
+        "Qwen 3.5 2B",
+        Model(
+            "Qwen/Qwen3.5-2B",
+            ModelShape(
+                *(24, 2, 256, 1_881_825_088, 3_763_650_176, 262_144, 508_559_360),
+                recurrent_layers=18,
+                state=_STATE_16,
+            ),
+            _APACHE,
+        ),
+        None,
+        "The smallest with a window for the longest novels. Its eyes are not loaded. " + _STATES + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "lfm2-2.6b",
+        "LFM2 2.6B",
+        Model(
+            "LiquidAI/LFM2-2.6B",
+            ModelShape(
+                *(30, 8, 64, 2_569_272_320, 5_138_544_640, 32_768, 134_217_728),
+                recurrent_layers=22,
+                state=StateSize(0, 0, 0, 2048, 3),
+            ),
+            _LFM,
+        ),
+        None,
+        "The same with better answers. " + _CONVOLVES + _COUNTED,
+        _TINY,
+    ),
+    Pair(
         "granite-4.1-3b",
         "Granite 4.1 3B",
         Model(
@@ -210,6 +276,22 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _QWEN_3_06B,
         "A good first choice: no account needed, and a window for the longest novels.",
+        _TINY,
+    ),
+    Pair(
+        "qwen3.5-4b",
+        "Qwen 3.5 4B",
+        Model(
+            "Qwen/Qwen3.5-4B",
+            ModelShape(
+                *(32, 4, 256, 4_205_751_296, 8_411_502_592, 262_144, 635_699_200),
+                recurrent_layers=24,
+                state=_STATE_32,
+            ),
+            _APACHE,
+        ),
+        _QWEN_35_08B,
+        "Newer, with a fifth of the cache. Its eyes are not loaded. " + _STATES + _COUNTED,
         _TINY,
     ),
     Pair(
@@ -310,6 +392,22 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "qwen3.5-9b",
+        "Qwen 3.5 9B",
+        Model(
+            "Qwen/Qwen3.5-9B",
+            ModelShape(
+                *(32, 4, 256, 8_953_803_264, 17_907_606_528, 262_144, 2_034_237_440),
+                recurrent_layers=24,
+                state=_STATE_32,
+            ),
+            _APACHE,
+        ),
+        _QWEN_35_08B,
+        "What most people with 24 GB use in 2026. Its eyes are not loaded. " + _STATES + _COUNTED,
+        _TINY,
+    ),
+    Pair(
         "granite-4.1-8b",
         "Granite 4.1 8B",
         Model(
@@ -368,6 +466,71 @@ PAIRS: tuple[Pair, ...] = (
         ),
         _MINISTRAL_3B,
         "The largest of its family, with the smallest guessing for it. Its eyes are not loaded.",
+        _TINY,
+    ),
+    Pair(
+        "gpt-oss-20b",
+        "gpt-oss 20B",
+        Model(
+            "openai/gpt-oss-20b",
+            ModelShape(
+                *(24, 8, 64, 20_914_757_184, 13_761_000_000, 131_072, 1_158_266_880, 12, 128),
+                asked=4_186_275_840,
+                expanded=True,
+            ),
+            _APACHE,
+        ),
+        None,
+        "Thinks aloud first. Every second layer sees the newest 128 tokens alone. Its files hold 4 bits, which are "
+        "expanded to three times as much. " + _FEW_ASKED,
+        _TINY,
+    ),
+    Pair(
+        "qwen3.5-27b",
+        "Qwen 3.5 27B",
+        Model(
+            "Qwen/Qwen3.5-27B",
+            ModelShape(
+                *(64, 4, 256, 26_895_998_464, 53_791_996_928, 262_144, 2_542_796_800),
+                recurrent_layers=48,
+                state=_STATE_48,
+            ),
+            _APACHE,
+        ),
+        _QWEN_35_08B,
+        "The largest of its family whose every weight answers. Its eyes are not loaded. " + _STATES + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "qwen3-30b-a3b",
+        "Qwen 3 30B-A3B Instruct",
+        Model(
+            "Qwen/Qwen3-30B-A3B-Instruct-2507",
+            ModelShape(
+                *(48, 4, 128, 30_532_122_624, 61_064_245_248, 262_144, 622_329_856),
+                asked=3_352_821_760,
+            ),
+            _APACHE,
+        ),
+        None,
+        "For machines with much memory and no large GPU. " + _FEW_ASKED + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "qwen3.5-35b-a3b",
+        "Qwen 3.5 35B-A3B",
+        Model(
+            "Qwen/Qwen3.5-35B-A3B",
+            ModelShape(
+                *(40, 2, 256, 34_660_610_688, 69_321_221_376, 262_144, 1_017_118_720),
+                recurrent_layers=30,
+                state=_STATE_32,
+                asked=3_454_812_160,
+            ),
+            _APACHE,
+        ),
+        None,
+        "The same, newer. Its eyes are not loaded. " + _FEW_ASKED + " " + _STATES + _COUNTED,
         _TINY,
     ),
     Pair(

@@ -31,6 +31,7 @@ from engine.model.architectures import (
     STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
+    is_expanded,
     parameters_asked,
     parameters_of_block,
     recurrent_layers,
@@ -90,6 +91,7 @@ class ModelShape:
     ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
     ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
     context. ``asked`` are the parameters that a token meets, where they are not all: of experts the chosen ones alone.
+    ``expanded``: the files hold weights in 4 bits, which are expanded in memory before anything else is done with them.
     """
 
     layers: int
@@ -104,6 +106,7 @@ class ModelShape:
     recurrent_layers: int = 0
     state: StateSize | None = None
     asked: int = 0
+    expanded: bool = False
 
     @property
     def parameters_asked(self) -> int:
@@ -189,6 +192,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters
     shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
+    shape = replace(shape, expanded=is_expanded(sized))
     if FAMILIES[kind].experts:
         shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings)
     sliding = len(sliding_layers(sized))
@@ -270,6 +274,13 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
     sentence = _sentence(verdict, tokens, spilled, weights, free)
+    expanded, room = target.parameters * itemsize, free.host if free.on_gpu else free.memory
+    if target.expanded and expanded > room:
+        verdict = "none"
+        sentence = (
+            f"Does not fit: its weights are stored in 4 bits, take {size(expanded)} of memory when they are loaded, "
+            f"and {size(room)} are free."
+        )
     return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)
 
 
@@ -330,7 +341,8 @@ def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
 
 def _gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
     for size_gb in GPU_CLASSES:
-        free = FreeMemory(int(size_gb * (1 << 30) * _GPU_SHARE), 0, on_gpu=True, quantization=weights)
+        card = int(size_gb * (1 << 30) * _GPU_SHARE)
+        free = FreeMemory(card, 0, on_gpu=True, host=target.parameters * 2, quantization=weights)
         if fit_pair(target, draft, free).tokens >= min(_CLASS_BOOK, target.window):
             return size_gb
     return None

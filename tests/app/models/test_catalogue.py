@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,76 @@ def test_parameters_follow_from_the_settings(name: str) -> None:
     assert shape.embeddings == embeddings * is_target  # of a draft they are not asked: its weights are never rounded
 
 
+QWEN_3_5 = {"vocab_size": 248_320, "head_dim": 256, "linear_num_key_heads": 16, "max_position_embeddings": 262_144}
+EXPERTS = {"num_experts_per_tok": 8, "num_hidden_layers": 40, "hidden_size": 2048, "tie_word_embeddings": False}
+
+
+def qwen(width: int, inner: int, layers: int, heads: int, kv_heads: int, states: int, *, tied: bool) -> dict[str, Any]:
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "linear_num_value_heads": states}
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    return {**QWEN_3_5, **heads_of, **sizes, "tie_word_embeddings": tied}
+
+
+def lfm2(inner: int, layers: int, full: Iterable[int]) -> dict[str, Any]:
+    kinds = ["full_attention" if layer in full else "conv" for layer in range(layers)]
+    named = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65_536}
+    named |= {"num_hidden_layers": layers, "intermediate_size": inner, "max_position_embeddings": 32_768}
+    return {**named, "layer_types": kinds, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True}
+
+
+# hub id: kind and config.json of models whose layers differ, or have experts.
+BUILT: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen/Qwen3.5-0.8B": ("qwen3_5_text", qwen(1024, 3584, 24, 8, 2, 16, tied=True)),
+    "Qwen/Qwen3.5-2B": ("qwen3_5_text", qwen(2048, 6144, 24, 8, 2, 16, tied=True)),
+    "Qwen/Qwen3.5-4B": ("qwen3_5_text", qwen(2560, 9216, 32, 16, 4, 32, tied=True)),
+    "Qwen/Qwen3.5-9B": ("qwen3_5_text", qwen(4096, 12_288, 32, 16, 4, 32, tied=False)),
+    "Qwen/Qwen3.5-27B": ("qwen3_5_text", qwen(5120, 17_408, 64, 24, 4, 48, tied=False)),
+    "Qwen/Qwen3.5-35B-A3B": (
+        "qwen3_5_moe_text",
+        {
+            **{**QWEN_3_5, **EXPERTS, "num_experts": 256, "moe_intermediate_size": 512},
+            **{"num_attention_heads": 16, "num_key_value_heads": 2, "linear_num_value_heads": 32},
+        },
+    ),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": (
+        "qwen3_moe",
+        {
+            **{**EXPERTS, "num_experts": 128, "moe_intermediate_size": 768, "num_hidden_layers": 48, "head_dim": 128},
+            **{"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 262_144},
+        },
+    ),
+    "openai/gpt-oss-20b": (
+        "gpt_oss",
+        {"num_hidden_layers": 24, "num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4"}},
+    ),
+    "LiquidAI/LFM2-1.2B": ("lfm2", lfm2(8192, 16, (2, 5, 8, 10, 12, 14))),
+    "LiquidAI/LFM2-2.6B": ("lfm2", lfm2(10_752, 30, range(3, 27, 3))),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BUILT))
+def test_models_whose_layers_differ_are_counted_by_building_them(name: str) -> None:
+    """transformers' own model of these settings, without memory."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, said = BUILT[name]
+    config = AutoConfig.for_model(family, pad_token_id=0, **said)
+    with torch.device("meta"):
+        parts = AutoModelForCausalLM.from_config(config).parameters()
+    known = catalogue.known(name)
+    assert known is not None
+    assert known.shape is not None
+    shape, found = known.shape, fit.shape_of({**config.to_dict(), **said, "model_type": family}, name)
+    assert shape.parameters == sum(part.numel() for part in parts)
+    assert found.parameters == pytest.approx(shape.parameters, rel=2e-3)  # norms and biases are not estimated
+    is_target = name in {pair.target.name for pair in catalogue.PAIRS}
+    found = dataclasses.replace(found, parameters=shape.parameters, weights_bytes=shape.weights_bytes)
+    assert dataclasses.replace(found, embeddings=found.embeddings * is_target) == shape
+
+
 def test_every_model_that_is_offered_is_counted() -> None:
     models = [model for pair in catalogue.PAIRS for model in (pair.target, pair.draft) if model]
-    assert {model.name for model in models if model.shape} == set(SETTINGS)
+    assert {model.name for model in models if model.shape} == {*SETTINGS, *BUILT}
 
 
 def test_the_catalogue_holds_what_was_promised() -> None:
@@ -173,6 +241,37 @@ def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None
         assert f"answers {gain} times as fast at most" in said
     llama = ModelShape(32, 8, 128, 8 * 10**9, 0, 131_072)
     assert fit.gain_in_words(llama, fit.fit_pair(llama, None, free)) == ""
+
+
+def test_weights_that_are_expanded_need_room_beside_the_card_and_before_they_are_rounded() -> None:
+    """gpt-oss-20b: 14 GB of files, 42 GB in memory, 13 GB where 4 bits are asked for."""
+    target = catalogue.known("openai/gpt-oss-20b").shape
+    assert target
+    small, large = 32 * 10**9, 64 * 10**9
+    for free, fits in (
+        (FreeMemory(small, 0, on_gpu=False, quantization="4bit"), False),
+        (FreeMemory(large, 0, on_gpu=False, quantization="4bit"), True),
+        (FreeMemory(small, 0, on_gpu=True, host=small, quantization="4bit"), False),
+        (FreeMemory(small, 0, on_gpu=True, host=large, quantization="4bit"), True),
+    ):
+        found = fit.fit_pair(target, None, free)
+        assert (found.verdict != "none") == fits
+        said = "stored in 4 bits, take 41.8 GB of memory when they are loaded, and 32.0 GB are free"
+        assert (said in found.sentence) != fits
+
+
+def test_experts_that_a_token_does_not_ask_take_memory_and_no_time() -> None:
+    mixture, rates = catalogue.known("Qwen/Qwen3-30B-A3B-Instruct-2507").shape, MachineRates(10**12, 10**11, 0, 10**9)
+    assert mixture
+    free = FreeMemory(128 * 10**9, 0, on_gpu=False)
+    found = fit.fit_pair(mixture, None, free)
+    assert found.weights == 2 * mixture.parameters
+    whole = dataclasses.replace(mixture, asked=0)
+    quick, slow = (pace(shape, found, free, rates) for shape in (mixture, whole))
+    assert quick
+    assert slow
+    assert slow.reading.low > 2 * quick.reading.low
+    assert quick.writing.low > 3 * slow.writing.low
 
 
 def test_what_a_model_was_tested_with_is_said() -> None:
