@@ -25,8 +25,8 @@ from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
 
 LAYERS = 3
-BOOK = Document("The Lamp", "Nobody", tuple(Page(n, str(n), f"Page {n}. {TEXT}") for n in (1, 2, 3)), "text", "0" * 64)
-SPILLED = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK))
+BOOK = Document("The Lamp", "Nobody", tuple(Page(n, str(n), f"Page {n}. {TEXT}") for n in (1, 2)), "text", "0" * 64)
+SPILLED = Placement((Tier.HOST, Tier.DISK, Tier.HOST))  # one more than there are buffers
 OPTIONS: dict[str, Any] = {
     "context": 2048,
     "retrieval_budget": 64,
