@@ -69,7 +69,8 @@ class EngineConfig:
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model; None decodes with the retrieval level alone.
         context: window to reserve; None takes the model's own.
-        device: "auto", "cpu", "cuda" or "cuda:1"; "cuda:0,cuda:1" may use both where one cannot hold everything.
+        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both where one cannot hold
+            everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: of the target: "stored", or "8bit" or "4bit" to round them for less memory; answers are then exact with
             respect to the rounded weights.

@@ -42,10 +42,10 @@ class KvBytes:
     cards: tuple[int, ...] = ()
 
     @staticmethod
-    def by_device(kind: str, devices: Sequence[int], host: int, disk: int) -> KvBytes:
-        """Bytes on devices of a kind; a processor's is host memory."""
+    def by_device(devices: Sequence[int], host: int, disk: int, *, own_memory: bool) -> KvBytes:
+        """Bytes by device; on devices without memory of their own they are the host's."""
         total = sum(devices)
-        if kind == "cpu":
+        if not own_memory:
             return KvBytes(host=total + host, disk=disk)
         return KvBytes(total, host, disk, tuple(devices) if len(devices) > 1 else ())
 

@@ -137,7 +137,7 @@ class GenerationLoop:
             self._full,
             tokens,
             make_sampler(sampling, self._target.vocabulary, self._target.ids(tokens[len(tokens) - begun :])),
-            make_generator(sampling.seed, self._target.device),
+            make_generator(sampling.seed, self._target.token_device),
             self._end_ids,
             min(sampling.max_tokens, left),
             LoopDetector(tokens[:book_tokens]),

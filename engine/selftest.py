@@ -82,7 +82,7 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
     """
     document = _affordable(session, document)
     yield _timed("attention", lambda: _attention(session))
-    yield _timed("speculation rule", lambda: _rule(session.target.device))
+    yield _timed("speculation rule", lambda: _rule(session.target.token_device))
     answers: list[AnswerDone] = []
     yield _timed("greedy answers", lambda: _greedy(session, document, questions, answers))
     yield _timed("kept book", lambda: _kept(session, document, questions[0], answers))
@@ -110,7 +110,7 @@ def _timed(name: str, work: Callable[[], tuple[bool, str, int]]) -> CheckResult:
 
 
 def _attention(session: Session) -> tuple[bool, str, int]:
-    """The kernel that is in use against the plain path in float32, with the target's own shapes."""
+    """The kernel that is in use against the plain path in float32 on the processor, with the target's own shapes."""
     shape = session.target.kv_shape
     heads, dtype, device = session.target.config.num_attention_heads, shape.dtype, shape.device
     generator = torch.Generator(device="cpu").manual_seed(1)
@@ -126,9 +126,9 @@ def _attention(session: Session) -> tuple[bool, str, int]:
             for queries in _QUERIES:
                 q = random(heads, queries)
                 fast, _ = attention.attend(q, k, v, scaling)
-                rows = q.float().reshape(1, shape.kv_heads, -1, shape.head_dim)  # a KV head's queries, packed
-                plain, _ = kernels.plain(rows, k.float(), v.float(), scaling)
-                worst = max(worst, float((fast.float() - plain.reshape_as(fast)).abs().max()))
+                rows = q.cpu().float().reshape(1, shape.kv_heads, -1, shape.head_dim)  # a KV head's queries, packed
+                plain, _ = kernels.plain(rows, k.cpu().float(), v.cpu().float(), scaling)
+                worst = max(worst, float((fast.cpu().float() - plain.reshape(fast.shape)).abs().max()))
     near = _NEAR[dtype]
     words = "gives the same as" if worst < near else "differs from"
     return worst < near, f"Fast attention {words} plain attention (largest difference {worst:.1e}).", 0

@@ -21,6 +21,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.errors",
         "engine.events",
         "engine.config",
+        "engine.devices",
         "engine.document",
         "engine.threads",
         "engine.quantization",

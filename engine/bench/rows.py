@@ -258,7 +258,7 @@ class Bench:
             session.full,
             list(case.prompt),
             Sampler(SamplingParams(temperature=temperature, top_p=top_p)),
-            make_generator(options.seed + repeat, session.target.device),
+            make_generator(options.seed + repeat, session.target.token_device),
             session.end_ids if case.ends else frozenset(),
             options.tokens,
         )
@@ -282,7 +282,7 @@ class Bench:
         return self._recent
 
     def _drafter(self, kind: Row) -> Drafter:
-        levels, device = self.session.hierarchy, self.session.target.device
+        levels, device = self.session.hierarchy, self.session.target.token_device
         if not kind.draft:
             return NoDrafter(device)
         if kind.lookup:

@@ -272,7 +272,7 @@ class ModelDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         if count == 0:
-            return _nothing(self._decoder.device)
+            return _nothing(self._decoder.token_device)
         cache = self.cache
         self._crop_to(context)
         fresh = list(context[cache.length :])

@@ -82,9 +82,9 @@ class Hierarchy:
         full.on_hand = self.retrieval.index_layer
         self.model_drafter = self._make_model_drafter(draft)
         self.index = LookupIndex() if config.num_lookup_tokens else None
-        self.drafter: Drafter = self.model_drafter or NoDrafter(target.device)
+        self.drafter: Drafter = self.model_drafter or NoDrafter(target.token_device)
         if self.index is not None:
-            self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.device)
+            self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
         self._controllers: dict[SamplingParams, Controller] = {}
 
     @property
@@ -237,5 +237,5 @@ def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float
 def _draft_ms(model: ModelDrafter, context: Context) -> float:
     start = time.perf_counter()
     with context.decoder.decoding():
-        model.propose(context.tokens, _DRAFT_RUN, context.sampler, make_generator(0, context.decoder.device))
+        model.propose(context.tokens, _DRAFT_RUN, context.sampler, make_generator(0, context.decoder.token_device))
     return since(start)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.devices import KINDS
 from engine.errors import is_out_of_memory
 from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
 from engine.quantization import SLIDING_SLACK
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 # A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
 _CPU_BLOCK_FLOP = 20e9
-# Tokens of a block where nobody says otherwise: a GPU needs more of them to be busy.
-_CPU_BLOCK, _CUDA_BLOCK = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def prefill(
         retry_with_spill(cache, lambda: cache.reserve(cache.length + ids.shape[0]))
         first = 0
         while first < ids.shape[0]:
-            spilled_beside_gpu = bool(cache.placement.spilled) and decoder.device.type == "cuda"
+            spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             piece = ids[first : first + segment_size(segment, cache.length, moves=spilled_beside_gpu)]
             first += piece.shape[0]
             for work in _segment(decoder, cache, piece, block, observer):
@@ -134,7 +133,7 @@ def _eased(error: Exception, cache: FullCache, block: int) -> int:
 
 
 def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
-    block = block or (_CPU_BLOCK if decoder.device.type == "cpu" else _CUDA_BLOCK)
+    block = block or KINDS[decoder.device.type].block
     if decoder.kv_shape.sliding is not None:
         block = min(block, SLIDING_SLACK)  # what such layers take at once
     if decoder.device.type != "cpu":

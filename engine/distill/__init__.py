@@ -28,6 +28,7 @@ import torch
 
 from engine.bench.workloads import is_held_back
 from engine.config import EngineConfig
+from engine.devices import KINDS
 from engine.distill import corpus
 from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
 from engine.distill.training import Training, started_from
@@ -171,6 +172,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)
+    if not KINDS[device.type].has_64_bits:  # its tokens are drawn where the model computes
+        raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
     names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(
         options.work,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
+from engine.devices import empty_cache
 from engine.errors import ContextTooSmall, ResourceError, full_card, is_out_of_memory
 from engine.events import KvBytes
 from engine.kv.bounded import BoundedCache
@@ -475,7 +476,8 @@ class FullCache:
         for buffers in (self._stagings, self._workspaces):
             for part, buffer in buffers.items():
                 devices[part] += buffer.allocated
-        return KvBytes.by_device(self.shape.device.type, devices, host, self.kv_bytes().disk)
+        own_memory = self.shape.device_kind.own_memory
+        return KvBytes.by_device(devices, host, self.kv_bytes().disk, own_memory=own_memory)
 
 
 class FullPass:
@@ -556,8 +558,8 @@ def spill_more(full: FullCache, error: BaseException | None = None) -> bool:
     chosen = [layer for part in told or range(len(parts)) for layer in _next_to_spill(full, part)]
     if not chosen:
         return False
-    if full.shape.device.type == "cuda":
-        torch.cuda.empty_cache()
+    empty_cache(full.shape.device)
+    if full.shape.device_kind.own_memory:
         try:
             full.spill(chosen, Tier.HOST)
         except (RuntimeError, MemoryError):

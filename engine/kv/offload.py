@@ -11,8 +11,9 @@ spilled layer, and after the last one with the first, so that the next pass find
 layer is only topped up. So each spilled byte moves at most once per pass, and only the filled part. Where layers lie on
 several GPUs each of these has a staging, which moves its own layers over its own bus. On CUDA the thread enqueues
 copies from pinned memory on a stream of its own; events keep a buffer from being overwritten while it is read, and from
-being read before it is filled. KV in 8 bits moves as it is stored and is dequantized in the buffer; resident layers
-share one buffer for that, without a thread (``Workspace``).
+being read before it is filled. Beside a GPU that takes no threads everybody waits for the thread. KV in 8 bits moves as
+it is stored and is dequantized in the buffer; resident layers share one buffer for that, without a thread
+(``Workspace``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -88,7 +89,7 @@ class Placement:
         for index, tier in enumerate(self.tiers):
             devices[shape.part_of(index)] += layer if tier is Tier.DEVICE else 0
         host, disk = (layer * self.count(tier) for tier in (Tier.HOST, Tier.DISK))
-        return KvBytes.by_device(shape.device.type, devices, host, disk)
+        return KvBytes.by_device(devices, host, disk, own_memory=shape.device_kind.own_memory)
 
 
 def spread_evenly(places: int, count: int) -> list[int]:
@@ -129,14 +130,14 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory; pinned beside a GPU where the system allows it, so that it can move while the GPU computes.
+    """KV in host memory; pinned beside a CUDA GPU where the system allows it, so that it can move while that computes.
 
     What cannot be pinned moves through small pinned buffers, as a file does: slower, and as right.
     """
 
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
-        self._beside_gpu = shape.device.type == "cuda"
+        self._has_streams = shape.device_kind.streams
         self._sent: Any = None  # event behind the newest tokens that a GPU has sent here
         self._pinned = False
         self._rows = self._empty(0)
@@ -144,7 +145,7 @@ class HostStore:
     @property
     def moves_in_place(self) -> bool:
         """Whether rows can be sent from where they lie, without the host waiting."""
-        return self._pinned or not self._beside_gpu
+        return self._pinned or not self._has_streams
 
     @property
     def allocated(self) -> int:
@@ -154,7 +155,7 @@ class HostStore:
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
         rows = torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
-        self._pinned = bool(capacity) and self._beside_gpu and pin(rows, shape.device)
+        self._pinned = bool(capacity) and self._has_streams and pin(rows, shape.device)
         return rows
 
     def arrived(self) -> None:
@@ -168,7 +169,7 @@ class HostStore:
 
     def _settle(self) -> None:
         """Wait until a GPU neither writes nor reads these rows, before they go."""
-        if self._beside_gpu:
+        if self._has_streams:
             torch.cuda.current_stream(self._shape.device).synchronize()
 
     def reserve(self, capacity: int, length: int) -> None:
@@ -346,7 +347,7 @@ class LayerBuffer:
         self.valid = 0
         self.job: Future[int] | None = None
         self.limit = 0
-        self.filled: Any = torch.cuda.Event() if shape.device.type == "cuda" else None
+        self.filled: Any = torch.cuda.Event() if shape.device_kind.streams else None
 
     @property
     def allocated(self) -> int:
@@ -462,7 +463,7 @@ class Staging:
         self._shape = shape
         self._stores = stores
         self._order = sorted(stores)
-        self._cuda = shape.device.type == "cuda"
+        self._cuda = shape.device_kind.streams
         self._stream: Any = torch.cuda.Stream(shape.device) if self._cuda else None
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
@@ -558,6 +559,8 @@ class Staging:
         # What the pass has enqueued so far may still read this buffer, or write the rows that are to be moved.
         before = torch.cuda.current_stream(self._shape.device).record_event() if self._cuda else None
         buffer.job = self._mover.submit(self._fill, buffer, self._stores[layer], start, stop, before)
+        if not self._shape.device_kind.takes_threads:
+            wait((buffer.job,))
 
     def _wait(self, buffer: StagedLayer) -> None:
         job = buffer.job
@@ -593,7 +596,7 @@ class Staging:
         return stop
 
     def _to_device(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.to(self._shape.device, non_blocking=True) if self._cuda else rows
+        return rows.to(self._shape.device, non_blocking=self._cuda)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
         """One of the thread's buffers for rows of a file, and the event that says when it may be used again."""

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from engine.config import EngineConfig, bytes_of
+from engine.devices import KINDS
 from engine.document import Document
 from engine.errors import SnapshotRefused, SnapshotUnreadable
 from engine.kv.full import FullCache
@@ -219,10 +220,12 @@ def model_fingerprint(decoder: Decoder) -> str:
 def fingerprint(weights: torch.Tensor) -> bytes:
     """SHA-256 over sums of a tensor's bits, block by block, in which each word counts by its place.
 
-    Computed where the tensor is, at the speed of its memory. Weights that are other by accident, training or order
-    pass for these once in 2 ** 64 times; made against mistakes, not against forgers.
+    Computed where the tensor is, at the speed of its memory, if whole numbers of 64 bits are summed right there.
+    Weights that are other by accident, training or order pass for these once in 2 ** 64 times; made against mistakes,
+    not against forgers.
     """
-    flat = weights.detach().contiguous().view(torch.uint8).flatten()
+    weights = weights.detach() if KINDS[weights.device.type].has_64_bits else weights.detach().cpu()
+    flat = weights.contiguous().view(torch.uint8).flatten()
     whole = flat.numel() // _WORD * _WORD
     words = flat[:whole].view(torch.int64)
     generator = torch.Generator().manual_seed(_BLOCK)

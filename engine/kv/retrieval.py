@@ -108,7 +108,7 @@ class RetrievalCache:
         devices = [0] * len(shape.parts)
         for layer, index in enumerate(self._index):
             devices[shape.part_of(layer)] += index.allocated
-        return KvBytes.by_device(shape.device.type, devices, 0, 0)
+        return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
         """A spilled layer is on the device with ``length`` committed tokens (``full.on_hand``): its mean keys cost

@@ -20,6 +20,7 @@ from functools import cached_property
 
 import torch
 
+from engine.devices import KINDS, DeviceKind
 from engine.quantization import (
     SCALE_BYTES,
     StateSize,
@@ -130,6 +131,11 @@ class KvShape:
     def window_of(self, layer: int) -> int | None:
         """Tokens that a token sees in a layer of the model; None where it sees all."""
         return self.sliding.window if self.sliding and layer in self.sliding.layers else None
+
+    @property
+    def device_kind(self) -> DeviceKind:
+        """What its device can do."""
+        return KINDS[self.device.type]
 
     def device_of(self, layer: int) -> torch.device:
         """The device of a layer of the model."""

@@ -47,7 +47,8 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes KV of a cache on a thread of its own, beginning at once.
+    """Writes KV of a cache on a thread of its own, beginning at once; to its end where only one thread may use the
+    device.
 
     Args:
         full: the cache; its first ``stop`` tokens must stay as they are until the writer has ended.
@@ -61,6 +62,8 @@ class Writer:
         self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trifold-snapshot", daemon=True)
         self._thread.start()
+        if not full.shape.device_kind.takes_threads:
+            self._thread.join()
 
     def cancel(self) -> None:
         """Stop; what is written and whole stays. Returns when the cache is no longer looked at."""

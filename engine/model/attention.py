@@ -230,16 +230,10 @@ def attend_causal(
     if q.device.type == "cpu":
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scaling)
         return out, lse
-    if q.device.type == "cuda":
-        return cuda.attend_causal(q, k, v, scaling)
-    n = q.shape[2]
-    mask = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
-    return plain(q, k, v, scaling, mask)
+    return cuda.attend_causal(q, k, v, scaling)
 
 
 def _kernel_for(q: torch.Tensor) -> Kernel:
     if q.device.type == "cpu":
         return cpu.attend
-    if q.device.type == "cuda":
-        return cuda.fastest(q.device, q.dtype, q.shape[1], q.shape[3])
-    return plain
+    return cuda.fastest(q.device, q.dtype, q.shape[1], q.shape[3])

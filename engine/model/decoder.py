@@ -20,11 +20,13 @@ import psutil
 import torch
 
 from engine.config import SamplingParams, own_sampling
-from engine.errors import ModelError, ResourceError, VocabularyMismatch
+from engine.devices import KINDS
+from engine.errors import ModelError, ResourceError, UnsupportedModel, VocabularyMismatch
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
 from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
     FAMILIES,
+    RECURRENT,
     SHARED_VOCABULARY,
     TEXT_WEIGHTS,
     check_architecture,
@@ -129,6 +131,11 @@ class Decoder:
         return replace(kv_shape_of(self.config, self.dtype, self.device), split=self.split)
 
     @property
+    def token_device(self) -> torch.device:
+        """Where tokens are drawn, in float64, and lie until a pass takes them: logits come there."""
+        return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
+
+    @property
     def layers_in_host(self) -> int:
         """Layers whose weights wait in host memory."""
         return len({name.split(".")[2] for name in self._host_weights})
@@ -201,7 +208,7 @@ class Decoder:
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(n,) token ids to hidden states (1, n, hidden)."""
-        hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.unsqueeze(0))
+        hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.to(self.device).unsqueeze(0))
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
@@ -278,10 +285,11 @@ class Decoder:
         return [rope, *(rope.on(device) for device in devices)]
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32."""
+        """Hidden states (1, n, hidden) to logits (n, vocabulary) in float32, where tokens are drawn."""
         hidden = hidden if self.split is None else _sent(hidden, self.device)
         logits: torch.Tensor = self._head(self._norm(hidden))[0]
-        return (logits if self._logits_divisor == 1.0 else logits / self._logits_divisor).float()
+        logits = logits if self._logits_divisor == 1.0 else logits / self._logits_divisor
+        return logits.float().to(self.token_device)
 
     def forward(
         self,
@@ -317,8 +325,8 @@ class Decoder:
         return torch.arange(start, start + count, device=self.device)
 
     def ids(self, tokens: list[int]) -> torch.Tensor:
-        """Token ids as a tensor on the model's device."""
-        return to_device(tokens, self.device)
+        """Token ids as a tensor where tokens are drawn."""
+        return to_device(tokens, self.token_device)
 
 
 def load(
@@ -344,12 +352,18 @@ def load(
 
     Raises:
         ModelNotFound: no such folder or hub model.
-        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
+        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses, or that this device cannot
+            compute.
         ModelError: weights are missing, damaged, or not safetensors.
         ResourceError: weights that have to be expanded find no room.
     """
     config = settings_of(name, window)
     window = window or int(config.max_position_embeddings)
+    if FAMILIES[config.model_type].others == RECURRENT and not KINDS[device.type].has_64_bits:
+        raise UnsupportedModel(
+            f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} have not.",
+            "Use --device cpu.",
+        )
     _check_weights(name, config)
     attention.register()
     wanted = pick_dtype(config, dtype, device)
@@ -357,7 +371,7 @@ def load(
     model = _from_pretrained(name, config, wanted)
     model.requires_grad_(False)
     recurrent.install(model)
-    on_host = device.type == "cpu" and packed
+    on_host = not KINDS[device.type].streams and packed
     experts.install(model, range(len(model.model.layers)) if on_host or weights in BITS else in_host)
     title = display_name(name)
     if weights in BITS:
@@ -546,6 +560,6 @@ def _first_line(error: Exception) -> str:
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
     """Whole numbers as a tensor (n,) int64 on a device. Waits for nothing: a GPU fetches them from pinned memory."""
-    if device.type == "cuda":
+    if KINDS[device.type].streams:
         return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
     return torch.tensor(numbers, dtype=torch.long, device=device)

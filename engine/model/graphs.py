@@ -23,6 +23,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from engine.devices import KINDS
+
 Outputs = tuple[torch.Tensor, ...]
 """What a pass gives: its logits first, and what else somebody may want to see of it."""
 
@@ -93,8 +95,8 @@ class CudaRecorder:
 
 
 def recorder_for(device: torch.device) -> Recorder | None:
-    """The recorder of a device; None on a processor, where launching costs nothing."""
-    return CudaRecorder(device) if device.type == "cuda" else None
+    """The recorder of a device; None where nothing can be recorded, or launching costs nothing."""
+    return CudaRecorder(device) if KINDS[device.type].streams else None
 
 
 class Replays:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from engine.config import EngineConfig
     from engine.plan.cost_model import CostModel
     from engine.plan.planner import Plan
 
 PROBE_DTYPES = ("float32", "bfloat16")
-_PROBE_WIDTH = {"cpu": 1024, "cuda": 4096}
+_PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
 _PROBE_REPEATS = 5
 _USUAL_LENGTHS = (32_768, 131_072)  # tokens: a novel, and the window that long-context models have
 
@@ -41,13 +43,14 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed torch. ``cuda`` and ``rocm`` are the versions that it was built for, or None."""
+    """The installed torch. ``cuda``, ``rocm`` and ``xpu`` are the versions that it was built for, or None."""
 
     version: str
     cuda: str | None
     threads: int
     devices: tuple[DeviceFacts, ...]
     rocm: str | None = None
+    xpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,13 @@ def machine_rates(folder: Path | None) -> MachineRates:
     """
     import torch
 
+    from engine.devices import KINDS
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
     # Products that a processor has no instructions for are done in the other dtype.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
-    bus = probe.bus_rate(device) if device.type == "cuda" else 0.0
+    bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
     return MachineRates(flops, memory, bus, disk, cost_model.is_quiet(others.share()))
 
@@ -137,11 +141,14 @@ def probe_torch() -> TorchFacts:
     import psutil
     import torch
 
+    from engine import devices
+
     memory = psutil.virtual_memory()
     cpu = DeviceFacts("cpu", "processor", memory.total, memory.available, gflops=_matrix_rates("cpu"))
-    gpus = tuple(_probe_gpu(index) for index in range(torch.cuda.device_count()))
-    built_for = torch.version.cuda, torch.version.hip
-    return TorchFacts(torch.__version__, built_for[0], torch.get_num_threads(), (cpu, *gpus), built_for[1])
+    gpus = tuple(_probe_gpu(device) for kind, of in devices.KINDS.items() if of.gpu for device in devices.found(kind))
+    version: Any = torch.version
+    others = version.hip, getattr(version, "xpu", None)
+    return TorchFacts(torch.__version__, version.cuda, torch.get_num_threads(), (cpu, *gpus), *others)
 
 
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
@@ -156,6 +163,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         OptionError: there is no such device.
     """
     from engine.config import KV_NOTES
+    from engine.devices import KINDS
     from engine.model import architectures
     from engine.model.decoder import kv_shape_of
     from engine.plan import cost_model, planner, probe
@@ -178,7 +186,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     shape = dataclasses.replace(shape, split=layout.split)
     free = planner.free_resources(device, config, None, layout.others)
     # A limit that the person sets is for the caches alone; what is free has to hold the weights too.
-    limited = config.host_memory if device.type == "cpu" else config.device_memory
+    limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     left = free
     if limited == "auto":
         size, taken = planner.model_bytes(config, model, draft, device)
@@ -238,20 +246,23 @@ def _expected(plan: Plan, tokens: int, costs: CostModel) -> Expected:
     return Expected(tokens, costs.reading_s(tokens, kv), step_ms, planner.tiers_in_words(kv))
 
 
-def _probe_gpu(index: int) -> DeviceFacts:
+def _probe_gpu(device: torch.device) -> DeviceFacts:
     import torch
 
-    device = f"cuda:{index}"
-    properties = torch.cuda.get_device_properties(index)
-    capability = f"{properties.major}.{properties.minor}"
+    from engine import devices
+
+    name, capability = devices.name_of(device), None
+    if device.type == "cuda":
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
-        free, total = torch.cuda.mem_get_info(index)
+        free, total = devices.free_memory(device), devices.total_memory(device)
         torch.ones(1, device=device).add_(1).item()  # a build without kernels for this GPU fails here, not before
-        return DeviceFacts(device, properties.name, total, free, capability, gflops=_matrix_rates(device))
+        return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:
         built_for = ", ".join(torch.cuda.get_arch_list()) or "no GPU"
-        trouble = f"torch cannot use it ({str(error).splitlines()[0]}); this build is for {built_for}"
-        return DeviceFacts(device, properties.name, properties.total_memory, 0, capability, trouble)
+        build = f"; this build is for {built_for}" if device.type == "cuda" else ""
+        trouble = f"torch cannot use it ({str(error).splitlines()[0]}){build}"
+        return DeviceFacts(str(device), name, devices.total_memory(device), 0, capability, trouble)
 
 
 def _matrix_rates(device: str) -> tuple[tuple[str, float], ...]:
@@ -262,7 +273,7 @@ def _gflops(device: str, dtype: str) -> float:
     """Speed of a square matrix product, the best of a few."""
     import torch
 
-    width = _PROBE_WIDTH[device.partition(":")[0]]
+    width = _PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]
     left = torch.ones(width, width, device=device, dtype=getattr(torch, dtype))
     seconds = []
     for _ in range(_PROBE_REPEATS):

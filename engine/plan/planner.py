@@ -17,7 +17,9 @@ from typing import Any
 import psutil
 import torch
 
+from engine import devices as kinds
 from engine.config import EngineConfig, bytes_of
+from engine.devices import KINDS
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
@@ -94,72 +96,55 @@ def pick_device(wanted: str) -> torch.device:
 def pick_devices(wanted: str) -> tuple[torch.device, ...]:
     """The devices that may be computed on, the one with most free memory first.
 
-    "auto" takes all GPUs of the generation of that one, since a much older one would set the pace.
+    "auto" takes all NVIDIA GPUs of the generation of that one, since a much older one would set the pace; else an Intel
+    GPU, for which the build of torch was chosen; else the processor. An Apple GPU has the processor's memory, and has
+    to be asked for.
 
     Raises:
-        OptionError: a device is unknown, absent, of a kind that has not been tried, or named twice.
+        OptionError: a device is unknown, absent, or named twice.
     """
     if wanted == "auto":
-        cards = [torch.device("cuda", index) for index in range(_count_cards())]
-        cards.sort(key=_free_on, reverse=True)
+        cards = sorted(kinds.found("cuda"), key=kinds.free_memory, reverse=True)
         generations = [torch.cuda.get_device_capability(card)[0] for card in cards]
         alike = [card for card, of in zip(cards, generations, strict=True) if of == generations[0]]
-        return tuple(alike) if len(alike) > 1 else (torch.device("cuda" if cards else "cpu"),)
+        if len(alike) > 1:
+            return tuple(alike)
+        return (torch.device("cuda") if cards else next(iter(kinds.found("xpu")), torch.device("cpu")),)
     devices = [_device(name.strip()) for name in wanted.split(",")]
     if len(devices) == 1:
         return (devices[0],)
     cards = [torch.device("cuda", device.index or 0) for device in devices if device.type == "cuda"]
     if len(cards) < len(devices) or len(set(cards)) < len(cards):
         raise OptionError(f"{wanted} cannot share a model.", "Name different GPUs, such as cuda:0,cuda:1.")
-    return tuple(sorted(cards, key=_free_on, reverse=True))
+    return tuple(sorted(cards, key=kinds.free_memory, reverse=True))
 
 
 def _device(wanted: str) -> torch.device:
+    names = f"Use auto, {', '.join(KINDS)}, cuda:1 or cuda:0,cuda:1."
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise OptionError(f"There is no device {wanted!r}.", "Use auto, cpu, cuda, cuda:1 or cuda:0,cuda:1.") from error
-    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"There is no device {wanted!r}.", names) from error
+    kind = KINDS.get(device.type)
+    if kind is None:
+        raise OptionError(f"Trifold does not compute on devices of the kind {device.type}.", names)
+    if kind.gpu and torch.device(device.type, device.index or 0) not in (here := kinds.found(device.type)):
         raise OptionError(
-            f"Trifold has not been tried on devices of the kind {device.type}, and does not compute there yet.",
-            "Use --device cpu. GPUs of NVIDIA are cuda; those of AMD answer as cuda too, in torch's build for ROCm.",
-        )
-    if device.type == "cuda" and (device.index or 0) >= _count_cards():
-        raise OptionError(
-            f"The device {wanted} was asked for, and PyTorch sees {_count_cards()} NVIDIA GPUs.",
-            "Use --device cpu, or install the NVIDIA driver; the command doctor says what else is missing.",
+            f"The device {wanted} was asked for, and PyTorch sees {len(here)} {kind.gpu}.",
+            "Use --device cpu, or install the GPU's driver; the command doctor says what else is missing.",
         )
     return device
 
 
-def _count_cards() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _free_on(card: torch.device) -> int:
-    """Bytes of a GPU's memory that are free, with those that torch keeps for itself without use.
-
-    What it keeps in the pools of recorded passes is theirs for good.
-    """
-    pooled = sum(
-        int(part["total_size"]) - int(part["allocated_size"])
-        for part in torch.cuda.memory_snapshot()
-        if part["device"] == (card.index or 0) and tuple(part["segment_pool_id"]) != (0, 0)
-    )
-    idle = torch.cuda.memory_reserved(card) - torch.cuda.memory_allocated(card)
-    return int(torch.cuda.mem_get_info(card)[0] + idle - pooled)
-
-
 def memory_of_cards(wanted: str) -> tuple[int, ...]:
     """Bytes that the GPUs which ``wanted`` allows would have free if this process held nothing on them, most first;
-    none where it computes on a processor.
+    none where it computes in the memory of the processor.
 
     Raises:
         OptionError: as ``pick_devices``.
     """
-    cards = [device for device in pick_devices(wanted) if device.type == "cuda"]
-    free = (torch.cuda.mem_get_info(card)[0] + torch.cuda.memory_reserved(card) for card in cards)
-    return tuple(sorted(map(int, free), reverse=True))
+    cards = [device for device in pick_devices(wanted) if KINDS[device.type].own_memory]
+    return tuple(sorted(map(kinds.memory_without_us, cards), reverse=True))
 
 
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
@@ -173,11 +158,11 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: that may be used, the one with most room first.
     """
     device = devices[0]
-    if device.type == "cpu":
+    if not KINDS[device.type].own_memory:
         return Layout(device)
     size, taken = model_bytes(config, model, draft, device)
     limit = bytes_of(config.device_memory)
-    rooms = [DeviceRoom(_free_on(card), taken if card == device else 0, limit) for card in devices]
+    rooms = [DeviceRoom(kinds.free_memory(card), taken if card == device else 0, limit) for card in devices]
     return layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
 
 
@@ -211,7 +196,7 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
     """
     waiting = f", the weights of {in_host} layers in memory" if in_host else ""
     if split is None:
-        return f"{device}{waiting}"
+        return f"{device}{' (untested)' if KINDS[device.type].untested else ''}{waiting}"
     counts = [f"{len(split.layers(part))} layers" for part in range(len(split.devices))]
     counts[0] += " and the draft" if drafts else ""
     return " and ".join(f"{of} ({count})" for of, count in zip(split.devices, counts, strict=True)) + waiting
@@ -255,13 +240,16 @@ def free_resources(
     folder = (spill_folder(config) or Path(tempfile.gettempdir())).absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
-    if device.type == "cpu":
+    if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
+        if device.type != "cpu":  # a GPU in the host's memory: what is free there, and no more than it may have of it
+            available = min(available, kinds.free_memory(device) + given_back.host)
+            host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
         return Resources(room, 0, disk, (room,) * len(others))
     devices = (device, *others)
     back = given_back.cards or (given_back.device, *(0 for _ in others))
-    free = [int((_free_on(card) + more) * MEMORY_SHARE) for card, more in zip(devices, back, strict=True)]
+    free = [int((kinds.free_memory(card) + more) * MEMORY_SHARE) for card, more in zip(devices, back, strict=True)]
     rooms = free if device_limit is None else [device_limit] * len(free)
     host = int(available * PINNED_SHARE) if host_limit is None else host_limit
     return Resources(rooms[0], host, disk, tuple(rooms[1:]))

@@ -25,7 +25,9 @@ from typing import IO, Any
 import psutil
 import torch
 
+from engine import devices
 from engine.config import EngineConfig
+from engine.devices import KINDS
 from engine.kv.full import FullCache
 from engine.model import attention, experts, layers
 from engine.model.architectures import FAMILIES, FULL, experts_of, parameters_asked
@@ -110,7 +112,7 @@ class OtherPrograms:
 
 def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:
     """The key of measurements: a hash of this machine, this torch, and the shape of the model."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = devices.name_of(device) if KINDS[device.type].gpu else platform.processor() or platform.machine()
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
     shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
     model = [config.model_type, config.hidden_size, config.vocab_size, *map(str, shape)]
@@ -157,7 +159,7 @@ def measure(
 
     return CostModel(
         memory=memory,
-        bus=bus_rate(device, _PROBE_BYTES) if device.type == "cuda" else 0.0,
+        bus=bus_rate(device, _PROBE_BYTES) if KINDS[device.type].own_memory else 0.0,
         disk=disk,
         layers=layers,
         head=config.vocab_size * config.hidden_size / max(1, parameters_asked(config)),
@@ -235,16 +237,15 @@ class _Probe:
         """The best of a few, fewer where they are slow; the first one pays for memory that is touched first, and on a
         GPU for kernels that are loaded and chosen: it never counts there, nor does it take time from the others."""
         best, spent = float("inf"), 0.0
-        if self._device.type == "cuda":
+        if KINDS[self._device.type].gpu:
             began = self._clock()
             work()
-            torch.cuda.synchronize(self._device)
+            devices.synchronize(self._device)
             self._end += self._clock() - began
         for _ in range(1 + _REPEATS):
             began = self._clock()
             work()
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            devices.synchronize(self._device)
             seconds = self._clock() - began
             best, spent = min(best, seconds), spent + seconds
             if spent > self._share or self._clock() > self._end:
@@ -270,7 +271,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.copy_(_noise(*weight.shape))
         else:
             weight.fill_(_FILLING)
-    experts.install(model, (0,) if device.type == "cpu" or weights in BITS else ())
+    experts.install(model, (0,) if weights in BITS or not KINDS[device.type].streams else ())
     if weights in BITS:
         layers.quantize(model, weights, config.model_type)
     norm_offset = FAMILIES[config.model_type].norm_offset
@@ -332,15 +333,15 @@ def copy_rate(device: torch.device) -> float:
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from pinned host memory to the device, in copies of ``size`` bytes."""
-    source = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    """Bytes per second from host memory to the device, in copies of ``size`` bytes; pinned where it is used so."""
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)
     return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating point operations per second of a large matrix product."""
-    width = _MATRIX_WIDTH if device.type == "cuda" else _CPU_MATRIX_WIDTH
+    width = _MATRIX_WIDTH if KINDS[device.type].gpu else _CPU_MATRIX_WIDTH
     left = torch.randn(width, width, device=device).to(dtype)
     return float(2 * width**3 / _seconds(device, lambda: left @ left))
 
@@ -348,14 +349,9 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
     """Seconds of one call, of a few after a first."""
     work()
-    _wait(device)
+    devices.synchronize(device)
     began = time.perf_counter()
     for _ in range(_RATE_REPEATS):
         work()
-    _wait(device)
+    devices.synchronize(device)
     return (time.perf_counter() - began) / _RATE_REPEATS
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

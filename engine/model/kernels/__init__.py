@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+# Scores that are held at once where no fused kernel computes: 128 MB in float32, and twice that while they are used.
+_MOST_SCORES = 1 << 25
+
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -43,6 +46,17 @@ def plain(
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - lse.unsqueeze(-1))
     return torch.matmul(weights.to(v.dtype), v), lse
+
+
+def in_pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """``plain`` over so many keys at a time that their scores take little memory, however long the context is."""
+    step = max(1, _MOST_SCORES // (q.shape[1] * q.shape[2]))
+    if k.shape[2] <= step:
+        return plain(q, k, v, scaling)
+    spans = [slice(start, start + step) for start in range(0, k.shape[2], step)]
+    parts = [plain(q, k[:, :, span], v[:, :, span], scaling) for span in spans]
+    outs, lses = (torch.cat(part) for part in zip(*parts, strict=True))
+    return join(outs, lses), torch.logsumexp(lses, dim=0, keepdim=True)
 
 
 def split_attend(

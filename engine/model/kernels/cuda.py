@@ -1,11 +1,12 @@
-"""Kernels for NVIDIA GPUs, their registry, and the choice of the fastest that is right on this one.
+"""Kernels for GPUs, their registry, and the choice of the fastest that is right on this one.
 
 A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by itself where it
 finds that worth while (``set_params_splitkv`` in its flash_api.cpp); here the pieces are also laid out as its batch and
 merged, in as many as this GPU has processors for. ``fastest`` measures once which of the two is better, and takes
 other kernels where they are installed, right, and faster. torch's wheels for Windows have no flash kernel, and GPUs
 before compute capability 8.0 cannot run it: its memory-efficient kernel stands in, and where nothing is right the plain
-path. Triton needs a compiler on the person's machine, so it takes part only when it is asked for by name.
+path. Triton needs a compiler on the person's machine, so it takes part only when it is asked for by name. Of Intel's
+GPUs torch's flash kernel is asked, which its build for them has; Apple's have none that says the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import time
 
 import torch
 
-from engine.model.kernels import Kernel, plain, split_attend
+from engine.devices import synchronize
+from engine.model.kernels import Kernel, in_pieces, plain, split_attend
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +135,14 @@ KERNELS: dict[str, Kernel] = {
 NEED_COMPILER = ("triton",)
 
 
+def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
+    """Names of the kernels that may be right on this GPU."""
+    if device.type != "cuda":
+        return ("flash",) if device.type == "xpu" else ()
+    needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
+    return tuple(name for name in installed() if name not in needs_flash)
+
+
 def installed() -> tuple[str, ...]:
     """Names of the kernels whose packages are here; whether they run is another matter."""
     extra = [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
@@ -142,7 +152,7 @@ def installed() -> tuple[str, ...]:
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> Kernel:
     """The fastest right kernel for this GPU and shape that needs no compiler; the plain path where none is right."""
     times = measured(device, dtype, heads, head_dim)
-    return KERNELS[min(times, key=times.__getitem__)] if times else plain
+    return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
 
 
 @functools.lru_cache(maxsize=16)
@@ -150,10 +160,9 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
     """The kernels that are right for this GPU and shape, with the milliseconds that each took once; none in float32."""
     if dtype not in _HALF:
         return {}
-    needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
-    names = [name for name in installed() if name not in (*NEED_COMPILER, *needs_flash)]
+    names = [name for name in candidates(device, dtype, head_dim) if name not in NEED_COMPILER]
     times = {name: ms for name in names if (ms := measure(name, device, dtype, heads, head_dim)) is not None}
-    if not times:
+    if names and not times:
         _log.warning("no fused attention kernel is right for %s here: the plain path is taken", dtype)
     return times
 
@@ -179,16 +188,11 @@ def measure(
         off = (out.float() - expected).abs().max() / expected.abs().max()
         if not (bool(off < _NEAR) and torch.allclose(lse, expected_lse, atol=_NEAR)):
             return None
-        _wait(device)
+        synchronize(device)
         began = time.perf_counter()
         for _ in range(_PROBE_REPEATS):
             kernel(q, k, v, head_dim**-0.5)
-        _wait(device)
+        synchronize(device)
     except (RuntimeError, ImportError, TypeError, ValueError, NotImplementedError, OSError):
         return None
     return (time.perf_counter() - began) * 1000.0 / _PROBE_REPEATS
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -116,7 +116,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
         session.full,
         list(talk.tokens),
         make_sampler(sampling_params, session.target.vocabulary, session.target.ids([])),
-        make_generator(3, session.target.device),
+        make_generator(3, session.target.token_device),
         frozenset(),
         60,
     )

@@ -37,7 +37,7 @@ def table(seed: int) -> torch.Tensor:
 class Chain:
     """Stands where a ``Decoder`` stands. Its answer depends on the view that it attends through: full or retrieval."""
 
-    device = CPU
+    token_device = CPU
     num_layers = 0
     decoding = staticmethod(torch.inference_mode)
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from engine.config import EngineConfig
 from engine.decode.rounds import full_pass
+from engine.devices import free_memory
 from engine.errors import OptionError
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
@@ -39,7 +40,7 @@ def test_pools_of_recorded_passes_are_not_free() -> None:
             y = (x * 2) * 3  # the product in between is the pool's for good
         torch.ones(500, device="cuda")  # given back at once, and for everybody
         assert y.shape == x.shape
-        assert planner._free_on(torch.device("cuda")) == 100_000 - 3 * 4000
+        assert free_memory(torch.device("cuda")) == 100_000 - 3 * 4000
 
 
 @pytest.mark.parametrize("split", [None, Split(tuple(CARDS), (0, 1, 0, 1))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.model.kernels import cuda, plain
+from engine.model.kernels import cuda, in_pieces, plain
 from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
 
@@ -151,7 +151,7 @@ def test_a_kernel_that_runs_is_chosen(
     with simulated_cuda("eager") as gpu:
         gpu.flash, gpu.capability = flash, capability
         chosen = cuda.fastest(GPU, dtype, 2, 16)
-        names = {kernel: name for name, kernel in cuda.KERNELS.items()} | {plain: "plain"}
+        names = {kernel: name for name, kernel in cuda.KERNELS.items()} | {in_pieces: "plain"}
         assert names[chosen] in expected
         q, k, v = (torch.randn(1, 2, n, 16).to(dtype) for n in (3, 40, 40))
         out, lse = chosen(q.to(GPU), k.to(GPU), v.to(GPU), 0.25)
@@ -167,7 +167,7 @@ def test_a_kernel_that_runs_is_chosen(
 def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_cuda("eager"):
         monkeypatch.setattr(cuda, "measure", lambda *_: None)
-        assert cuda.fastest(GPU, torch.bfloat16, 2, 16) is plain
+        assert cuda.fastest(GPU, torch.bfloat16, 2, 16) is in_pieces
 
 
 def test_causal_attention_takes_no_kernel_that_failed_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:

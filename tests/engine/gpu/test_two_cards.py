@@ -81,7 +81,7 @@ def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: 
     monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of([Share(4, 2), Share(2, 2, 1)], CARDS))
     for name in ("_PROBE_BYTES", "_CUDA_BLOCK", "_CONTEXT"):
         monkeypatch.setattr(probe, name, 64)
-    monkeypatch.setattr(hardware, "_PROBE_WIDTH", {"cpu": 8, "cuda": 8})
+    monkeypatch.setattr(hardware, "_PROBE_WIDTH", {"cpu": 8, "gpu": 8})
     with simulated_cuda("eager", cards=2), torch.no_grad():
         config = EngineConfig(model=pair[0], draft=pair[1], device="cuda:0,cuda:1", context=1024)
         target, seen = hardware.inspect_model(pair[0], config), hardware.probe_torch()

@@ -29,7 +29,7 @@ SEEDS = range(30 if os.environ.get("TRIFOLD_LONG") else 3)
 SHAPE = KvShape(4, 2, 8, torch.float32, GPU)
 PLACEMENT = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK, Tier.HOST))
 WAITS = ("wait_event", "wait_stream", "synchronize")
-TIMED = ("milliseconds", "_wait", "_best")  # of graphs.py, cuda.py and probe.py
+TIMED = ("milliseconds", "synchronize", "_seconds", "_best")  # of graphs.py, devices.py and probe.py
 Line = tuple[str, int]
 
 

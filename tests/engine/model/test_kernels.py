@@ -61,6 +61,18 @@ def test_a_gpu_gets_enough_pieces() -> None:
     assert cuda.splits(heads=8, rows=8, seq=100, processors=132) == 1
 
 
+def test_keys_in_pieces_are_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, rows, 16, generator=g) for rows in (5, 203, 203))
+    expected, expected_lse = kernels.plain(q, k, v, 0.25)
+    assert torch.equal(kernels.in_pieces(q, k, v, 0.25)[0], expected)
+    monkeypatch.setattr(kernels, "_MOST_SCORES", 2 * 5 * 40)  # six pieces, the last of them short
+    out, lse = kernels.in_pieces(q, k, v, 0.25)
+    assert out.shape == expected.shape
+    assert torch.allclose(out, expected, atol=1e-5)
+    assert torch.allclose(lse, expected_lse, atol=1e-5)
+
+
 def test_what_does_not_run_or_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> tuple[torch.Tensor, torch.Tensor]:
         raise RuntimeError("no kernel image is available")
@@ -78,7 +90,7 @@ def test_what_does_not_run_or_is_wrong_is_not_chosen(monkeypatch: pytest.MonkeyP
         assert measured["split_flash"] is None
         assert measured["efficient"] is None
         assert (measured["flash_attn"] or 0) > 0
-        assert cuda.fastest(CPU, torch.float32, 2, 16) is kernels.plain
+        assert cuda.fastest(CPU, torch.float32, 2, 16) is kernels.in_pieces
     finally:
         cuda.measured.cache_clear()
 

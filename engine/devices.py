@@ -1,0 +1,122 @@
+"""The kinds of devices that a model computes on, and what each can do: the one place that knows them apart.
+
+``cpu`` has kernels of our own. ``cuda`` are NVIDIA's GPUs, and AMD's in torch's build for ROCm. ``xpu`` are Intel's
+with memory of their own, ``mps`` is Apple's. The last two have never been run: they take the plain way everywhere, one
+copy after the other, and tokens are drawn on the processor. Which kernels compute is known beside the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """What devices of one kind can do.
+
+    Args:
+        gpu: what a person calls one of them; empty for a processor.
+        untested: whether nobody has run one, which a person is told.
+        own_memory: beside the host's, which KV can be spilled to. Without, the two are the same bytes, counted once.
+        streams: copies from pinned memory run beside the computation in an order that events keep, and passes can be
+            recorded.
+        has_64_bits: float64, and sums of int64 that are right.
+        takes_threads: several threads may use it at once. Apple's crashes the process where two do (pytorch 197805).
+        block: tokens of a block of prefill where nobody says otherwise. A CPU has finished one in well under a second,
+            a GPU needs more to be busy, and the plain way of attention holds a number for every two tokens of one.
+    """
+
+    gpu: str = ""
+    untested: bool = False
+    own_memory: bool = True
+    streams: bool = False
+    has_64_bits: bool = False
+    takes_threads: bool = True
+    block: int = 1024
+
+
+KINDS = {
+    "cpu": DeviceKind(own_memory=False, has_64_bits=True, block=512),
+    "cuda": DeviceKind("NVIDIA GPUs", streams=True, has_64_bits=True, block=4096),
+    "xpu": DeviceKind("Intel GPUs with memory of their own", untested=True),
+    "mps": DeviceKind("Apple GPUs", untested=True, own_memory=False, takes_threads=False),
+}
+"""By torch's name of the type."""
+
+
+def found(kind: str) -> list[torch.device]:
+    """The GPUs of a kind that are here and that this build of torch can use."""
+    if kind == "mps":
+        return [torch.device(kind, 0)] if torch.backends.mps.is_available() else []
+    module: Any = getattr(torch, kind)
+    indices = list(range(module.device_count())) if module.is_available() else []
+    if kind == "xpu":  # one inside of a processor has the processor's memory
+        indices = [index for index in indices if not torch.xpu.get_device_properties(index).is_integrated_gpu]
+    return [torch.device(kind, index) for index in indices]
+
+
+def name_of(device: torch.device) -> str:
+    """What the maker calls a GPU."""
+    return "Apple GPU" if device.type == "mps" else str(_module(device).get_device_name(device))
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory; of Apple's those that the system recommends to take at most."""
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory()
+    return int(_module(device).get_device_properties(device).total_memory)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory that are free, with those that torch keeps for itself without use.
+
+    What it keeps in the pools of recorded passes is theirs for good. On Apple's all that the system recommends and
+    nobody in this process has: what other programs took of it is seen in the host's memory alone.
+    """
+    if device.type == "mps":
+        return total_memory(device) - torch.mps.current_allocated_memory()
+    module = _module(device)
+    idle = module.memory_reserved(device) - module.memory_allocated(device)
+    pooled = sum(
+        int(part["total_size"]) - int(part["allocated_size"])
+        for part in (torch.cuda.memory_snapshot() if device.type == "cuda" else ())
+        if part["device"] == (device.index or 0) and tuple(part["segment_pool_id"]) != (0, 0)
+    )
+    return int(module.mem_get_info(device)[0] + idle - pooled)
+
+
+def memory_without_us(device: torch.device) -> int:
+    """Bytes that a GPU with memory of its own would have free if this process held nothing on it."""
+    module = _module(device)
+    return int(module.mem_get_info(device)[0] + module.memory_reserved(device))
+
+
+def empty_cache(device: torch.device) -> None:
+    """Let torch give back what it keeps of a GPU's memory without use."""
+    if device.type != "cpu":
+        _module(device).empty_cache()
+
+
+def empty_caches() -> None:
+    """The same for all GPUs that this process has used."""
+    for module in (torch.cuda, torch.xpu):
+        if module.is_available() and module.is_initialized():
+            module.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was told."""
+    if device.type == "mps":
+        torch.mps.synchronize()
+    elif device.type != "cpu":
+        _module(device).synchronize(device)
+
+
+def _module(device: torch.device) -> Any:
+    """``torch.cuda`` and its like."""
+    return getattr(torch, device.type)
