@@ -33,7 +33,7 @@ _LAUNCHER_HELP = f"""\
 """
 _LAUNCHER_VARIABLES = """\
   TRIFOLD_HOME   folder for the program's environment, where this one cannot be written to
-  TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130 or plain; found out by itself otherwise
+  TRIFOLD_TORCH  build of torch to install: cpu, cu126, cu130, xpu or plain; found out by itself otherwise
 """
 _EPILOG = f"""\
 {COMMAND} COMMAND --help tells more about one.

@@ -27,7 +27,7 @@ from app.core.format import day, size
 from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say
 from app.launcher.environment import PROGRAM, find_environment
-from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, choose_build
+from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
 from app.models import gguf, starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
@@ -45,6 +45,11 @@ _AMD_IS_BARRED = (
     "AMD's driver lets members of two groups compute: sudo usermod -aG render,video $USER, then log in again. In a "
     "container, pass on /dev/kfd and /dev/dri. HIP_VISIBLE_DEVICES, where it is set, must name the GPU."
 )
+_INTEL_IS_BARRED = (
+    "It needs Intel's driver for computing (Level Zero), and the group that may use the GPU: sudo usermod -aG render "
+    "$USER, then log in again. In a container, pass on /dev/dri."
+)
+_UNTESTED = {"mps": "untested with Trifold, and used with --device mps alone", "xpu": "untested with Trifold"}
 _NVIDIA_IS_BARRED = (
     "The driver answers nvidia-smi: restart after an update of it, and look whether CUDA_VISIBLE_DEVICES is set and "
     "hides the GPU."
@@ -136,8 +141,8 @@ def lines_of(found: Findings) -> list[str]:
         f"Disk       {size(here.disk_free)} free at {here.disk_of}",
     ]
     if found.torch:
-        rocm = f"ROCm {found.torch.rocm}" if found.torch.rocm else "processors only"
-        built = f"CUDA {found.torch.cuda}" if found.torch.cuda else rocm
+        builds = {"CUDA": found.torch.cuda, "ROCm": found.torch.rocm, "Intel GPUs": found.torch.xpu}
+        built = next((f"{name} {version}" for name, version in builds.items() if version), "processors only")
         lines.append(f"torch      {found.torch.version} for {built}, {found.torch.threads} threads")
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
@@ -183,14 +188,17 @@ def _gpu_advice(found: Findings) -> list[str]:
     gpus = [device for device in found.torch.devices if device.device != "cpu"]
     advice = [f"{gpu.name}: {gpu.trouble}. {_REPAIR}" for gpu in gpus if gpu.trouble]
     if not gpus:
-        fitting = choose_build(found.machine.gpus, platform.system(), found.machine.amd_gpus)
+        here = found.machine
+        fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
         if (
             fitting.name == ROCM and found.torch.rocm
         ):  # the right build is here, and another install would change nothing
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
+        elif fitting.name == XPU and found.torch.xpu:
+            advice.append(f"torch for Intel GPUs sees none. {_INTEL_IS_BARRED}")
         elif fitting.name in (CUDA_12, CUDA_13) and found.torch.cuda:
             advice.append(f"torch for CUDA {found.torch.cuda} sees no GPU. {_NVIDIA_IS_BARRED} {_REPAIR}")
-        elif found.machine.gpus or fitting.name in FOR_GPUS:
+        elif here.gpus or fitting.name in FOR_GPUS:
             advice.append(f"torch sees no GPU. {fitting.reason} {_REPAIR}")
     return advice
 
@@ -199,7 +207,8 @@ def _device_line(device: DeviceFacts) -> str:
     speeds = ", ".join(f"{dtype} {speed:,.0f} GFLOP/s" for dtype, speed in device.gflops)
     capability = f" (compute capability {device.capability})" if device.capability else ""
     memory = f"{size(device.memory_free)} of {size(device.memory_total)} free"
-    return f"{device.device}: {device.name}{capability}, {memory}" + (f", {speeds}" if speeds else "")
+    said = [f"{device.name}{capability}", memory, speeds, _UNTESTED.get(device.device.partition(":")[0], "")]
+    return f"{device.device}: {', '.join(filter(None, said))}"
 
 
 def _model_line(role: str, model: ModelFacts | None) -> str:

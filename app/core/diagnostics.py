@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from app.core.format import size
 from app.core.settings import LOG_NAME
-from app.launcher.torch_build import Gpu, find_amd_gpus, find_gpus
+from app.launcher.torch_build import Gpu, find_amd_gpus, find_gpus, find_intel_gpus
 from engine import Status
 
 PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2", "flash-attn")
@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 @dataclass(frozen=True)
 class Machine:
     """The hardware and the system. Sizes in bytes; ``gpus`` are what the NVIDIA driver reports, ``amd_gpus`` the
-    targets of AMD's."""
+    targets of AMD's, ``intel_gpus`` the PCI numbers of Intel's."""
 
     system: str
     python: str
@@ -62,6 +62,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     browser: str | None
     amd_gpus: tuple[str, ...] = ()
+    intel_gpus: tuple[str, ...] = ()
 
 
 class ProbeFailed(Exception):
@@ -92,6 +93,7 @@ def look_around(data: Path) -> Machine:
         gpus=tuple(find_gpus()),
         browser=next((found for name in BROWSERS if (found := shutil.which(name))), None),
         amd_gpus=tuple(find_amd_gpus()),
+        intel_gpus=tuple(find_intel_gpus()),
     )
 
 
@@ -163,7 +165,8 @@ def facts_of(data: Path, status: Status) -> list[str]:
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
     nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
-    gpus = ", ".join([*nvidia, *(f"AMD {target}" for target in here.amd_gpus)]) or "none"
+    others = [*(f"AMD {target}" for target in here.amd_gpus), *(f"Intel {number}" for number in here.intel_gpus)]
+    gpus = ", ".join([*nvidia, *others]) or "none"
     return [
         f"System     {here.system}",
         f"Python     {here.python} at {here.python_path}",

@@ -209,7 +209,8 @@ def _wanted_build() -> torch_build.TorchBuild:
     """``TRIFOLD_TORCH`` names a build where the choice should not be made by looking at the machine."""
     named = os.environ.get("TRIFOLD_TORCH")
     if not named:
-        return torch_build.choose_build(torch_build.find_gpus(), platform.system(), torch_build.find_amd_gpus())
+        others = torch_build.find_amd_gpus(), torch_build.find_intel_gpus()
+        return torch_build.choose_build(torch_build.find_gpus(), platform.system(), *others)
     return torch_build.TorchBuild(named, f"TRIFOLD_TORCH asks for the build of torch named {named}.")
 
 
@@ -223,8 +224,8 @@ def _install_packages(
 
 def _try_out(environment: Environment, torch: str) -> None:
     """Import torch once: a missing system library shows here, with a sentence, and not in the middle of the work."""
-    wants_gpu = torch in torch_build.FOR_GPUS
-    code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.cuda.is_available() else 0)"
+    wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
+    code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
     with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:
         status = run_logged([str(environment.python), "-c", code], log)
         if status == _NO_GPU:

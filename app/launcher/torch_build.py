@@ -3,12 +3,14 @@
 torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the
 CUDA support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or
 later (NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD's GPUs there is a build for ROCm 7.2, on
-Linux alone; it answers as CUDA, and Trifold has not been tried with it. Intel's and Apple's GPUs are not computed on,
-so there is no build for their sake.
+Linux alone, which answers as CUDA; for Intel's one named xpu. The usual build for macOS knows Apple's. Trifold has not
+been tried with any of the three. Intel's GPUs are looked for on Linux, and those inside of processors are left alone;
+who has one elsewhere asks for the build by its name (``TRIFOLD_TORCH=xpu``).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +23,8 @@ CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
 ROCM = "rocm7.2"
-FOR_GPUS = (CUDA_12, CUDA_13, ROCM)
+XPU = "xpu"
+FOR_GPUS = (CUDA_12, CUDA_13, ROCM, XPU)
 
 MIN_DRIVER_CUDA_12 = 525
 MIN_DRIVER_CUDA_13 = 580
@@ -38,11 +41,19 @@ AMD_TARGETS = (
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Where Linux says what AMD's driver computes on; there without any package of ROCm."""
 
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+"""Where Linux says what is on the bus, with or without a driver."""
+
+_INTEL, _DISPLAY = "0x8086", "0x03"
+# Arc A and Flex, Arc B, Max: those with memory of their own that torch's "Getting Started on Intel GPU" names.
+_INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
+
 _GB = 1_000_000_000
-_DISK_BYTES = {CPU: 3 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB}
+_DISK_BYTES = {CPU: 3 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
 """Of the whole environment by the build of torch, with the downloads that pip keeps. That for processors was measured
 on Linux: 1.5 GB, and as much again. With a GPU torch brings its libraries: 3 GB of downloads for CUDA that become 6,
-and for ROCm, with kernels for every target, up to 19 (as others have found; no such machine was at hand)."""
+and for ROCm, with kernels for every target, up to 19 (as others have found; no such machine was at hand). That for
+Intel is taken to be like CUDA's."""
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
 _NVIDIA_SMI_TIMEOUT_S = 20
@@ -71,17 +82,20 @@ class TorchBuild(NamedTuple):
         return [pinned] if self.index_url is None else [pinned, "--index-url", self.index_url]
 
 
-def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = ()) -> TorchBuild:
+def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), intel: Sequence[str] = ()) -> TorchBuild:
     """Pick the build for the most capable GPU.
 
     Args:
         gpus: what ``find_gpus`` found.
         system: ``platform.system()``.
         amd: what ``find_amd_gpus`` found; looked at where there is no NVIDIA GPU.
+        intel: what ``find_intel_gpus`` found; looked at where there is none of AMD's either.
     """
     fitting = next((target for target in amd if target in AMD_TARGETS), None)
     if not gpus and fitting and system == "Linux":
         return TorchBuild(ROCM, f"An AMD GPU ({fitting}) is here: the ROCm 7.2 build of torch, untested with Trifold.")
+    if not gpus and intel and system == "Linux":
+        return TorchBuild(XPU, f"An Intel GPU ({intel[0]}) is here: torch's build for those, untested with Trifold.")
     if not gpus:
         if system == "Linux":  # there the usual wheel carries gigabytes of CUDA libraries
             return TorchBuild(
@@ -134,6 +148,20 @@ def _amd_target(properties: Path) -> Iterator[str]:
             if name == "gfx_target_version" and int(value):  # that of a processor is 0
                 major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
                 yield f"gfx{major}{minor:x}{step:x}"
+
+
+def find_intel_gpus(devices: Path = PCI_DEVICES) -> list[str]:
+    """The Intel GPUs with memory of their own that torch has a build for, by their PCI numbers, such as "0x56a0"."""
+    return [number for device in sorted(devices.glob("*")) for number in _intel_number(device)]
+
+
+def _intel_number(device: Path) -> Iterator[str]:
+    with suppress(OSError, ValueError):
+        of, kind, number = (
+            (device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class", "device")
+        )
+        if of == _INTEL and kind.startswith(_DISPLAY) and _INTEL_TARGETS.match(number):
+            yield number
 
 
 def _parse_gpu(line: str) -> Gpu | None:

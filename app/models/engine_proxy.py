@@ -181,6 +181,7 @@ def _changing() -> Busy:
 def give_back_memory() -> None:
     """What an engine held is free for the next one. A GPU's memory stays with torch until it is told."""
     gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    if "torch" in sys.modules:
+        from engine.devices import empty_caches
+
+        empty_caches()

@@ -98,6 +98,13 @@ def with_machine(**changes: Any) -> Findings:
         (with_machine(browser=None), "sudo apt install chromium"),
         (with_machine(gpus=(Gpu("NVIDIA Test", 580, 8.9),)), "CUDA 13.0 build of torch"),
         (with_machine(amd_gpus=("gfx1100",)), "An AMD GPU (gfx1100) is here: the ROCm 7.2 build of torch, untested"),
+        (with_machine(intel_gpus=("0x56a0",)), "An Intel GPU (0x56a0) is here: torch's build for those, untested"),
+        (
+            dataclasses.replace(
+                with_machine(intel_gpus=("0x56a0",)), torch=TorchFacts("2.13.0", None, 2, (CPU,), None, "20250301")
+            ),
+            "torch for Intel GPUs sees none. It needs Intel's driver for computing",
+        ),
         # Another install of the build that is there would change nothing.
         (
             dataclasses.replace(

@@ -92,6 +92,7 @@ def test_build_for_this_machine_or_else_the_usual_one(
     monkeypatch.setattr(torch_build, "INDEX_URL", site)
     monkeypatch.setattr(torch_build, "find_gpus", lambda: gpus)
     monkeypatch.setattr(torch_build, "find_amd_gpus", list)
+    monkeypatch.setattr(torch_build, "find_intel_gpus", list)
     install.ensure(fresh, [fresh.program])
     assert words in capsys.readouterr().err
     assert fresh.read_stamp(fresh.program)["torch"] == build

@@ -13,11 +13,13 @@ from app.launcher.torch_build import (
     CUDA_13,
     PLAIN,
     ROCM,
+    XPU,
     Gpu,
     TorchBuild,
     choose_build,
     find_amd_gpus,
     find_gpus,
+    find_intel_gpus,
 )
 
 
@@ -68,6 +70,23 @@ def test_an_amd_gpu_gets_the_build_for_rocm(gpus: list[Gpu], amd: list[str], sys
     assert ("untested" in chosen.reason) == (build == ROCM)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "amd", "system", "build"),
+    [
+        ([], [], "Linux", XPU),
+        ([], ["gfx1100"], "Linux", ROCM),
+        ([Gpu("NVIDIA Test", 580, 8.9)], [], "Linux", CUDA_13),
+        ([], [], "Darwin", PLAIN),
+    ],
+)
+def test_an_intel_gpu_gets_its_own_build(gpus: list[Gpu], amd: list[str], system: str, build: str) -> None:
+    chosen = choose_build(gpus, system, amd, ["0x56a0"])
+    assert chosen.name == build
+    if build == XPU:
+        assert chosen.reason == "An Intel GPU (0x56a0) is here: torch's build for those, untested with Trifold."
+        assert chosen.pip_arguments("torch==2.13.0")[1:] == ["--index-url", "https://download.pytorch.org/whl/xpu"]
+
+
 def test_what_is_seen_becomes_what_pip_is_told() -> None:
     told = {
         name: choose_build(gpus, "Linux", amd).pip_arguments("torch==2.13.0")
@@ -96,6 +115,22 @@ def test_amd_gpus_are_read_from_the_driver(tmp_path: Path) -> None:
     (tmp_path / "4" / "properties").mkdir(parents=True)
     assert find_amd_gpus(tmp_path) == ["gfx1100", "gfx90a", "gfx1036"]
     assert find_amd_gpus(tmp_path / "nothing") == []
+
+
+def test_intel_gpus_are_read_from_the_bus(tmp_path: Path) -> None:
+    """Arc A770 and B580; one inside of a processor, a network card, another maker's GPU, and a folder without files."""
+    devices = (
+        *(("0x8086", "0x030000", "0x56a0"), ("0x8086", "0x030000", "0xe20b"), ("0x8086", "0x030000", "0x7d55")),
+        *(("0x8086", "0x020000", "0x56a0"), ("0x10de", "0x030000", "0xe20b")),
+    )
+    for place, (maker, kind, number) in enumerate(devices):
+        folder = tmp_path / f"0000:0{place}:00.0"
+        folder.mkdir()
+        for name, text in (("vendor", maker), ("class", kind), ("device", number)):
+            (folder / name).write_text(f"{text}\n", encoding="ascii")
+    (tmp_path / "0000:09:00.0").mkdir()
+    assert find_intel_gpus(tmp_path) == ["0x56a0", "0xe20b"]
+    assert find_intel_gpus(tmp_path / "nothing") == []
 
 
 def test_most_capable_gpu_decides() -> None:
