@@ -26,6 +26,7 @@ from tests.house import ROOT
 
 GPU = torch.device("cuda", 0)
 SEEDS = range(30 if os.environ.get("TRIFOLD_LONG") else 3)
+PATIENCE = 5  # times as many where nothing is missed yet
 SHAPE = KvShape(4, 2, 8, torch.float32, GPU)
 PLACEMENT = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK, Tier.HOST))
 WAITS = ("wait_event", "wait_stream", "synchronize")
@@ -149,4 +150,6 @@ def test_with_all_waits_kv_is_right(schedule: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [line for _, line in LINES], ids=[name for name, _ in LINES])
 def test_each_wait_that_is_left_out_is_seen(lost: Line, tmp_path: Path) -> None:
-    assert any(fails(schedule, seed, lost, tmp_path) for schedule in SCHEDULES for seed in seeds(schedule))
+    """Whether it is missed depends on the threads of this machine as well: until it is, more seeds are tried."""
+    tries = ((schedule, seed) for seed in range(PATIENCE * len(SEEDS)) for schedule in SCHEDULES)
+    assert any(fails(*each, lost, tmp_path) for each in tries)
