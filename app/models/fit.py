@@ -31,6 +31,7 @@ from engine.model.architectures import (
     STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
+    experts_of,
     is_expanded,
     parameters_asked,
     parameters_of_block,
@@ -185,7 +186,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     recurrent = len(recurrent_layers(sized))
     for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
         _number(config, key, name)
-    if FAMILIES[kind].experts:
+    if FAMILIES[kind].experts and config.get("num_local_experts") != 0:  # where none are, it is said so
         for key in EXPERT_NUMBERS:
             _number(config, key, name, 1)
         _number(config, "num_experts", name, config.get("num_local_experts"))
@@ -193,7 +194,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     weights_bytes = weights_bytes or 2 * parameters
     shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
     shape = replace(shape, expanded=is_expanded(sized))
-    if FAMILIES[kind].experts:
+    if experts_of(sized) is not None:
         shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings)
     sliding = len(sliding_layers(sized))
     if sliding + recurrent >= layers:

@@ -54,11 +54,12 @@ class Family:
     full_every: int = 0
     norm_offset: float = 0.0
     last_norm: str = "norm"
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int | str] = field(default_factory=dict)
 
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
-"""Kinds of layers, in the words of ``layer_types``."""
+MAMBA = "mamba"
+"""Kinds of layers, in the words of ``layer_types``. transformers has Mamba's as ``linear_attention`` too."""
 
 MXFP4 = "mxfp4"
 """A format of weights in 4 bits, in the word of ``quant_method``."""
@@ -86,6 +87,11 @@ _EXPERTS_OF_QWEN_3_5 = {
 }
 
 _GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
+
+_GRANITE_4: dict[str, int | str] = {
+    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_d_head": "auto"},
+    **{"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
+}
 
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
 
@@ -123,6 +129,7 @@ FAMILIES = {
         norm_offset=1.0,
         defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5},
     ),
+    "granitemoehybrid": Family("Granite 4 with Mamba", others=MAMBA, experts=True, full_every=10, defaults=_GRANITE_4),
     "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
 }
 FAMILIES["qwen3_next"] = replace(
@@ -148,6 +155,7 @@ STATE_NUMBERS = {
         "linear_conv_kernel_dim",
     ),
     CONVOLUTION: ("conv_L_cache",),
+    MAMBA: ("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_head"),
 }
 """What the settings say of the states of layers of a kind."""
 
@@ -186,6 +194,12 @@ _MAXIMA = {
     "linear_value_head_dim": 1 << 13,
     "linear_conv_kernel_dim": 1 << 8,
     "conv_L_cache": 1 << 8,
+    "mamba_n_heads": 1 << 12,
+    "mamba_n_groups": 1 << 12,
+    "mamba_d_state": 1 << 13,
+    "mamba_d_head": 1 << 13,
+    "mamba_d_conv": 1 << 8,
+    "shared_intermediate_size": 1 << 22,
     "num_experts": 1 << 14,
     "num_local_experts": 1 << 14,
     "num_experts_per_tok": 1 << 14,
@@ -212,6 +226,8 @@ _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_MAMBA_EXPANDS = 2  # times the width of a model are the heads of its states
+_SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
 # What a model may have that its family does not.
@@ -220,7 +236,7 @@ _UNLIKE = {
     "final_logit_softcapping": "caps its logits",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_RECURRENT = (RECURRENT, CONVOLUTION, "mamba", "mamba2", "recurrent", "hybrid")
+_RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
 
@@ -278,7 +294,11 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         outer["wrapper"] = settings.get("model_type")
     found = {**outer, **(text if isinstance(text, Mapping) else settings)}
     kind = found.get("model_type")
-    return {**(FAMILIES.get(kind, _ORDINARY).defaults if isinstance(kind, str) else {}), **found}
+    found = {**(FAMILIES.get(kind, _ORDINARY).defaults if isinstance(kind, str) else {}), **found}
+    if found.get("mamba_d_head") == "auto":
+        inner, heads = (found.get(key) for key in ("hidden_size", "mamba_n_heads"))
+        found["mamba_d_head"] = _MAMBA_EXPANDS * inner // heads if type(inner) is type(heads) is int and heads else 0
+    return found
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -291,7 +311,8 @@ def check_numbers(config: Any, name: str) -> None:
         return
     for key, largest in _MAXIMA.items():
         value = getattr(config, key, None)
-        if value is not None and (type(value) is not int or not 1 <= value <= largest):
+        least = 0 if key == "num_local_experts" else 1  # Granite 4 has them or not
+        if value is not None and (type(value) is not int or not least <= value <= largest):
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
     numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
@@ -374,9 +395,10 @@ def _other_layers(config: Any) -> str:
 def layer_kinds(config: Any) -> tuple[str, ...]:
     """The kind of every layer, in the words of ``layer_types``; empty where all are alike and none is named."""
     named = getattr(config, "layer_types", None)
-    if isinstance(named, list | tuple):
-        return tuple(kind for kind in named if isinstance(kind, str))
     family = FAMILIES.get(config.model_type, _ORDINARY)
+    if isinstance(named, list | tuple):
+        words = {RECURRENT: MAMBA, "attention": FULL} if family.others == MAMBA else {}
+        return tuple(words.get(kind, kind) for kind in named if isinstance(kind, str))
     layers = getattr(config, "num_hidden_layers", None)
     if not family.others or type(layers) is not int:
         return ()
@@ -386,7 +408,7 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
         full = getattr(config, "full_attn_idxs", None)
         full = full if isinstance(full, list | tuple) else range(layers)
         return tuple(FULL if at in full else CONVOLUTION for at in range(min(layers, _MAXIMA["num_hidden_layers"])))
-    own = getattr(config, _PERIOD[family.others], None)
+    own = getattr(config, _PERIOD.get(family.others, ""), None)
     every = own if type(own) is int and own > 0 else family.full_every
     return tuple(
         family.others if layer % every else FULL for layer in range(1, min(layers, _MAXIMA["num_hidden_layers"]) + 1)
@@ -400,7 +422,7 @@ def sliding_layers(config: Any) -> tuple[int, ...]:
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
     """The layers that have a state instead of KV, where that is supported."""
-    return _layers_of(config, RECURRENT, CONVOLUTION)
+    return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
 def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
@@ -414,6 +436,9 @@ def state_size(config: Any) -> StateSize:
     """The state of a recurrent layer."""
     if FAMILIES[config.model_type].others == CONVOLUTION:
         return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
+    if FAMILIES[config.model_type].others == MAMBA:
+        heads, keys, width = config.mamba_n_heads, config.mamba_d_state, config.mamba_d_head
+        return StateSize(heads, keys, width, heads * width + 2 * config.mamba_n_groups * keys, config.mamba_d_conv)
     heads, width = config.linear_num_value_heads, config.linear_value_head_dim
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     taps = config.linear_conv_kernel_dim
@@ -465,6 +490,8 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
     layers = config.num_hidden_layers
     if config.model_type == "smollm3":
         return tuple(bool(rotated) for rotated in config.no_rope_layers[:layers])
+    if config.model_type == "granitemoehybrid":
+        return (config.position_embedding_type == "rope",) * layers
     if config.model_type in _ROPE_IN_WINDOWS and config.sliding_window is not None:
         return tuple(kind == "sliding_attention" for kind in config.layer_types[:layers])
     return (True,) * layers
@@ -509,14 +536,14 @@ class Experts:
 
 def experts_of(config: Any) -> Experts | None:
     """The experts of a model; None where it has none that are supported."""
-    if not FAMILIES.get(config.model_type, _ORDINARY).experts:
+    if not FAMILIES.get(config.model_type, _ORDINARY).experts or not _count_experts(config):
         return None
     every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
     dense = dense if isinstance(dense, list | tuple) else ()
     numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
     layers = sum(number % every == 0 and number - 1 not in dense for number in numbers)
     inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
+    shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
     return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
 
 
@@ -545,6 +572,7 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     if states := len(recurrent_layers(config)):
         size = state_size(config)
         values = 3 * width if family.others == CONVOLUTION else 2 * size.heads * (size.value_dim + 1)
+        values -= size.heads if family.others == MAMBA else 0
         recurrent = width * (size.channels + values) + size.taps * size.channels
         mixing += states * (recurrent - mixing // layers)
     found = experts_of(config)
@@ -558,6 +586,8 @@ def _parameters_of_block(config: Any, experts: int) -> int:
 
 def _inner(config: Any) -> int:
     """Numbers between the matrices of an MLP. LFM2 has two thirds of what it says, times a factor, rounded up."""
+    if config.model_type == "granitemoehybrid":  # the other is that of experts
+        return int(config.shared_intermediate_size)
     inner: int = getattr(config, "block_ff_dim", None) or config.intermediate_size
     if config.model_type != "lfm2" or not getattr(config, "block_auto_adjust_ff_dim", True):
         return inner

@@ -79,6 +79,23 @@ class Rope(NamedTuple):
         return Rope(*(sent[id(part)] for part in self))
 
 
+class _NoRope:
+    """In the place of RoPE where a model has none: it turns nothing.
+
+    Args:
+        width: numbers of a head.
+    """
+
+    rope_type, attention_scaling = "none", 1.0
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cos = x.new_ones(*positions.shape, self._width)
+        return cos, torch.zeros_like(cos)
+
+
 class Decoder:
     """One loaded causal language model, walked by hand.
 
@@ -115,7 +132,7 @@ class Decoder:
         self._norm, self._head = getattr(model.model, FAMILIES[self.config.model_type].last_norm), model.lm_head
         self.rounded_bits = 0
         """Of a rounded twin; 0 of the model itself."""
-        self._rope = model.model.rotary_emb
+        self._rope = model.model.rotary_emb or _NoRope(head_dim_of(self.config))
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
         self._sliding = frozenset(sliding_layers(self.config))

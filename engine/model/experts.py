@@ -35,7 +35,7 @@ class Router(nn.Module):
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
         # Shares are of the chosen experts, or of all, and then those of the chosen have to be made a whole, or not.
-        self._of_all = self.product.bias is None
+        self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -101,8 +101,8 @@ class WithShared(nn.Module):
 def install(model: Any, numbers: Collection[int]) -> None:
     """Make linear layers of the experts of some layers of a transformers causal LM, if they have any."""
     for layer in [model.model.layers[number] for number in numbers]:
-        block: Any = getattr(layer, "mlp", None)
-        if not hasattr(block, "experts"):
+        block = _mixture_of(layer)
+        if block is None:
             continue
         block.experts = Experts(block.experts)
         for name in _ROUTERS:
@@ -128,17 +128,22 @@ def waits_for_host(model: Any) -> bool:
 
 def nbytes(model: Any) -> int:
     """Bytes of all experts of a transformers causal LM."""
-    blocks: list[Any] = [getattr(layer, "mlp", None) for layer in model.model.layers]
-    found = (block.experts for block in blocks if hasattr(block, "experts"))
-    return sum(weight.nbytes for experts in found for weight in experts.parameters())
+    found = (_mixture_of(layer) for layer in model.model.layers)
+    return sum(weight.nbytes for block in found if block is not None for weight in block.experts.parameters())
 
 
 def chooses(name: str) -> bool:
     """Whether a weight of a layer, by its name in transformers, scores experts."""
-    return name in [f"mlp.{router}.weight" for router in _ROUTERS]
+    return name in [f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS]
 
 
-_ROUTERS = ("gate", "router")
+_BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe"), ("gate", "router")
+
+
+def _mixture_of(layer: Any) -> Any:
+    """The part of a layer that has experts; None where it has none."""
+    blocks = (getattr(layer, name, None) for name in _BLOCKS)
+    return next((block for block in blocks if hasattr(block, "experts")), None)
 
 
 def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

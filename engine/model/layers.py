@@ -41,7 +41,7 @@ from torch.nn import functional
 from engine.errors import ModelError
 from engine.model.experts import choosing
 from engine.model.kernels import cpu
-from engine.model.recurrent import INPUTS, DeltaNet
+from engine.model.recurrent import INPUTS, DeltaNet, Mamba
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ def pack(model: Any, offset: float = 0.0) -> None:
             new = PackedNorm(layer, kernels, offset)
         if new is not None:
             _replace(model, path, new)
-        if isinstance(layer, DeltaNet) and layer.taps.is_cpu:
+        if isinstance(layer, DeltaNet | Mamba) and layer.taps.is_cpu:
             layer.take(kernels)
 
 
@@ -337,7 +337,8 @@ def has_kernels(model: Any) -> bool:
 
 def _head_dim(model: Any) -> int:
     """Of the layers with attention."""
-    return next(int(layer.self_attn.head_dim) for layer in model.model.layers if hasattr(layer, "self_attn"))
+    found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
+    return next(int(attention.head_dim) for attention in found if attention is not None)
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:

@@ -1,16 +1,17 @@
-"""Layers whose past is a state of fixed size: the gated delta rule and short convolutions, for any number of tokens.
+"""Layers whose past is a state of fixed size: the gated delta rule, Mamba-2 and short convolutions, for any number of
+tokens.
 
 A token fades the state of each head, reads what it holds under the token's key, writes the difference to the token's
-value there, and is answered by its query. A short convolution over the newest tokens comes before it, and is all that
-some models have. Of a few tokens a ``Trace`` keeps what each did, so that the state behind any of them can be had
-again: some fifty times smaller than a state for each. The states themselves lie in the cache that came down the call as
-``kv`` (``engine.kv.recurrent``).
+value there, and is answered by its query; in Mamba-2 all of its value is written. A short convolution over the newest
+tokens comes before it, and is all that some models have. Of a few tokens a ``Trace`` keeps what each did, so that the
+state behind any of them can be had again: some fifty times smaller than a state for each. The states themselves lie in
+the cache that came down the call as ``kv`` (``engine.kv.recurrent``).
 
 On a processor a few tokens are computed one after the other by our own kernel (``engine.model.kernels.delta``): a token
 has the same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens,
 and all of them elsewhere, are computed in chunks, with matrix products.
 
-Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3.
+Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3. Mamba-2 (arXiv 2405.21060).
 """
 
 from __future__ import annotations
@@ -226,6 +227,69 @@ class DeltaNet(nn.Module):
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
 
 
+class Mamba(nn.Module):
+    """A Mamba-2 layer with the weights of transformers', whose states are kept by whoever calls.
+
+    What it calls B is a key here, C a query, and x, by its step, what is written.
+
+    Args:
+        net: of transformers.
+    """
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.layer_idx, self.in_proj, self.out_proj = net.layer_idx, net.in_proj, net.out_proj
+        self.heads, self.key_heads = net.num_heads, net.n_groups
+        self.key_dim, self.value_dim = net.ssm_state_size, net.head_dim
+        self.taps = _fixed(net.conv1d.weight.squeeze(1).t())
+        self.bias = None if net.conv1d.bias is None else _fixed(net.conv1d.bias)
+        self.pace, self.shift, self.kept = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias), _fixed(net.D)
+        self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
+        self.unit = _fixed(torch.ones(net.norm.group_size, device=net.norm.weight.device))
+        self._limits = net.time_step_limit or (0.0, float("inf"))
+        self._kernels: Native | None = None
+
+    def take(self, kernels: Native) -> None:
+        """Compute a few tokens by these kernels, where they fit the widths."""
+        widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
+        heads = (self.key_dim, self.value_dim)
+        if not any(width % kernels.lanes for width in heads) and not any(width % _WHOLE for width in widths):
+            self._kernels = kernels
+            for name in ("scan", "replayed"):
+                kernels.address(name, *heads)
+
+    def forward(self, hidden_states: torch.Tensor, *, kv: States, **_: Any) -> torch.Tensor:
+        inner = self.heads * self.value_dim
+        gate, x, steps = self.in_proj(hidden_states)[0].split((inner, self.taps.shape[1], self.heads), dim=-1)
+        kernels = self._kernels if self._kernels and x.shape[0] <= self._kernels.most_rows else None
+        steps = functional.softplus(padded(steps.float() + self.shift).contiguous())[:, : self.heads]
+        steps = steps.clamp(*self._limits)
+        out = kv.recur(self.layer_idx, x.shape[0], lambda state: self._advance(state, x, steps, kernels))
+        mixed = (out.flatten(1) * functional.silu(gate.float())).unflatten(1, (-1, self.unit.shape[0]))
+        if kernels is None:
+            mixed = mixed * (mixed.square().mean(dim=-1, keepdim=True) + self.epsilon).rsqrt()
+        else:
+            mixed = kernels.norm(mixed, self.unit, self.epsilon)
+        answer: torch.Tensor = self.out_proj((mixed.flatten(1) * self.norm).to(hidden_states.dtype).unsqueeze(0))
+        return answer
+
+    def _advance(self, state: State, x: torch.Tensor, steps: torch.Tensor, kernels: Native | None) -> Step:
+        inner, width = self.heads * self.value_dim, self.key_heads * self.key_dim
+        inputs = torch.cat([state.inputs, x])
+        found = convolved(inputs, self.taps)
+        found = functional.silu(found if self.bias is None else found + self.bias)
+        v, k, q = found.split((inner, width, width), dim=1)
+        v = v.unflatten(1, (self.heads, self.value_dim))
+        k, q = (part.unflatten(1, (self.key_heads, self.key_dim)) for part in (k, q))
+        given = (q, k, v, steps * self.pace, steps, state.memory)
+        if kernels is None:
+            out, updates, memory = in_chunks(*given, corrects=False)
+        else:
+            out, updates, memory = kernels.delta(*given, rule="scan")
+        trace = DeltaTrace(inputs, k, updates, given[3], kernels)
+        return Step(out + v * self.kept[:, None], State(memory, inputs[x.shape[0] :].clone()), trace)
+
+
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
     """The products with a layer's input, by ``INPUTS``.
 
@@ -288,6 +352,8 @@ def install(model: Any) -> None:
     for layer in model.model.layers:
         if hasattr(layer, "linear_attn"):
             layer.linear_attn = DeltaNet(layer.linear_attn)
+        elif getattr(layer, "mamba", None) is not None:
+            layer.mamba = Mamba(layer.mamba)
         elif hasattr(layer, "conv"):
             layer.conv = ShortConv(layer.conv)
 
@@ -313,6 +379,8 @@ def in_chunks(
     decays: torch.Tensor,
     rates: torch.Tensor,
     memory: torch.Tensor,
+    *,
+    corrects: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gated delta rule over n tokens. All in float32.
 
@@ -320,6 +388,7 @@ def in_chunks(
         q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
         decays: (n, heads), logarithms; rates: (n, heads), how much of each token is written.
         memory: (heads, key_dim, value_dim) before them.
+        corrects: whether what is read under a token's key is taken from what it writes there.
 
     Returns:
         What they read and what they add, both (n, heads, value_dim), and the memory behind the last.
@@ -348,15 +417,17 @@ def in_chunks(
     seen = for_each_head(queries @ keys.transpose(-1, -2)) * between
     # What a token adds is its value less what is read under its key, of the memory before the chunk and of the tokens
     # before it in the chunk: one system for each chunk, solved for both parts before the memory is known.
-    system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
+    own, of_memory = values * rate, None
+    if corrects:
+        system = for_each_head(keys @ keys.transpose(-1, -2)) * between * rate
+        sides = torch.cat([own, for_each_head(keys) * (-rate * left)], dim=-1)
+        solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
+        own, of_memory = solved.split((width, k.shape[2]), dim=-1)
     queries, keys = for_each_head(queries), for_each_head(keys)
-    sides = torch.cat([values * rate, keys * (-rate * left)], dim=-1)
-    solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
-    own, of_memory = solved.split((width, k.shape[2]), dim=-1)
     asking, writing = queries * left, (keys * (faded[..., -1:] - faded).float().exp().unsqueeze(-1)).transpose(-1, -2)
     out, updates = torch.empty_like(values), torch.empty_like(values)
     for chunk in range(values.shape[0]):
-        update = torch.baddbmm(own[chunk], of_memory[chunk], memory)
+        update = own[chunk] if of_memory is None else torch.baddbmm(own[chunk], of_memory[chunk], memory)
         out[chunk] = torch.baddbmm(asking[chunk] @ memory, seen[chunk], update)
         memory = torch.baddbmm(whole[chunk] * memory, writing[chunk], update)
         updates[chunk] = update

@@ -279,7 +279,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         layers.fuse_norms(model, norm_offset)
     model.model.layers[0].to(device)
     layers.pack(model, norm_offset)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
+    if model.model.rotary_emb is not None:
+        model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype
     return decoder

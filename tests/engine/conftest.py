@@ -202,6 +202,18 @@ SHAPES["qwen3_next"] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
 }
 
+# Heads of a state share keys, as attention's do; without positions, and with experts or not.
+SHAPES["granitemoehybrid"] = {
+    **{"layer_types": ["linear_attention"] * 2 + ["full_attention"], "position_embedding_type": "nope"},
+    **{"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4},
+    **{"num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 64, "tie_word_embeddings": True},
+    **{"embedding_multiplier": 12.0, "attention_multiplier": 0.11, "residual_multiplier": 0.22, "logits_scaling": 8.0},
+}
+SHAPES["granitemoehybrid-dense"] = {
+    **{**SHAPES["granitemoehybrid"], "num_local_experts": 0, "position_embedding_type": "rope"},
+    **{"mamba_n_groups": 1, "mamba_d_state": 32},
+}
+
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
 TRAINED = tuple(SHAPES)[tuple(SHAPES).index("phi3-partial") :]
 

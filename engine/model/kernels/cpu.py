@@ -415,10 +415,16 @@ class Native:
         decays: torch.Tensor,
         rates: torch.Tensor,
         memory: torch.Tensor,
+        *,
+        rule: str = "delta",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """``recurrent.in_chunks``, token by token."""
+        """``recurrent.in_chunks``, token by token.
+
+        Args:
+            rule: "delta", or "scan" where what is read under a key is left in the memory.
+        """
         out, updates = torch.empty(v.shape), torch.empty(v.shape)
-        return out, updates, self._recur("delta", (q, k, v, decays, rates, updates), memory, out)
+        return out, updates, self._recur(rule, (q, k, v, decays, rates, updates), memory, out)
 
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor

@@ -1,5 +1,7 @@
 """The gated delta rule for a few tokens, as a kernel: each head's state token by token, in the cache of its processor.
 
+``scan`` is the same of a layer that writes without looking at what is there (Mamba-2).
+
 A tile is one head. Its tokens come one after the other and every sum goes over the state's rows in their order, so a
 token has the same bits however many come with it. ``replayed`` does to a state what was written down of tokens, in the
 order and with the roundings of ``delta``: what it leaves has the bits of a pass that ended there.
@@ -23,15 +25,22 @@ QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEAD
 
 def emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
     """What every token reads of the state of head ``tile``, what it adds to it, and the state behind the last."""
-    _emit(module, name, lanes, key_dim, value_dim, learns=True)
+    _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
+
+
+def emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+    """The same, where what the state holds under a token's key is left in it."""
+    _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
 def emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
     """The state of head ``tile`` behind the last token, from what each adds to it."""
-    _emit(module, name, lanes, key_dim, value_dim, learns=False)
+    _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
 
-def _emit(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int, learns: bool) -> None:
+def _emit(
+    module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int, *, answers: bool, corrects: bool
+) -> None:
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
     queries, keys, values, decays, rates, updates, before, after, result = (
@@ -52,12 +61,13 @@ def _emit(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int
         first = e.b.mul(own, long(value_dim))
         with e.loop(long(0), long(value_dim), together * lanes) as column:
             places = [e.b.add(column, long(at * lanes)) for at in range(together)]
-            if learns:
+            if answers:
                 known = [e.variable(e.constant(0.0)) for _ in places]
-                with e.loop(long(0), long(key_dim)) as at:
-                    factor = e.splat(e.load(e.at(key, at, F32), F32))
-                    for faded, total in zip(_faded(e, state, at, places, fades, value_dim), known, strict=True):
-                        total.value = e.fma(factor, faded, total.value)
+                if corrects:
+                    with e.loop(long(0), long(key_dim)) as at:
+                        factor = e.splat(e.load(e.at(key, at, F32), F32))
+                        for faded, total in zip(_faded(e, state, at, places, fades, value_dim), known, strict=True):
+                            total.value = e.fma(factor, faded, total.value)
                 rate = e.splat(e.load(e.at(rates, own, F32), F32))
                 for place, total in zip(places, known, strict=True):
                     wanted = e.load_vector(values, e.b.add(first, place))
@@ -71,10 +81,10 @@ def _emit(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int
                 for index, faded in enumerate(_faded(e, state, at, places, fades, value_dim)):
                     now = e.fma(factor, added[index], faded)
                     e.store(now, e.at(state, e.b.add(base, places[index]), F32))
-                    if learns:
+                    if answers:
                         asked = e.splat(e.load(e.at(query, at, F32), F32))
                         read[index].value = e.fma(asked, now, read[index].value)
-            if learns:
+            if answers:
                 for place, total in zip(places, read, strict=True):
                     e.store(total.value, e.at(result, e.b.add(first, place), F32))
     e.end()
@@ -88,5 +98,5 @@ def _faded(
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 
 
-EMIT: dict[str, Callable[..., None]] = {"delta": emit_delta, "replayed": emit_replayed}
+EMIT: dict[str, Callable[..., None]] = {"delta": emit_delta, "scan": emit_scan, "replayed": emit_replayed}
 """As ``native.EMIT``."""

@@ -35,6 +35,9 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
     elif FAMILIES[family].others == architectures.RECURRENT:
         shape |= {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 64}
         shape |= {"num_experts": 16, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 80}
+    elif FAMILIES[family].others == architectures.MAMBA:
+        shape |= {"layer_types": [*["mamba"] * 3, "attention"], "mamba_n_heads": 8, "mamba_d_state": 64}
+        shape |= {"shared_intermediate_size": 300}
     elif FAMILIES[family].others == architectures.CONVOLUTION:
         shape |= {"layer_types": [*["conv"] * 3, "full_attention"]}
     elif FAMILIES[family].others:

@@ -23,7 +23,10 @@ from engine.model import decoder
 from engine.plan import probe
 
 CPU = torch.device("cpu")
-ROUTERS = {"qwen3_moe": "gate", "gpt_oss": "router", "qwen3_next": "gate"}
+ROUTERS = {
+    **{"qwen3_moe": "mlp.gate", "gpt_oss": "mlp.router", "qwen3_next": "mlp.gate"},
+    "granitemoehybrid": "block_sparse_moe.router",
+}
 MIXTURES = tuple(ROUTERS)
 
 
@@ -44,8 +47,7 @@ def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: st
     assert torch.allclose(logits[1], logits[2], atol=near)
     assert not torch.allclose(logits[0], logits[1], atol=near)
     assert whole.parameters == rounded[0].parameters == rounded[1].parameters
-    block, small = (model.model.model.layers[0].mlp for model in (whole, rounded[0]))
-    of_whole, of_small = (getattr(mlp, ROUTERS[kind]) for mlp in (block, small))
+    of_whole, of_small = (model.model.model.layers[0].get_submodule(ROUTERS[kind]) for model in (whole, rounded[0]))
     assert torch.equal(of_small.product.weight, of_whole.weight)
 
 

@@ -28,7 +28,14 @@ def tokens(count: int, decays: float = 1.0) -> tuple[torch.Tensor, ...]:
 
 
 def spelled_out(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decays: torch.Tensor, rates: torch.Tensor, memory: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    decays: torch.Tensor,
+    rates: torch.Tensor,
+    memory: torch.Tensor,
+    *,
+    corrects: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token by token and head by head, in float64."""
     memory, outs, updates = memory.double(), torch.zeros(v.shape).double(), torch.zeros(v.shape).double()
@@ -36,7 +43,8 @@ def spelled_out(
         for head in range(HEADS):
             key, query = (part[at, head * KEY_HEADS // HEADS].double() for part in (k, q))
             memory[head] *= decays[at, head].double().exp()
-            updates[at, head] = (v[at, head].double() - key @ memory[head]) * rates[at, head].double()
+            known = key @ memory[head] if corrects else 0.0
+            updates[at, head] = (v[at, head].double() - known) * rates[at, head].double()
             memory[head] += key[:, None] * updates[at, head]
             outs[at, head] = query @ memory[head]
     return outs, updates, memory
@@ -49,28 +57,30 @@ def native() -> list[cpu.Native]:
 
 
 @pytest.mark.parametrize("decays", [1e-3, 1.0, 40.0], ids=["keeps", "fades", "forgets"])
-@pytest.mark.parametrize("count", [1, 5, 64, 65, 140])
-def test_chunks_and_kernel_follow_the_rule(count: int, decays: float, native: list[cpu.Native]) -> None:
+@pytest.mark.parametrize(("count", "rule"), [*((n, "delta") for n in (1, 5, 64, 65, 140)), (5, "scan"), (140, "scan")])
+def test_chunks_and_kernel_follow_the_rule(count: int, rule: str, decays: float, native: list[cpu.Native]) -> None:
     given = tokens(count, decays)
-    expected = spelled_out(*(part.clone() for part in given))
-    ways = [in_chunks(*given)]
+    expected = spelled_out(*(part.clone() for part in given), corrects=rule == "delta")
+    ways = [in_chunks(*given, corrects=rule == "delta")]
     if count <= cpu.MOST_ROWS:
-        ways += [kernels.delta(*given) for kernels in native]
+        ways += [kernels.delta(*given, rule=rule) for kernels in native]
     for found in ways:
         for mine, theirs in zip(found, expected, strict=True):
             assert (mine.double() - theirs).abs().max() < 2e-5
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(wide: bool, native: list[cpu.Native]) -> None:
+@pytest.mark.parametrize(("wide", "rule"), [(False, "delta"), (True, "delta"), (True, "scan")])
+def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(
+    wide: bool, rule: str, native: list[cpu.Native]
+) -> None:
     kernels = native[wide]
     q, k, v, decays, rates, memory = tokens(23)
-    out, updates, last = kernels.delta(q, k, v, decays, rates, memory)
+    out, updates, last = kernels.delta(q, k, v, decays, rates, memory, rule=rule)
     whole = DeltaTrace(torch.zeros(26, 7), k, updates, decays, kernels)
     alone = State(memory, torch.zeros(3, 7))
     for at in range(23):
         one = slice(at, at + 1)
-        read, _, after = kernels.delta(q[one], k[one], v[one], decays[one], rates[one], alone.memory)
+        read, _, after = kernels.delta(q[one], k[one], v[one], decays[one], rates[one], alone.memory, rule=rule)
         assert torch.equal(read[0], out[at])
         alone = State(after, alone.inputs)
         again = whole.first(at + 1).behind(State(memory, torch.zeros(3, 7)))
