@@ -26,6 +26,7 @@ from engine.kv.shape import KvShape, Recurrent, Sliding, Split
 from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
     FAMILIES,
+    MAMBA,
     RECURRENT,
     SHARED_VOCABULARY,
     TEXT_WEIGHTS,
@@ -376,7 +377,7 @@ def load(
     """
     config = settings_of(name, window)
     window = window or int(config.max_position_embeddings)
-    if FAMILIES[config.model_type].others == RECURRENT and not KINDS[device.type].has_64_bits:
+    if FAMILIES[config.model_type].others in (RECURRENT, MAMBA) and not KINDS[device.type].has_64_bits:
         raise UnsupportedModel(
             f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} have not.",
             "Use --device cpu.",
