@@ -357,7 +357,8 @@ class FullCache:
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
             return store.keys[:, start:stop], store.values[:, start:stop]
-        return from_rows(store.rows(start, stop).to(self.shape.of_layer(layer).device, non_blocking=True))
+        shape = self.shape.of_layer(layer)
+        return from_rows(store.rows(start, stop).to(shape.device, non_blocking=shape.device_kind.streams))
 
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int

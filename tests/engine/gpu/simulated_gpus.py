@@ -5,9 +5,10 @@
 
 Tensors "on the device" are wrappers around host memory, and every operation on them is done at once: order is not
 what can go wrong here, as on the simulated CUDA device. What can is refused as the real ones refuse it. Neither takes
-float64, pinned memory, tensors of the host among its own (numbers excepted) or anything of ``torch.cuda``, which this
-build has not. ``mps`` has no operation that torch's own list gives no Metal kernel, and ends where a thread uses it
-while another is at work, which crashes the process on a Mac. ``limit`` bytes are all there is.
+float64, pinned memory, copies that nobody waits for, tensors of the host among its own (numbers excepted) or anything
+of ``torch.cuda``, which this build has not. ``mps`` has no operation that torch's own list gives no Metal kernel, and
+ends where a thread uses it while another is at work, which crashes the process on a Mac. ``limit`` bytes are all there
+is.
 
 It cannot see what a real one computes wrongly, how fast it is, or which operations torch's build for Intel lacks: these
 are in no list that comes with torch. Stands on the same private places of torch as ``simulated_cuda``.
@@ -180,6 +181,8 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         full = func._schema.name.split("::")[1] + (f".{of}" if (of := func._overloadname) != "default" else "")
         if full in without_metal():
             raise NotImplementedError(f"The operator 'aten::{full}' is not currently implemented for the MPS device.")
+    if kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]):
+        raise RuntimeError("a copy that nobody waits for reads memory that others may have by then (pytorch 189690)")
     return _computed(gpu, func, name, args, kwargs, tensors, moved=moved)
 
 
