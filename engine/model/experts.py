@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,23 +59,33 @@ class Experts(nn.Module):
 
     def __init__(self, experts: Any) -> None:
         super().__init__()
-        self._gate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _silu
+        self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
+        """What gates and what they open come to."""
         if hasattr(experts, "limit"):
-            self._gate = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
+            self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
+        elif not type(experts.act_fn).__name__.startswith("SiLU"):
+            self.opens = functools.partial(_opened, act=experts.act_fn)
+        self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
+        """The same, for ``most_rows`` tokens at most (``layers.fuse_experts``)."""
+        self.most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """What the experts ``ids`` (n, chosen) answer tokens (n, hidden), each by its share."""
         (count, chosen), width = ids.shape, hidden_states.shape[1]
-        answers = hidden_states.new_empty(count * chosen, width)
+        answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
         for expert, places in _asked(ids.flatten()):
-            gate, up = self.gates[expert](hidden_states[places // chosen]).chunk(2, dim=-1)
-            answers[places] = self.down[expert](self._gate(gate, up))
+            asking = hidden_states[places // chosen]
+            if len(places) <= self.most_rows:
+                answers[places] = self.fused[expert](asking)
+            else:
+                gate, up = self.gates[expert](asking).chunk(2, dim=-1)
+                answers[places] = self.down[expert](self.opens(gate, up)).float()
         # One after the other: how a sum over an axis is cut depends on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
-            total += answer.float() * shares[:, rank, None].float()
+            total += answer * shares[:, rank, None].float()
         return total.to(hidden_states.dtype)
 
 
@@ -156,8 +166,13 @@ def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         at = stop
 
 
-def _silu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def silu_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Of Llama and most others."""
     return functional.silu(gate) * up
+
+
+def _opened(gate: torch.Tensor, up: torch.Tensor, act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return act(gate) * up
 
 
 def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:

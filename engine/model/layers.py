@@ -10,8 +10,9 @@ Beside activations in bfloat16 they lie in pairs where the processor multiplies 
 layer itself where the model is small. The packed products and what lies between them (``kernels.rowwise``) are two
 programs of kernels instead (``FusedLayer``). Families whose layers are Llama's up to names (``architectures``) share
 this walk. All others go through transformers, as do layers with a part that is not known here, and passes of more rows.
-On a GPU the norms alone are replaced (``FusedNorm``): each is one kernel there instead of up to eight, which counts
-where launching them sets the pace.
+Experts are one program each (``FusedExpert``): a layer of Qwen3-30B-A3B in 4 bits takes 1.7 ms for a token instead of
+2.4, in bfloat16 2.4 instead of 2.9 (2 cores with AVX-512 BF16, busy otherwise). On a GPU the norms alone are replaced
+(``FusedNorm``): each is one kernel there instead of up to eight, which counts where launching them sets the pace.
 
 *Quantized.* This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The
 linear layers of the decoder blocks are quantized when the model is loaded; embedding, head, norms and what chooses
@@ -39,7 +40,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import ModelError
-from engine.model.experts import choosing
+from engine.model.experts import Experts, choosing, silu_gate
 from engine.model.kernels import cpu
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
@@ -326,6 +327,7 @@ def pack(model: Any, offset: float = 0.0) -> None:
             _replace(model, path, new)
         if isinstance(layer, DeltaNet | Mamba) and layer.taps.is_cpu:
             layer.take(kernels)
+    fuse_experts(model, kernels)
 
 
 def has_kernels(model: Any) -> bool:
@@ -495,6 +497,62 @@ class FusedLayer:
             ],
         )
         return out
+
+
+class FusedExpert:
+    """An expert of packed layers as one program: the gates, what they open, and back to the hidden width.
+
+    A row has the same bits whatever rows come with it.
+
+    Args:
+        gates, down: its layers, without biases.
+        kernels: that they were packed for.
+        memory: which it shares with the other experts.
+        nothing: the bias of the gates, zeros.
+    """
+
+    def __init__(
+        self, gates: PackedLinear, down: PackedLinear, kernels: cpu.Native, memory: cpu.Memory, nothing: torch.Tensor
+    ) -> None:
+        self._held = gates, down, memory, nothing  # the program knows their addresses
+        self._x = memory.of("asked", gates.in_features, gates.input_dtype)
+        self._program = program = cpu.Program(kernels)
+        out = gates.add_to(program, self._x, memory)
+        gated = memory.of("gated", down.in_features, down.input_dtype)
+        pieces = -(-down.in_features // _GATE_PIECE)
+        program.add(
+            kernels.address("gated", cpu.KIND[gated.dtype]),
+            [
+                *(out.data_ptr(), out.shape[1], nothing.data_ptr(), gated.data_ptr()),
+                *(down.in_features, _GATE_PIECE, pieces),
+            ],
+            lambda rows: rows * pieces,
+        )
+        self._out = down.add_to(program, gated, memory)[:, : down.out_features]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """What it answers x (n, hidden), in float32; the next expert writes over it."""
+        rows = x.shape[0]
+        self._x[:rows] = x
+        self._program.run(rows, ())
+        return self._out[:rows]
+
+
+def fuse_experts(model: Any, kernels: cpu.Native) -> None:
+    """Let the experts of a packed transformers causal LM that are Llama's MLPs answer a few tokens in one call each."""
+    memory = cpu.Memory()
+    for part in model.modules():
+        if not isinstance(part, Experts) or part.opens is not silu_gate:
+            continue
+        pairs: list[Any] = list(zip(part.gates, part.down, strict=True))
+        if any(type(layer) not in _PACKED.values() or layer.bias is not None for pair in pairs for layer in pair):
+            continue
+        gates, down = pairs[0]
+        if gates.in_features % kernels.lanes or down.in_features % kernels.lanes:
+            continue
+        nothing = torch.zeros(gates.out_features)
+        part.fused = [FusedExpert(gates, down, kernels, memory, nothing) for gates, down in pairs]
+        part.most_rows = cpu.MOST_ROWS
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> list[FusedLayer] | None:

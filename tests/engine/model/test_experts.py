@@ -20,6 +20,7 @@ from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
 from engine.kv.full import FullCache
 from engine.model import decoder
+from engine.model.kernels import cpu
 from engine.plan import probe
 
 CPU = torch.device("cpu")
@@ -49,6 +50,23 @@ def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: st
     assert whole.parameters == rounded[0].parameters == rounded[1].parameters
     of_whole, of_small = (model.model.model.layers[0].get_submodule(ROUTERS[kind]) for model in (whole, rounded[0]))
     assert torch.equal(of_small.product.weight, of_whole.weight)
+
+
+@pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
+def test_an_expert_in_one_program_answers_as_its_layers_do(weights: str, tiny: Callable[..., str]) -> None:
+    if cpu.native() is None:
+        pytest.skip("no kernels of our own on this processor")
+    model = decoder.load(tiny("granitemoehybrid"), window=64, device=CPU, weights=weights)
+    part = model.model.model.layers[0].block_sparse_moe.experts
+    x, ids = torch.randn(9, 64), torch.randint(0, 8, (9, 3))
+    shares = torch.rand(9, 3)
+    with torch.inference_mode():
+        fused = part(x, ids, shares)
+        assert len(part.fused) == 8
+        part.most_rows = 0
+        assert torch.allclose(part(x, ids, shares), fused, atol=1e-5)
+    other = decoder.load(tiny("gpt_oss"), window=64, device=CPU, weights=weights)
+    assert not other.model.model.layers[0].mlp.experts.fused, "whose gates are clamped"
 
 
 @pytest.mark.parametrize("packed", [False, True])
