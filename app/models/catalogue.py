@@ -22,7 +22,8 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
                                            13B this is not known, and without them it is refused with that reason
 
 From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; those of Qwen 3.5
-2B and the inner width of its 4B (whose parameters come out as their names say), and of Qwen 3 30B-A3B (as published);
+2B and the inner width of its 4B (whose parameters come out as their names say), of Qwen 3 30B-A3B and, but for their
+licence, window and kinds of layers, of Granite 4.0 H (as published: 3B, 7B with 1B asked, 32.2B with 9B);
 the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B, gpt-oss-20b and
 Gemma 3, the other licences. Files of Qwen 3.5 hold eyes as well, which are not counted.
 Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list of files and
@@ -53,6 +54,7 @@ _ASKS = " Its maker wants the licence accepted on the hub first."
 _COUNTED = " Its size is counted from its numbers, and was not looked up."
 _THREE_OF_FOUR = "Three of four layers see only the newest tokens: the others alone remember the book."
 _STATES = "Three of four layers keep a state of fixed size: the others alone remember the book word for word."
+_ONE_OF_TEN = "Nine of ten layers keep a state of fixed size: the others alone remember the book word by word."
 _CONVOLVES = (
     "Most layers look back two tokens: the others alone remember the text. A window for documents, not for books."
 )
@@ -60,6 +62,8 @@ _FEW_ASKED = "A token asks few of its experts: it answers as fast as a small mod
 _RUN = "tested with these weights"
 _REAL = "its kind tested with real weights of another model"
 _TINY = "its kind tested on tiny random weights"
+_OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
+"""Pairs that have a newer one of about their size beside them, which is proposed instead."""
 _TRAINED_1M = 262_144
 """Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 
@@ -223,6 +227,22 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "granite-4.0-h-micro",
+        "Granite 4.0 H Micro",
+        Model(
+            "ibm-granite/granite-4.0-h-micro",
+            ModelShape(
+                *(40, 8, 64, 3_191_396_096, 6_382_792_192, 131_072, 205_520_896),
+                recurrent_layers=36,
+                state=StateSize(64, 128, 64, 4352, 4),
+            ),
+            _APACHE,
+        ),
+        None,
+        "It answers without thinking aloud first. " + _ONE_OF_TEN + _COUNTED,
+        _TINY,
+    ),
+    Pair(
         "granite-4.1-3b",
         "Granite 4.1 3B",
         Model(
@@ -353,6 +373,23 @@ PAIRS: tuple[Pair, ...] = (
         _LLAMA_32_1B,
         "Strong on whole books." + _ASKS,
         _REAL,
+    ),
+    Pair(
+        "granite-4.0-h-tiny",
+        "Granite 4.0 H Tiny",
+        Model(
+            "ibm-granite/granite-4.0-h-tiny",
+            ModelShape(
+                *(40, 4, 128, 6_939_037_248, 13_878_074_496, 131_072, 154_140_672),
+                recurrent_layers=36,
+                state=StateSize(48, 128, 64, 3328, 4),
+                asked=1_465_171_952,
+            ),
+            _APACHE,
+        ),
+        None,
+        "The quickest of its size, also without a GPU. " + _FEW_ASKED + " " + _ONE_OF_TEN + _COUNTED,
+        _TINY,
     ),
     Pair(
         "olmo-3-7b",
@@ -517,6 +554,23 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "granite-4.0-h-small",
+        "Granite 4.0 H Small",
+        Model(
+            "ibm-granite/granite-4.0-h-small",
+            ModelShape(
+                *(40, 8, 128, 32_207_337_984, 64_414_675_968, 131_072, 411_041_792),
+                recurrent_layers=36,
+                state=StateSize(128, 128, 64, 8448, 4),
+                asked=8_802_340_832,
+            ),
+            _APACHE,
+        ),
+        None,
+        "The large one of its family. " + _FEW_ASKED + " " + _ONE_OF_TEN + _COUNTED,
+        _TINY,
+    ),
+    Pair(
         "qwen3.5-35b-a3b",
         "Qwen 3.5 35B-A3B",
         Model(
@@ -530,7 +584,7 @@ PAIRS: tuple[Pair, ...] = (
             _APACHE,
         ),
         None,
-        "The same, newer. Its eyes are not loaded. " + _FEW_ASKED + " " + _STATES + _COUNTED,
+        "The same of Qwen 3.5. Its eyes are not loaded. " + _FEW_ASKED + " " + _STATES + _COUNTED,
         _TINY,
     ),
     Pair(
@@ -607,20 +661,28 @@ PAIRS: tuple[Pair, ...] = (
 def best_pair(free: FreeMemory) -> Pair | None:
     """The pair of the hub that suits this machine, from what is known before anything is fetched.
 
-    It chats, needs no account, and holds a book of 300 pages in the memory that computes, or as much as there is of
-    such a one. Of these a GPU gets the largest, which answers best; without one the time to read a book decides, so it
-    is the smallest.
+    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that computes,
+    or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture of experts
+    counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Without one the time to
+    read a book decides, so it is the smallest.
     """
     ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
-    chatting = [pair for pair in ready if not pair.target.gated and not pair.note.endswith(_OLD)]
+    older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(_OLD)))
+    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
     fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
     if not fits:
         return None
     whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
         max(fits, key=lambda one: one[1].tokens)
     ]
-    size = 1 if free.on_gpu else -1
-    return max(whole, key=lambda one: size * one[1].weights)[0]
+    if not free.on_gpu:
+        return min(whole, key=lambda one: one[1].weights)[0]
+    return max(whole, key=lambda one: _strength(one[0].target.shape))[0]
+
+
+def _strength(shape: ModelShape | None) -> float:
+    """In parameters of a model without experts."""
+    return (shape.parameters * shape.parameters_asked) ** 0.5 if shape else 0.0
 
 
 def _fit(pair: Pair, free: FreeMemory) -> ModelFit:

@@ -126,6 +126,23 @@ def lfm2(inner: int, layers: int, full: Iterable[int]) -> dict[str, Any]:
     return {**named, "layer_types": kinds, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True}
 
 
+def granite(width: int, heads: int, kv_heads: int, states: int, shared: int, **experts: int) -> dict[str, Any]:
+    kinds = ["attention" if layer % 10 == 5 else "mamba" for layer in range(40)]
+    named = {"hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": 100_352}
+    named |= {
+        "mamba_n_heads": states,
+        "mamba_d_state": 128,
+        "num_hidden_layers": 40,
+        "shared_intermediate_size": shared,
+    }
+    named |= {"max_position_embeddings": 131_072, **experts}
+    return {**named, "layer_types": kinds, "tie_word_embeddings": True, "position_embedding_type": "nope"}
+
+
+def mixture(count: int, chosen: int, inner: int) -> dict[str, int]:
+    return {"num_local_experts": count, "num_experts_per_tok": chosen, "intermediate_size": inner}
+
+
 # hub id: kind and config.json of models whose layers differ, or have experts.
 BUILT: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen/Qwen3.5-0.8B": ("qwen3_5_text", qwen(1024, 3584, 24, 8, 2, 16, tied=True)),
@@ -151,6 +168,9 @@ BUILT: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         {"num_hidden_layers": 24, "num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4"}},
     ),
+    "ibm-granite/granite-4.0-h-micro": ("granitemoehybrid", granite(2048, 32, 8, 64, 8192, **mixture(0, 1, 8192))),
+    "ibm-granite/granite-4.0-h-tiny": ("granitemoehybrid", granite(1536, 12, 4, 48, 1024, **mixture(64, 6, 512))),
+    "ibm-granite/granite-4.0-h-small": ("granitemoehybrid", granite(4096, 32, 8, 128, 1536, **mixture(72, 10, 768))),
     "LiquidAI/LFM2-1.2B": ("lfm2", lfm2(8192, 16, (2, 5, 8, 10, 12, 14))),
     "LiquidAI/LFM2-2.6B": ("lfm2", lfm2(10_752, 30, range(3, 27, 3))),
 }
