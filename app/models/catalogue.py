@@ -661,10 +661,10 @@ PAIRS: tuple[Pair, ...] = (
 def best_pair(free: FreeMemory) -> Pair | None:
     """The pair of the hub that suits this machine, from what is known before anything is fetched.
 
-    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that computes,
-    or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture of experts
-    counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Without one the time to
-    read a book decides, so it is the smallest.
+    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
+    computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
+    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Without one
+    the time to read a book decides, so it is the smallest.
     """
     ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
     older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(_OLD)))
