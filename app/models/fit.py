@@ -26,8 +26,8 @@ from app.core.format import size
 from engine import Status
 from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
-    EXPERT_NUMBERS,
     FAMILIES,
+    MLP_NUMBERS,
     STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
@@ -186,10 +186,15 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     recurrent = len(recurrent_layers(sized))
     for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
         _number(config, key, name)
-    if FAMILIES[kind].experts and config.get("num_local_experts") != 0:  # where none are, it is said so
-        for key in EXPERT_NUMBERS:
-            _number(config, key, name, 1)
+    has_experts = FAMILIES[kind].experts and config.get("num_local_experts") != 0  # where none are, it is said so
+    for key in MLP_NUMBERS:
+        if key in config and (has_experts or "num" not in key):
+            _number(config, key, name)
+    if has_experts:
         _number(config, "num_experts", name, config.get("num_local_experts"))
+    factor = config.get("block_ffn_dim_multiplier", 1)
+    if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
+        raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
     parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters
     shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)

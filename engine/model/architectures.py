@@ -139,15 +139,17 @@ FAMILIES["qwen3_next"] = replace(
 )
 """What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
-EXPERT_NUMBERS = (
+MLP_NUMBERS = (
     "num_experts",
     "num_local_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
     "shared_expert_intermediate_size",
+    "shared_intermediate_size",
     "decoder_sparse_step",
+    "block_multiple_of",
 )
-"""What settings may say of experts; no family says all of it."""
+"""What settings may say of MLPs and experts; no family says all of it."""
 
 STATE_NUMBERS = {
     RECURRENT: (
@@ -200,6 +202,7 @@ _MAXIMA = {
     "mamba_d_head": 1 << 13,
     "mamba_d_conv": 1 << 8,
     "shared_intermediate_size": 1 << 22,
+    "block_multiple_of": 1 << 22,
     "num_experts": 1 << 14,
     "num_local_experts": 1 << 14,
     "num_experts_per_tok": 1 << 14,
@@ -218,7 +221,7 @@ _POSITIVE = (
         "attention_multiplier",
         "residual_multiplier",
     ),
-    *("logits_scaling", "logit_scale", "swiglu_alpha", "swiglu_limit"),
+    *("logits_scaling", "logit_scale", "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
 )
 _ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
 _LOGITS_FACTOR = {"hyperclovax": "logits_scaling", "cohere2": "logit_scale"}  # which logits are multiplied by
@@ -226,6 +229,7 @@ _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_NONE_ALLOWED = ("num_local_experts", "num_experts_per_tok")  # Granite 4 has experts or not
 _MAMBA_EXPANDS = 2  # times the width of a model are the heads of its states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
@@ -311,14 +315,14 @@ def check_numbers(config: Any, name: str) -> None:
         return
     for key, largest in _MAXIMA.items():
         value = getattr(config, key, None)
-        least = 0 if key == "num_local_experts" else 1  # Granite 4 has them or not
+        least = 0 if key in _NONE_ALLOWED else 1
         if value is not None and (type(value) is not int or not least <= value <= largest):
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
     numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
     for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
-    if (experts := experts_of(config)) is not None and experts.chosen > experts.count:
+    if (experts := experts_of(config)) is not None and not 1 <= experts.chosen <= experts.count:
         raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
     if config.model_type == "ministral3":
         numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))

@@ -210,8 +210,8 @@ SHAPES["granitemoehybrid"] = {
     **{"embedding_multiplier": 12.0, "attention_multiplier": 0.11, "residual_multiplier": 0.22, "logits_scaling": 8.0},
 }
 SHAPES["granitemoehybrid-dense"] = {
-    **{**SHAPES["granitemoehybrid"], "num_local_experts": 0, "position_embedding_type": "rope"},
-    **{"mamba_n_groups": 1, "mamba_d_state": 32},
+    **{**SHAPES["granitemoehybrid"], "num_local_experts": 0, "num_experts_per_tok": 0},
+    **{"mamba_n_groups": 1, "mamba_d_state": 32, "position_embedding_type": "rope"},
 }
 
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from app.models.local import LocalModels
 from app.web.settings import model_options
 from engine import Status
 from engine.config import EngineConfig
-from engine.errors import ModelError, ModelNotFound, UnsupportedModel
+from engine.errors import ModelError, ModelNotFound, TrifoldError, UnsupportedModel
 from engine.kv.shape import KvShape, Recurrent, Sliding
 from engine.model.decoder import kv_shape_of
 from engine.model.kernels import cpu
@@ -168,7 +169,7 @@ BUILT: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         {"num_hidden_layers": 24, "num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4"}},
     ),
-    "ibm-granite/granite-4.0-h-micro": ("granitemoehybrid", granite(2048, 32, 8, 64, 8192, **mixture(0, 1, 8192))),
+    "ibm-granite/granite-4.0-h-micro": ("granitemoehybrid", granite(2048, 32, 8, 64, 8192, **mixture(0, 0, 8192))),
     "ibm-granite/granite-4.0-h-tiny": ("granitemoehybrid", granite(1536, 12, 4, 48, 1024, **mixture(64, 6, 512))),
     "ibm-granite/granite-4.0-h-small": ("granitemoehybrid", granite(4096, 32, 8, 128, 1536, **mixture(72, 10, 768))),
     "LiquidAI/LFM2-1.2B": ("lfm2", lfm2(8192, 16, (2, 5, 8, 10, 12, 14))),
@@ -194,6 +195,24 @@ def test_models_whose_layers_differ_are_counted_by_building_them(name: str) -> N
     is_target = name in {pair.target.name for pair in catalogue.PAIRS}
     found = dataclasses.replace(found, parameters=shape.parameters, weights_bytes=shape.weights_bytes)
     assert dataclasses.replace(found, embeddings=found.embeddings * is_target) == shape
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "granitemoehybrid", "lfm2"])
+def test_settings_of_layers_that_differ_mean_something_or_are_refused(family: str) -> None:
+    """Each of them replaced by what strangers may write there, and left out."""
+    from transformers import AutoConfig
+
+    kinds = {"granitemoehybrid": {"layer_types": [*["mamba"] * 31, "attention"]}}.get(family, {})
+    whole = {**AutoConfig.for_model(family, pad_token_id=0).to_dict(), "model_type": family, **kinds}
+    assert fit.shape_of(whole, "it").layers == whole["num_hidden_layers"]
+    for key in whole.keys() - {"model_type"}:
+        for odd in (None, "auto", -1, 0, 1 << 40, ["a"], {"a": 1}, 1.5):
+            with suppress(TrifoldError):
+                fit.shape_of({**whole, key: odd}, "it")
+        with suppress(TrifoldError):
+            fit.shape_of({name: said for name, said in whole.items() if name != key}, "it")
+    with pytest.raises(ModelError, match="gives"):
+        fit.shape_of({**whole, "intermediate_size": -1, "moe_intermediate_size": -1}, "it")
 
 
 def test_every_model_that_is_offered_is_counted() -> None:
