@@ -30,7 +30,8 @@ MAX_COUNT = 1_000_000
 @dataclass(frozen=True)
 class SamplingParams:
     """How one answer is sampled. ``temperature`` 0 is greedy; ``top_k`` 0 keeps every token; ``repetition_penalty`` 1
-    lets a token come again as if it had not come yet. Where one of the four is None, the model's own settings say it
+    lets a token come again as if it had not come yet; with ``exact_quotes`` nothing but the book's own words comes
+    between quotation marks (``decode.quotations``). Where one of the five is None, the model's own settings say it
     (``own_sampling``), and where they do not either, it is greedy, or off (``GREEDY``).
     """
 
@@ -38,6 +39,7 @@ class SamplingParams:
     top_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
+    exact_quotes: bool | None = None
     max_tokens: int = 512
     seed: int | None = None
 
@@ -49,6 +51,7 @@ class SamplingParams:
         _check(0 <= (self.top_k or 0) <= MAX_COUNT, "top_k", self.top_k, f"0 (off) or more, at most {MAX_COUNT}")
         allowed = f"1 (off), or between {MIN_PENALTY} and {MAX_PENALTY}"
         _check(MIN_PENALTY <= penalty <= MAX_PENALTY, "repetition_penalty", self.repetition_penalty, allowed)
+        _check(self.exact_quotes in (None, False, True), "exact_quotes", self.exact_quotes, "true or false")
         _check(1 <= self.max_tokens <= MAX_COUNT, "max_tokens", self.max_tokens, f"between 1 and {MAX_COUNT}")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")
 
@@ -213,25 +216,27 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
         raise OptionError(f"The setting {name} is {value!r}.", f"It must be {allowed}.")
 
 
-OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty")
-"""What a model's own settings can say."""
+OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
+"""What a model's own settings can say; of a greedy one the last two."""
 
-GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0)
+GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
 """What is used where neither a person nor the model says anything."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
     """How a model's maker wants it sampled, in the words of its ``generation_config.json``; None where it is not said.
 
-    Nothing but the penalty counts unless ``do_sample`` is true: such a model is greedy. What the file leaves out is
+    Nothing but the penalty counts unless ``do_sample`` is true: such a model is greedy. ``exact_quotes`` is a word of
+    our own there, which other programs pass over. What the file leaves out is
     off; the library's own usual values (a top-k of 50, say) are nobody's choice for this model. A value that makes no
     sense is passed over.
     """
     sampled = settings.get("do_sample") is True
-    said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-1:])}
+    said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-2:])}
     own = SamplingParams(temperature=1.0) if sampled and said["temperature"] is None else SamplingParams()
     for name, value in said.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        kind = type(getattr(GREEDY, name))
+        if isinstance(value, int | float) and isinstance(value, bool) == (kind is bool):
             with suppress(OptionError, ValueError, OverflowError):
-                own = replace(own, **{name: type(getattr(GREEDY, name))(value)})
+                own = replace(own, **{name: kind(value)})
     return own

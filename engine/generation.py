@@ -34,6 +34,7 @@ from engine.kv.retrieval import QueryRecorder
 if TYPE_CHECKING:
     from engine.config import Mode, SamplingParams
     from engine.decode.levels import Hierarchy
+    from engine.decode.quotations import Quotable
     from engine.events import Event, KvBytes, Round, TokenSource
     from engine.kv.full import FullCache
     from engine.model.decoder import Decoder
@@ -124,19 +125,21 @@ class GenerationLoop:
         mode: Mode,
         book_tokens: int,
         begun: int = 0,
+        quotable: Quotable | None = None,
     ) -> Iterator[Event]:
         """The events of an answer; committed tokens are appended to ``tokens``, which begin as the prompt.
 
         Args:
             book_tokens: first tokens of the prompt that are the book's, which an answer may repeat.
             begun: last tokens of the prompt that are the answer's already.
+            quotable: what alone may stand between quotation marks; None where anything may.
         """
         left = self._target.window - len(tokens)
         context = Context(
             self._target,
             self._full,
             tokens,
-            make_sampler(sampling, self._target.vocabulary, self._target.ids(tokens[len(tokens) - begun :])),
+            make_sampler(sampling, self._target.vocabulary, self._target.ids(tokens[len(tokens) - begun :]), quotable),
             make_generator(sampling.seed, self._target.token_device),
             self._end_ids,
             min(sampling.max_tokens, left),

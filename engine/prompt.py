@@ -17,10 +17,12 @@ Importing this needs no package: the launcher reads the engine's settings before
 from __future__ import annotations
 
 import bisect
+import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from engine.document import Document
@@ -198,6 +200,24 @@ class BookTokenizer:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
 
+    @cached_property
+    def pieces(self) -> list[bytes] | None:
+        """The bytes of every token, empty for special ones; None of a tokenizer that has other pieces than those of
+        byte-level BPE and of SentencePiece."""
+        decoder = str(json.loads(self._tokenizer.backend_tokenizer.to_str()).get("decoder"))
+        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
+        if "ByteLevel" in decoder:
+            made = _byte_level
+        elif "ByteFallback" in decoder or "Metaspace" in decoder:
+            made = _sentence_piece
+        else:
+            return None
+        found = [b""] * (max(self.vocabulary.values(), default=-1) + 1)
+        for token, number in self.vocabulary.items():
+            if number not in special:
+                found[number] = made(token)
+        return found
+
     @property
     def largest_id(self) -> int:
         """The largest id that words and the template's words can become.
@@ -282,6 +302,28 @@ class BookTokenizer:
     def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
         """A streaming decoder of what comes after some ids, whose text ``shown`` has been shown."""
         return TextStream(self, after, shown)
+
+
+def _byte_level(token: str) -> bytes:
+    """A token of byte-level BPE (Radford et al. 2019): a printable sign stands for every byte."""
+    return bytes(_BYTE_OF.get(sign, ord("?")) for sign in token)
+
+
+def _sentence_piece(token: str) -> bytes:
+    """A token of SentencePiece: its sign for a space, and bytes of signs that it has no token for."""
+    if len(token) == len("<0x00>") and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("\u2581", " ").encode()
+
+
+def _byte_signs() -> dict[str, int]:
+    """Bytes that are printable in Latin-1 stand for themselves, others for the signs from 256 on, in order."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_signs()
 
 
 class TextStream:

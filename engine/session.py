@@ -31,8 +31,9 @@ import torch
 from engine.config import GREEDY, EngineConfig, Mode, SamplingParams
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
+from engine.decode.quotations import Quotable
 from engine.document import Document
-from engine.errors import ContextTooSmall, InputError
+from engine.errors import ContextTooSmall, InputError, OptionError
 from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason, TextDelta
 from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
@@ -99,6 +100,7 @@ class Session:
         self.hierarchy = Hierarchy(config, target, draft, self.full)
         self.end_ids = frozenset((*tokenizer.end_ids, *target.end_ids))
         self.conversation: Conversation | None = None
+        self._quoted: tuple[tuple[BookTokens, int], Quotable] | None = None
         self.generation = GenerationLoop(target, self.full, self.hierarchy, self.end_ids)
 
     @classmethod
@@ -206,6 +208,7 @@ class Session:
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""
+        self._quoted = None
         self.conversation = None  # first: if memory ends below, nothing may be asked of a cache that is half made
         self.persistence.cancel()
         self.full.clear()
@@ -274,11 +277,13 @@ class Session:
 
         Raises:
             InputError: no book is open, or the question is empty.
+            OptionError: exact quotations are asked for of a model whose tokens are of an unknown kind.
             ContextTooSmall: the question does not fit behind the book. Both before any work.
         """
         asked = time.perf_counter()
         sampling = (sampling or SamplingParams()).over(self.target.sampling).over(GREEDY)
         talk, prompt = self._compose(question, history, begun)
+        quotable = self._quotable(talk) if sampling.exact_quotes else None
         held = talk.turns
         kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
         if talk.turns is not held:
@@ -299,7 +304,7 @@ class Session:
             talk.tokens = list(prompt.tokens)
             self.generation.time_plain_steps(talk.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read, prompt.begun)
+            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read, prompt.begun, quotable)
             return True
 
         tail = ""
@@ -316,6 +321,19 @@ class Session:
             yield done
         finally:  # behind the last word: nobody waits for the disk
             self.persistence.save_turns(chat, talk)
+
+    def _quotable(self, talk: Conversation) -> Quotable:
+        """What an answer about the book may quote: the words that the model has read."""
+        pieces = self.tokenizer.pieces
+        if pieces is None:
+            raise OptionError(
+                "Quotations cannot be held to the book's words with this model.", "Turn exact_quotes off."
+            )
+        key = (talk.book, talk.read)
+        if self._quoted is None or self._quoted[0] != key:
+            text = self.tokenizer.decode(talk.book.ids[talk.book.page_starts[0] : talk.read])
+            self._quoted = key, Quotable(text, pieces)
+        return self._quoted[1]
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache.

@@ -54,6 +54,7 @@ _SAMPLING_HELP = {
     "top_p": "keep the likeliest tokens up to this share of probability",
     "top_k": "keep this many of the likeliest tokens; 0 keeps all",
     "repetition_penalty": "above 1, tokens of the answer are less likely to come again",
+    "exact_quotes": "between quotation marks only what stands in the book",
     "seed": "makes a sampled answer repeatable, with the same settings: give --budget and --chunk-size too",
 }
 _MODEL_FIELDS = ("model", "draft", "context")
@@ -162,13 +163,11 @@ def _ask_parser() -> Parser:
     for name, meaning in _SAMPLING_HELP.items():
         default = getattr(usual, name)
         otherwise = "the model's own" if name in OWN_SAMPLING else "random" if default is None else default
-        parser.add_argument(
-            "--" + name.replace("_", "-"),
-            type=type(getattr(GREEDY, name) if name in OWN_SAMPLING else 0),
-            default=default,
-            metavar="N",
-            help=f"{meaning} ({otherwise})",
-        )
+        kind = type(getattr(GREEDY, name) if name in OWN_SAMPLING else 0)
+        form: dict[str, Any] = {"type": kind, "metavar": "N"}
+        if kind is bool:
+            form = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument("--" + name.replace("_", "-"), default=default, help=f"{meaning} ({otherwise})", **form)
     _add_model(parser)
     return parser
 

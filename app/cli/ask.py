@@ -33,11 +33,11 @@ _POLL_S = 0.5
 _LOOPED = (
     "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
 )
-_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    sampling = SamplingParams(**{name: getattr(options, name) for name in _SAMPLING})
+    named = [field.name for field in dataclasses.fields(SamplingParams)]
+    sampling = SamplingParams(**{name: getattr(options, name) for name in named})
     question = " ".join(options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")

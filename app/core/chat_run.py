@@ -406,7 +406,7 @@ def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]
         return asdict(sampling)
     whole = asdict(sampling.over(own).over(GREEDY))
     said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(own, name) is not None]
-    off = [name for name in ("top_k", "repetition_penalty") if whole[name] == getattr(GREEDY, name)]
+    off = [name for name in ("top_k", "repetition_penalty", "exact_quotes") if whole[name] == getattr(GREEDY, name)]
     return {**whole, **dict.fromkeys(off), "own": said}
 
 

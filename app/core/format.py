@@ -209,6 +209,7 @@ _SETTINGS = {
     "top_p": "top-p {:g}",
     "top_k": "top-k {}",
     "repetition_penalty": "repetition penalty {:g}",
+    "exact_quotes": "quotes only what stands in the book",
     "max_tokens": "at most {} tokens",
     "seed": "seed {}",
 }

@@ -26,6 +26,7 @@ from engine.errors import (
     EngineError,
     InputError,
     ModelNotFound,
+    OptionError,
     TrifoldError,
 )
 from engine.events import (
@@ -54,7 +55,7 @@ ARCHITECTURE = "remote"
 DEFAULT_CONTEXT = 131_072  # tokens, for servers that do not say
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-_BEYOND_OPENAI = ("top_k", "repetition_penalty")  # options of our own and of other servers
+_BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")  # options of our own and of other servers
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
 _CHARACTERS_PER_TOKEN = 3.5  # a careful guess; the server's own count takes its place once it has read the book
@@ -272,6 +273,10 @@ class RemoteEngine:
         text = "\n\n".join(page.text for page in document.pages)
         book = {"role": "system", "content": book_message(document.title, text)}
         # What is not said here is as the server's own settings say.
+        if how.exact_quotes and not self._is_trifold:
+            raise OptionError(
+                "This server cannot hold quotations to the book's words.", "Turn that off in the answer settings."
+            )
         said = {name: getattr(how, name) for name in (*OWN_SAMPLING, "seed") if getattr(how, name) is not None}
         extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}
         if self._is_trifold:

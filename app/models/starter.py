@@ -101,18 +101,18 @@ def verdict() -> str:
 
 
 def revision() -> str:
-    """Names the adapter of this copy; "" where it is missing."""
+    """Names the adapter of this copy and how it is made into a model; "" where it is missing."""
     try:
-        file = ASSETS / _ADAPTER
-        seen = file.stat()
+        files = [ASSETS / _ADAPTER, ASSETS / "build.py"]
+        seen = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
     except OSError:
         return ""
-    return _digest(str(file), seen.st_mtime_ns, seen.st_size)
+    return _digest(tuple(map(str, files)), seen)
 
 
 @lru_cache(maxsize=4)
-def _digest(path: str, _changed: int, _bytes: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+def _digest(paths: tuple[str, ...], _seen: tuple[tuple[int, int], ...]) -> str:
+    return hashlib.sha256(b"".join(Path(path).read_bytes() for path in paths)).hexdigest()[:16]
 
 
 # The program ---------------------------------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ class ChatRequest(_Wire):
     top_p: float | None = None
     top_k: int | None = None
     repetition_penalty: float | None = None
+    exact_quotes: bool | None = None
     max_completion_tokens: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
@@ -179,7 +180,7 @@ class ChatRequest(_Wire):
         named = self.model_dump(include={*OWN_SAMPLING, "seed"}, exclude_none=True)
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         try:
-            return SamplingParams(**named, **({} if most is None else {"max_tokens": most}))
+            return SamplingParams(**named if most is None else {**named, "max_tokens": most})
         except InputError as error:
             raise ApiError(400, f"{error.cause} {error.remedy}", "invalid_value") from error
 

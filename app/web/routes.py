@@ -247,9 +247,10 @@ def how_of(asked: dict[str, Any]) -> tuple[SamplingParams, Mode, str]:
     mode = text(asked, "mode")
     if mode not in get_args(Mode):
         raise OptionError(f"There is no mode {mode!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
-    said = {name: fraction(asked, name) for name in OWN_SAMPLING if asked.get(name) is not None}
-    top_k = {"top_k": number(asked, "top_k")} if "top_k" in said else {}
-    sampling = from_mapping(SamplingParams, {**said, **top_k, "max_tokens": number(asked, "length")})
+    said: dict[str, Any] = {name: asked[name] for name in OWN_SAMPLING if asked.get(name) is not None}
+    for name in said.keys() - {"exact_quotes"}:
+        said[name] = number(asked, name) if name == "top_k" else fraction(asked, name)
+    sampling = from_mapping(SamplingParams, {**said, "max_tokens": number(asked, "length")})
     return sampling, mode, text(asked, "tab")  # type: ignore[return-value]
 
 

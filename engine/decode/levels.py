@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.config import SamplingParams
+from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, cost_of, policy_of
 from engine.decode.controller import Controller, FixedLengths, Limits
@@ -171,7 +171,7 @@ class Hierarchy:
         fixed = FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
         if sampling.seed is not None and sampling.temperature:
             return fixed
-        key = SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty)
+        key = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         if key not in self._controllers:
             copies = TUNING.copy_lengths[-1] if self.index is not None else 0
             limits = Limits(TUNING.most_draft if self.has_draft_model else 0, TUNING.most_passes, copies)

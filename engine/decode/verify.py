@@ -11,6 +11,10 @@ pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used where 
 so it is the very distribution that plain decoding has there. The penalty counts tokens of the answer alone, which is
 transformers' ``prompt_ignore_length``: the prompt is a whole book, and every word of it would be penalised.
 
+Quotations that may hold the book's words alone (``quotations``) are the same kind of rule: tokens that no quotation of
+the book goes on with are masked in each row. Which they are is known on the host, so with it every level reads what it
+draws.
+
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so they are proposals with q = p for the level above. Drawing from p itself on a rejection, as
 the published code of TriForce does at the middle level, is not exact at temperature above 0. A proposal from text
@@ -31,6 +35,7 @@ import torch
 
 if TYPE_CHECKING:
     from engine.config import SamplingParams
+    from engine.decode.quotations import Quotable, Quotations
 
 # Tokens among which the nucleus of top-p is looked for first.
 _LIKELIEST = 128
@@ -43,24 +48,30 @@ class Sampler:
         params: how; what they leave open is greedy, or off.
         seen: (vocabulary + 1,) bool on the device of the logits, the tokens that the text has; None where nothing
             depends on them. The last entry stands for no token.
+        quotations: where the text stands; None where it may quote anything.
     """
 
-    def __init__(self, params: SamplingParams, seen: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, params: SamplingParams, seen: torch.Tensor | None = None, quotations: Quotations | None = None
+    ) -> None:
         self.params = params
         self._temperature, self._top_k = params.temperature or 0.0, params.top_k or 0
         self._top_p, self._penalty = params.top_p or 1.0, params.repetition_penalty or 1.0
         self._seen = seen
+        self._quotations = quotations
 
     @property
     def remembers(self) -> bool:
         """Whether what comes depends on the tokens before; where it does not, nobody need tell it of them."""
-        return self._seen is not None
+        return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
         """The sampler behind the same text and these tokens (n,), on its device."""
-        if self._seen is None:
+        if not self.remembers:
             return self
-        return Sampler(self.params, self._seen.index_fill(0, tokens, True))
+        seen = None if self._seen is None else self._seen.index_fill(0, tokens, True)
+        quotations = None if self._quotations is None else self._quotations.after(tokens.tolist())
+        return Sampler(self.params, seen, quotations)
 
     def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> torch.Tensor:
         """Args:
@@ -69,6 +80,8 @@ class Sampler:
         """
         if self._seen is not None:
             logits = self._penalised(logits.float(), self._seen, proposed)
+        if self._quotations is not None:
+            logits = _within_book(logits, self._quotations, proposed)
         if self._temperature == 0.0:
             return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         scaled = logits.float() / self._temperature
@@ -91,12 +104,34 @@ class Sampler:
         return torch.where(seen[..., :-1], chosen(logits * self._penalty, logits / self._penalty), logits)
 
 
-def make_sampler(params: SamplingParams, vocabulary: int, answer: torch.Tensor) -> Sampler:
-    """A sampler behind a prompt and the tokens (n,) that there are of the answer already, on the model's device."""
-    if (params.repetition_penalty or 1.0) == 1.0:
-        return Sampler(params)
-    seen = torch.zeros(vocabulary + 1, dtype=torch.bool, device=answer.device)
-    return Sampler(params, seen).after(answer)
+def make_sampler(
+    params: SamplingParams, vocabulary: int, answer: torch.Tensor, book: Quotable | None = None
+) -> Sampler:
+    """A sampler behind a prompt and the tokens (n,) that there are of the answer already, on the model's device.
+
+    Args:
+        book: what alone may be quoted; None where anything may.
+    """
+    seen = None
+    if (params.repetition_penalty or 1.0) != 1.0:
+        seen = torch.zeros(vocabulary + 1, dtype=torch.bool, device=answer.device)
+    return Sampler(params, seen, None if book is None else book.begin([])).after(answer)
+
+
+def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:
+    """Logits (n, vocabulary) without the tokens that no quotation of the book goes on with; arguments as those of
+    ``Sampler.__call__``. Where a model has none of the others either (a draft's vocabulary may be smaller), as before.
+    """
+    logits = logits.clone()
+    for row in range(logits.shape[0]):
+        allowed = quotations.allowed()
+        if allowed is not None:
+            allowed = allowed[allowed < logits.shape[1]].to(logits.device)
+            left = torch.full_like(logits[row], float("-inf")).index_copy_(0, allowed, logits[row, allowed])
+            logits[row] = torch.where(left.amax() > float("-inf"), left, logits[row])
+        if proposed is not None and row < len(proposed):
+            quotations = quotations.after(proposed[row : row + 1].tolist())
+    return logits
 
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:

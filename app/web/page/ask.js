@@ -137,6 +137,7 @@ function how() {
     // Null leaves it to the model; a length has to be said.
     values[name] = chosen.has(name) || name === "length" ? settle(setting.querySelector('[type="number"]')) : null;
   }
+  values.exact_quotes = chosen.has("exact_quotes") ? document.querySelector("#quotes input").checked : null;
   return values;
 }
 
@@ -144,22 +145,34 @@ function how() {
 export function showSampling(now) {
   ({ own, whose } = now);
   settings().forEach(showOwn);
+  showQuotes();
+}
+
+const isElsewhere = () => !whose.includes("model"); // what a server's settings say is not known
+
+function showQuotes() {
+  const [field, button] = document.querySelectorAll("#quotes :is(input, button)");
+  if (!chosen.has("exact_quotes")) field.checked = own.exact_quotes ?? false;
+  showWhose(button, "exact_quotes");
+}
+
+function showWhose(button, name) {
+  button.hidden = !(name in own || isElsewhere());
+  button.disabled = !chosen.has(name);
+  button.textContent = chosen.has(name) ? `use ${whose}` : whose;
 }
 
 function showOwn(setting) {
   const name = setting.dataset.setting;
   const button = setting.querySelector("button");
   if (!button) return;
-  const elsewhere = !whose.includes("model"); // what a server's settings say is not known
   const [field, slider] = setting.querySelectorAll("input");
   if (!chosen.has(name)) {
-    field.value = own[name] ?? (elsewhere ? "" : field.defaultValue);
+    field.value = own[name] ?? (isElsewhere() ? "" : field.defaultValue);
     slider.value = own[name] ?? slider.defaultValue;
   }
-  button.hidden = !(name in own || elsewhere);
+  showWhose(button, name);
   button.previousElementSibling.hidden = !button.hidden; // what the number means gives way to whose it is
-  button.disabled = !chosen.has(name);
-  button.textContent = chosen.has(name) ? `use ${whose}` : whose;
 }
 
 // What a field says, within its bounds.
@@ -176,6 +189,14 @@ function bindHow() {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
   });
+  const [quotes, quotesOwn] = document.querySelectorAll("#quotes :is(input, button)");
+  const chooseQuotes = (made) => {
+    if (made) chosen.add("exact_quotes");
+    else chosen.delete("exact_quotes");
+    showQuotes();
+  };
+  quotes.addEventListener("change", () => chooseQuotes(true));
+  quotesOwn.addEventListener("click", () => chooseQuotes(false));
   for (const setting of settings()) {
     const name = setting.dataset.setting;
     const [field, slider] = setting.querySelectorAll("input");

@@ -17,7 +17,10 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
     folder.mkdir(parents=True, exist_ok=True)
     config = model.config
     model.generation_config = GenerationConfig(
-        bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+        exact_quotes=True,  # in the engine's words: what it quotes is the book's
     )
     shipped = copy.deepcopy(model).to("cpu", torch.bfloat16)
     shipped.config.use_cache = True

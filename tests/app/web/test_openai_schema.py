@@ -53,7 +53,7 @@ def test_numbers_without_end_are_refused_by_name(name: str) -> None:
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     assert parse(body()).sampling == SamplingParams()
-    named: Any = {"temperature": 0, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1}
+    named: Any = {"temperature": 0, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1, "exact_quotes": True}
     assert parse(body(**named)).sampling == SamplingParams(**named)
     with pytest.raises(ApiError, match="repetition_penalty"):
         parse(body(repetition_penalty=0))

@@ -193,8 +193,16 @@ _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "add
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
     assert how_of(unsaid) == (SamplingParams(max_tokens=64), "plain", "")
-    said = {"mode": "plain", "temperature": 0, "top_k": 20, "repetition_penalty": 1.1, "length": 64, "tab": "t"}
-    expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, max_tokens=64)
+    said = {
+        "mode": "plain",
+        "temperature": 0,
+        "top_k": 20,
+        "repetition_penalty": 1.1,
+        "exact_quotes": True,
+        "length": 64,
+        "tab": "t",
+    }
+    expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, exact_quotes=True, max_tokens=64)
     assert how_of(said) == (expected, "plain", "t")
     with pytest.raises(OptionError, match="whole number"):
         how_of({**said, "top_k": 1.5})

@@ -1,8 +1,10 @@
-"""The repetition penalty as a part of the distribution: transformers' own, and exact whatever was proposed."""
+"""What depends on the tokens before, as a part of the distribution, exact whatever was proposed: the repetition penalty
+(transformers' own) and quotations that hold the book's words alone."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from engine.decode import rounds
 from engine.decode.acceptance import Never
 from engine.decode.controller import PLAIN, DraftPlan
 from engine.decode.drafters import LookupDrafter, LookupIndex
+from engine.decode.quotations import Quotable
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator, make_sampler
 from engine.document import Document
@@ -134,9 +137,13 @@ PLANS = [
 ]
 
 
-def context_of(chain: Chain, prompt: list[int], generator: torch.Generator, length: int) -> Context:
-    none = torch.tensor([], dtype=torch.long)
-    sampler, full = make_sampler(PENALISED, VOCABULARY, none), Cache("full", len(prompt) - 1)
+NOTHING = torch.tensor([], dtype=torch.long)
+
+
+def context_of(
+    chain: Chain, prompt: list[int], generator: torch.Generator, length: int, sampler: Sampler | None = None
+) -> Context:
+    sampler, full = sampler or make_sampler(PENALISED, VOCABULARY, NOTHING), Cache("full", len(prompt) - 1)
     return Context(chain, full, list(prompt), sampler, generator, frozenset(), length)  # type: ignore[arg-type]
 
 
@@ -159,8 +166,40 @@ def test_levels_of_one_law_agree_about_everything(plan: DraftPlan) -> None:
         assert len(done) <= 3
 
 
-def test_every_path_keeps_the_law_of_whole_answers() -> None:
+# A law by its first sampler, and by its definition: the distribution of the next token behind a prompt and an answer.
+Law = tuple[Sampler, Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]]
+
+
+def penalised() -> Law:
+    def law(scores: torch.Tensor, prompt: list[int], said: list[int]) -> torch.Tensor:
+        return transformers_law(scores, [*prompt, *said], len(prompt), PENALISED)
+
+    return make_sampler(PENALISED, VOCABULARY, NOTHING), law
+
+
+def quoting() -> Law:
+    """Four words and two marks. What may follow is written down here for every beginning."""
+    pieces = [b"one", b" two", b" three", b' "', b'"', b" four"]
+    book = Quotable("one two three one four two", pieces)
+    after = {
+        "": {0}, "one": {1, 3, 4, 5}, "one two": {2, 3, 4}, "one four": {1, 3, 4},
+    }  # fmt: skip
+
+    def law(scores: torch.Tensor, prompt: list[int], said: list[int]) -> torch.Tensor:
+        text = " " + b"".join(pieces[token] for token in said).decode()  # an answer may begin with a quotation
+        inside = re.sub(r'\s"[^"]*"', "", text).partition(' "')
+        # "one" stands without a space, so that it can come behind a mark alone, as others can behind spaces alone.
+        allowed = after[inside[2].strip()] if inside[1] else set(range(VOCABULARY))
+        hidden = torch.tensor([token not in allowed for token in range(VOCABULARY)])
+        return torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+
+    return Sampler(SamplingParams(temperature=1.0), None, book.begin([])), law
+
+
+@pytest.mark.parametrize("make", [penalised, quoting])
+def test_every_path_keeps_the_law_of_whole_answers(make: Callable[[], Law]) -> None:
     """The law of the first tokens of an answer by enumeration, against answers made on every path of a round."""
+    sampler, law_of = make()
     length, answers = 3, 2_500
     chain = Chain({"full": table(2), "retrieval": table(3), "draft": table(4)})
     first = int(chain.tables["full"][3].argmax())
@@ -170,7 +209,7 @@ def test_every_path_keeps_the_law_of_whole_answers() -> None:
     generator = make_generator(11, CPU)
     for _ in range(answers):
         index.follow(prompt)
-        context = context_of(chain, prompt, generator, length)
+        context = context_of(chain, prompt, generator, length, sampler)
         made(context, policy, index, 8)
         counts[tuple(context.tokens[len(prompt) :])] += 1
 
@@ -178,12 +217,11 @@ def test_every_path_keeps_the_law_of_whole_answers() -> None:
     for _ in range(length):
         longer: dict[tuple[int, ...], float] = {}
         for said, chance in laws.items():
-            before = [*prompt, *said]
-            law = transformers_law(chain.tables["full"][before[-1]], before, len(prompt), PENALISED)
+            law = law_of(chain.tables["full"][[*prompt, *said][-1]], prompt, list(said))
             longer |= {(*said, token): chance * float(law[token]) for token in range(VOCABULARY)}
-        laws = longer
+        laws = {said: chance for said, chance in longer.items() if chance > 0}
     assert sum(laws.values()) == pytest.approx(1.0, abs=1e-5)
-    assert set(counts) <= {text for text, chance in laws.items() if chance > 0}
+    assert set(counts) <= set(laws)
     for text, chance in laws.items():
         allowed = 5.0 * (chance * (1 - chance) / answers) ** 0.5 + 2e-4
         assert abs(counts[text] / answers - chance) < allowed, text

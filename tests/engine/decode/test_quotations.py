@@ -1,0 +1,196 @@
+"""What may come within a quotation, against its definition; and answers that quote nothing but the book."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.bench.workloads import DRAFT, SAMPLE, TARGET, open_text
+from engine.config import OWN_SAMPLING, SamplingParams, own_sampling
+from engine.decode.quotations import Quotable
+from engine.decode.verify import Sampler
+from engine.document import Document
+from engine.errors import OptionError
+from engine.events import AnswerDone
+from engine.prompt import BookTokenizer
+from tests.engine.test_equality import answer, load, read
+
+TEXT = "He said “no, I am,” and went\naway. Then\n\nshe was thirty-four; it cost 1,912 coins. Café life—'so'. It was."
+FOLDED = " ".join(TEXT.split())
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BookTokenizer:
+    return BookTokenizer(TARGET)
+
+
+@pytest.fixture(scope="module")
+def quotable(tokenizer: BookTokenizer) -> Quotable:
+    assert tokenizer.pieces is not None
+    return Quotable(TEXT, tokenizer.pieces)
+
+
+@pytest.mark.parametrize("mark", ["“", '"'])
+def test_a_quotation_goes_on_as_the_book_does(mark: str, tokenizer: BookTokenizer, quotable: Quotable) -> None:
+    """Against all tokens and all places, on random ways through the book."""
+    pieces, rng = tokenizer.pieces or [], random.Random(3)
+    whole, close = FOLDED.encode(), (b'"' if mark == '"' else "”".encode())
+    starts = [
+        match.start() for match in re.finditer(rb"(?:(?<=[ \"'(\[-])|(?<=\xe2\x80[\x98\x9c\x94])|^).", whole, re.S)
+    ]
+    for _ in range(12):
+        here, said = quotable.begin(tokenizer.words(f"He says {mark}")), b""
+        for _ in range(8):
+            allowed = here.allowed()
+            assert allowed is not None
+            goes_on = {place + len(said) for place in starts if whole.startswith(said, place)}
+            expected = set()
+            for token, piece in enumerate(pieces):
+                folded = re.sub(rb"\s+", b" ", piece)
+                if folded and any(whole.startswith(folded, place) for place in goes_on):
+                    expected.add(token)
+                if said and folded in (b"...", b" ..."):
+                    expected.add(token)
+                elif said and close in folded:
+                    ends = {
+                        place + len(head)
+                        for place in goes_on
+                        if whole.startswith(head := folded.split(close)[0], place)
+                    }
+                    if folded.split(close)[0] in (b"", b" "):
+                        ends = goes_on
+                    if any(not cut(whole, end) for end in ends):
+                        expected.add(token)
+            found = set(allowed.tolist()) - (
+                {token for token in range(len(pieces)) if pieces[token].strip() == b"..."} if not said else set()
+            )
+            assert found == expected, said
+            words = [token for token in sorted(expected) if close not in pieces[token] and b".." not in pieces[token]]
+            if not words:
+                break
+            token = rng.choice(words)
+            said += re.sub(rb"\s+", b" ", pieces[token])
+            here = here.after([token])
+
+
+def cut(text: bytes, place: int) -> bool:
+    """Whether a word, a number or a character goes on over this place."""
+    try:
+        before, behind = text[:place].decode()[-1:], text[place:].decode()[:2]
+    except UnicodeDecodeError:
+        return True
+    return bool(re.match(r"\w\w|\d[.,:/]\d", before + behind))
+
+
+@pytest.mark.parametrize(
+    ("said", "follows", "never"),
+    [
+        ("It says “", "she", "he said that she"),
+        ("It says “...", " she", "x"),
+        ("It says “He said", "”", " he"),
+        ("It says “He said ...", " was", " went off"),
+        ("It says (“went", " away", "\n\nx"),
+        ("It says “it cost 1", ",", "”"),
+        ("It says “it cost 1,912", "”", "3"),
+        ('"It', " was", " is"),
+    ],
+)
+def test_what_follows(said: str, follows: str, never: str, tokenizer: BookTokenizer, quotable: Quotable) -> None:
+    here = quotable.begin(tokenizer.words(said))
+    for word in tokenizer.words(follows):
+        allowed = here.allowed()
+        assert allowed is not None
+        assert word in allowed.tolist()
+        here = here.after([word])
+    here = quotable.begin(tokenizer.words(said))
+    wanted = []
+    for word in tokenizer.words(never):
+        allowed = here.allowed()
+        wanted.append(allowed is None or word in allowed.tolist())
+        here = here.after([word])
+    assert not all(wanted)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "It says", "It says “no, I am,” and", 'a 5" pipe', "it’s", 'x "it" or', "“so it goes"]
+)
+def test_outside_anything_may_come(said: str, tokenizer: BookTokenizer, quotable: Quotable) -> None:
+    """And in a quotation that is not the book's: one that was begun under another law."""
+    assert quotable.begin(tokenizer.words(said)).allowed() is None
+
+
+def test_every_row_is_behind_the_tokens_before_it(tokenizer: BookTokenizer, quotable: Quotable) -> None:
+    proposed = torch.tensor(tokenizer.words(" says “She was here”"))
+    logits = torch.randn(len(proposed) + 1, len(tokenizer.pieces or []), generator=torch.Generator().manual_seed(1))
+    sampler = Sampler(SamplingParams(temperature=0.8, top_p=0.9), None, quotable.begin(tokenizer.words("It")))
+    rows = sampler(logits, proposed)
+    for row in range(len(logits)):
+        alone = sampler.after(proposed[:row])(logits[row : row + 1])
+        assert torch.equal(rows[row : row + 1], alone)
+    few = torch.full_like(logits[:1], float("-inf")).index_fill_(
+        1, tokenizer.words(" xyz")[0] + torch.zeros(1).long(), 1.0
+    )
+    inside = sampler.after(torch.tensor(tokenizer.words(" says “")))
+    assert not inside(few).isnan().any(), "a draft that has none of the book's tokens still proposes"
+
+
+@pytest.mark.parametrize("begun", ['It says "', 'It says "The '])
+def test_greedy_text_quotes_the_book_alone(begun: str, tiny: Callable[..., str], book: Document) -> None:
+    given = {"num_draft_tokens": 2, "num_pending_tokens": 6}
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32), **given)
+    read(session, book)
+    session.generation._end_ids = frozenset()
+
+    def said(mode: str, exact: bool) -> AnswerDone:
+        params = SamplingParams(max_tokens=24, exact_quotes=exact)
+        *_, done = session.ask("Where?", (), params, mode, begun)  # type: ignore[arg-type]
+        assert isinstance(done, AnswerDone)
+        return done
+
+    plain, fast, free = said("plain", True), said("hierarchical", True), said("plain", False)
+    assert plain.token_ids == fast.token_ids
+    assert fast.figures.rounds < 24
+    quoted = [(begun + done.answer).split('"')[1] for done in (plain, free)]
+    whole = " ".join(" ".join(page.text for page in book.pages).split())
+    parts = [" ".join(part.split()) for part in quoted[0].split("...")]
+    assert all(part in whole for part in parts)
+    assert " ".join(quoted[1].split()) not in whole, "the law made the difference"
+
+
+def test_the_demo_pair_quotes_the_book_alone() -> None:
+    """As its own settings say."""
+    document = open_text(SAMPLE)
+    document = replace(document, pages=(replace(document.pages[0], text=document.text[:12_000]),))
+    session = load(TARGET, DRAFT)
+    assert session.target.sampling.exact_quotes
+    read(session, document)
+    whole = " ".join(document.text.split())
+    for key in ("a lamp that nobody lights", "the brass of the", "quiet as herrings"):
+        fast, plain = (answer(session, mode, f"Where does it say “{key}”?") for mode in ("hierarchical", "plain"))
+        assert fast.token_ids == plain.token_ids
+        for quoted in re.findall("“([^“”]+)”", fast.answer):
+            assert all(" ".join(part.split()) in whole for part in quoted.split("…"))
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tiny: Callable[..., str], book: Document) -> None:
+    session = load(tiny("llama", spread=0.1), None)
+    read(session, book)
+    session.tokenizer.pieces = None
+    with pytest.raises(OptionError, match="Quotations"):
+        answer(session, exact_quotes=True)
+    assert answer(session).answer
+
+
+def test_a_model_says_it_itself(tmp_path: Path) -> None:
+    assert OWN_SAMPLING[-2:] == ("repetition_penalty", "exact_quotes")
+    assert own_sampling({"exact_quotes": True}).exact_quotes is True
+    assert own_sampling({"exact_quotes": 1}).exact_quotes is None
+    assert own_sampling({}).exact_quotes is None
+    with pytest.raises(OptionError):
+        SamplingParams(exact_quotes="yes")  # type: ignore[arg-type]
