@@ -37,6 +37,7 @@ class Reader:
     def __init__(self, model: LlamaForCausalLM, prompter: Prompter, title: str, text: str) -> None:
         network.prepare(model)
         self._model, self._prompter = model, prompter
+        self._sampler = prompter.sampler(text, exact_quotes=getattr(model.generation_config, "exact_quotes", False))
         ids = prompter.book(title, text)
         self.num_tokens = len(ids)
         self._layers = network.read(model, ids)
@@ -53,6 +54,7 @@ class Reader:
         tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
         answers: list[list[int]] = [[] for _ in rows]
         open_rows = set(range(len(rows)))
+        samplers = [self._sampler] * len(rows)
         for seen in range(width, width + MOST_TOKENS):
             count = tokens.shape[1]
             places = torch.arange(seen - count, seen)
@@ -66,7 +68,10 @@ class Reader:
                 network.as_bias(visible[:, None], keys.dtype),
             )
             hidden = network.hidden_behind(self._model, self._layers, bins, own)[count - 1 :: count]
-            tokens = self._model.lm_head(hidden).argmax(-1)[:, None]
+            logits = self._model.lm_head(hidden).split(1)
+            chosen = [sampler(row).argmax(-1) for sampler, row in zip(samplers, logits, strict=True)]
+            samplers = [sampler.after(token) for sampler, token in zip(samplers, chosen, strict=True)]
+            tokens = torch.stack(chosen)
             for number in list(open_rows):
                 token = int(tokens[number])
                 if token in self._prompter.end_ids:
