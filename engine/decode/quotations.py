@@ -6,14 +6,14 @@ like the repetition penalty (``verify.Sampler``): plain and speculative decoding
 of a quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark behind a space, and closes with ” or a straight mark. It may begin
-at any word of the book and end behind any, and an ellipsis in it may leave words out. Runs of white space count as one
-space: lines are broken anywhere. All else is compared byte by byte.
+at any word of the book and end behind any, and an ellipsis may stand at both ends; what is between is one passage. Runs
+of white space count as one space: lines are broken anywhere. All else is compared byte by byte.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +26,8 @@ _CLOSING = {b'"': b'"'}  # by the mark that opens; others close with ”
 _CURLY = "”".encode()
 _CUT = re.compile(r"\w\w|\d[.,:/]\d")
 _ELLIPSES = (b"...", "…".encode())
+_LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))  # between the mark and the first word
+_WORD = re.compile(rb"(?:^|(?<=[ \"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ .,;:!?)\]-]")
 # Bytes of the longest piece of the book that one token may be.
 _LONGEST_PIECE = 24
 # Quotations whose next tokens are remembered: a round looks at each of its own several times.
@@ -44,7 +46,7 @@ class Quotable:
         self._text = _SPACES.sub(b" ", text.encode("utf-8", "replace"))
         self._bytes = np.frombuffer(self._text, dtype=np.uint8)
         self._pieces = [_SPACES.sub(b" ", piece) for piece in pieces]
-        self._points: dict[tuple[bytes, bytes], _Point] = {}
+        self._points: dict[tuple[bytes, bytes], Point] = {}
 
     @cached_property
     def _tokens(self) -> dict[bytes, list[int]]:
@@ -66,10 +68,7 @@ class Quotable:
     @cached_property
     def _words(self) -> np.ndarray:
         """Where words begin, or the marks before them: offsets, ascending."""
-        spaces = np.flatnonzero(self._bytes == ord(" ")) + 1
-        opened = [match.end() for match in re.finditer(rb"\xe2\x80[\x98\x9c\x94]|[\"'(\[-]", self._text)]
-        found = np.union1d(np.concatenate([[0], spaces]), np.array(opened, dtype=np.int64))
-        return found[found < len(self._text)].astype(np.int64)
+        return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
         """Behind the tokens that there are of an answer already."""
@@ -79,62 +78,71 @@ class Quotable:
         """The bytes of a token; of one that the tokenizer does not know, none."""
         return self._pieces[token] if token < len(self._pieces) else b""
 
-    def opened(self, mark: bytes) -> _Point:
-        """Behind an opening mark, before any word."""
-        return self._remembered((mark, b""), lambda: _Point(mark, b"", self._words, begun=False))
-
-    def next(self, point: _Point, piece: bytes) -> _Point:
-        """Behind one more piece of a quotation."""
-        return self._remembered((point.mark, point.said + piece), lambda: self._followed(point, piece))
-
-    def _remembered(self, key: tuple[bytes, bytes], make: Callable[[], _Point]) -> _Point:
-        found = self._points.get(key)
+    def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
+        """Behind a mark and these bytes. ``before``: a place that it goes on from, where one is known."""
+        found = self._points.get((mark, said))
         if found is None:
             if len(self._points) >= _MOST_REMEMBERED:
                 self._points.clear()
-            found = self._points[key] = make()
+            if before is None or _leads(before.said):
+                starts = [self._behind(self._words, said[len(lead) :]) for lead in _LEADS if said.startswith(lead)]
+                places = np.unique(np.concatenate(starts)) if starts else self._words[:0]
+            else:
+                places = self._behind(before.places, said[len(before.said) :])
+            found = self._points[mark, said] = Point(mark, said, places)
         return found
 
-    def _followed(self, point: _Point, piece: bytes) -> _Point:
-        said, places, begun = point.said + piece, point.places, point.begun
-        if piece.strip() in _ELLIPSES and not self._goes_on(places, piece):
-            first = int(places[0]) if begun and len(places) else -1
-            return _Point(point.mark, said, self._words[self._words > first], begun=False)
-        rest = piece if begun else piece.lstrip(b" ")
-        if begun and point.said.endswith(b" "):
-            rest = rest.lstrip(b" ")
-        for index, byte in enumerate(rest):
+    def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
+        """The places behind a piece that stands at some of these."""
+        for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
             places = places[self._bytes[places + index] == byte]
-        return _Point(point.mark, said, places + len(rest), begun=begun or bool(rest))
+        return places + len(piece)
 
-    def _goes_on(self, places: np.ndarray, piece: bytes) -> bool:
-        return any(self._text.startswith(piece, place) for place in places.tolist())
-
-    def allowed(self, point: _Point) -> torch.Tensor | None:
+    def allowed(self, point: Point) -> torch.Tensor | None:
         """Tokens (n,) that may follow; None where any may, since the quotation is not the book's as it is."""
-        if point.allowed is None and len(point.places):
-            found: set[int] = set()
-            places = point.places.tolist()
-            for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-                border = piece.find(b" ", 1)  # no token goes on behind one
-                for length in range(1, (len(piece) if border < 0 else border) + 1):
-                    found.update(self._tokens.get(piece[:length], ()))
-                    if not point.begun and point.said:  # behind an ellipsis
-                        found.update(self._tokens.get(b" " + piece[:length], ()))
-            for ellipsis in (*_ELLIPSES, *(b" " + sign for sign in _ELLIPSES)):
-                found.update(self._tokens.get(ellipsis, ()))
-            if point.begun:
-                ends = [place for place in places if self._may_end(place)]
-                for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
-                    if head.strip() in (b"", *_ELLIPSES):
-                        fits = bool(ends)
-                    else:
-                        fits = any(self._text.startswith(head, at) and self._may_end(at + len(head)) for at in places)
-                    if fits:
-                        found.add(token)
+        if point.allowed is None:
+            found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
-        return point.allowed if point.allowed is not None and len(point.allowed) else None
+        return point.allowed if len(point.allowed) else None
+
+    def _goings_on(self, point: Point) -> set[int]:
+        places = point.places.tolist()
+        found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
+        ends = [place for place in places if self._may_end(place)]
+        for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
+            if head.strip() in (b"", *_ELLIPSES):
+                fits = bool(ends)
+            else:
+                fits = any(self._text.startswith(head, place) and self._may_end(place + len(head)) for place in places)
+            if fits:
+                found.add(token)
+        return found
+
+    def _beginnings(self, said: bytes) -> set[int]:
+        """Tokens behind a mark, or a mark and (a part of) an ellipsis."""
+        places = self._behind(self._words, said).tolist() if said else []
+        found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
+        for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
+            for piece, tokens in self._tokens.items():
+                within = rest.startswith(piece)
+                if within or (piece.startswith(rest) and piece[len(rest) :] in self._first):
+                    found.update(tokens)
+        return found
+
+    @cached_property
+    def _first(self) -> set[bytes]:
+        """Tokens that words of the book begin with."""
+        return self._continuations(self._words.tolist())
+
+    def _continuations(self, places: list[int]) -> set[bytes]:
+        """Tokens that stand at these places."""
+        found: set[bytes] = set()
+        for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
+            border = piece.find(b" ", 1)  # no token goes on behind one
+            ends = range(1, (len(piece) if border < 0 else border) + 1)
+            found.update(part for end in ends if (part := piece[:end]) in self._tokens)
+        return found
 
     def _may_end(self, place: int) -> bool:
         """Whether a quotation may end before this byte: not within a character, a word or a number."""
@@ -145,15 +153,19 @@ class Quotable:
         return not _CUT.match(before[-1:] + behind)
 
 
+def _leads(said: bytes) -> bool:
+    """Whether no word has come yet: nothing, or (a part of) an ellipsis."""
+    return any(lead.startswith(said) for lead in _LEADS)
+
+
 @dataclass(eq=False)
-class _Point:
-    """A place in a quotation. ``said``: its bytes so far; ``places``: offsets in the book, ascending, behind each that
-    has them; ``begun``: whether a word of the book has come since the mark, or since an ellipsis."""
+class Point:
+    """A place in a quotation. ``said``: its bytes so far; ``places``: offsets in the book, ascending, behind each
+    passage that they are the beginning of."""
 
     mark: bytes
     said: bytes
     places: np.ndarray
-    begun: bool
     allowed: torch.Tensor | None = None
 
 
@@ -163,28 +175,31 @@ class Quotations:
 
     book: Quotable
     tail: bytes
-    point: _Point | None
+    point: Point | None
 
     def after(self, tokens: Sequence[int]) -> Quotations:
         """Behind some more tokens."""
         here = self
         for token in tokens:
-            here = here._behind(self.book.piece(token))
+            here = here._followed(self.book.piece(token))
         return here
 
     def allowed(self) -> torch.Tensor | None:
         """Tokens (n,) that may come next, on the processor; None where any may."""
         return None if self.point is None else self.book.allowed(self.point)
 
-    def _behind(self, piece: bytes) -> Quotations:
+    def _followed(self, piece: bytes) -> Quotations:
         if self.point is None:
             text = self.tail + piece
             mark = next((mark for mark in _OPENING.finditer(text) if mark.end() > len(self.tail)), None)
             if mark is None:
                 return Quotations(self.book, text[-4:], None)
-            opened = Quotations(self.book, b"", self.book.opened(mark[0]))
-            return opened._behind(text[mark.end() :])
+            opened = Quotations(self.book, b"", self.book.point(mark[0], b""))
+            return opened._followed(text[mark.end() :])
         closing = _CLOSING.get(self.point.mark, _CURLY)
         if closing in piece:
-            return Quotations(self.book, b"", None)._behind(piece[piece.index(closing) + len(closing) :])
-        return Quotations(self.book, b"", self.book.next(self.point, piece)) if piece else self
+            return Quotations(self.book, b"", None)._followed(piece[piece.index(closing) + len(closing) :])
+        said = self.point.said
+        if not said or said.endswith(b" "):
+            piece = piece.lstrip(b" ")
+        return Quotations(self.book, b"", self.book.point(self.point.mark, said + piece, self.point)) if piece else self
