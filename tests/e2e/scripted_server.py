@@ -56,6 +56,7 @@ class ByQuestion(ScriptedEngine):
             self.answer = question.partition(">>>")[2].partition("<<<")[0]
         if "settings" in question and sampling is not None:
             self.answer = f"{mode}, temperature {sampling.temperature}, at most {sampling.max_tokens} tokens"
+            self.answer += f", exact quotes {sampling.exact_quotes}"
         self.ends = StopReason.LOOP if "loop" in question and not begun else StopReason.END
         if "loop" in question:
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"

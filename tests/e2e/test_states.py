@@ -390,9 +390,10 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert not page.locator("[data-setting=repetition_penalty] button").is_visible()
     heat.fill("0.9")
     heat.press("Tab")
+    page.get_by_label("Quote only what stands in the book").check()
     ask(page, "Which settings?")
     answered(page)
-    assert "hierarchical, temperature 0.9, at most 512 tokens" in last_answer(page)
+    assert "hierarchical, temperature 0.9, at most 512 tokens, exact quotes True" in last_answer(page)
     assert words.inner_text() == "use the model's own"
     words.click()
     assert (heat.input_value(), words.is_enabled()) == ("0.6", False)
