@@ -129,7 +129,7 @@ def assert_the_cache_is_what_its_tokens_say(session: Session) -> None:
                 assert torch.allclose(part[:, -count:], theirs[name][:, -count:], atol=1e-3)
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("llama", 1), ("gemma3_text", 11), ("qwen3_5_text", 5)])
+@pytest.mark.parametrize(("kind", "seed"), [("llama", 1), ("gpt_oss", 11), ("qwen3_5_moe_text", 5)])
 @pytest.mark.usefixtures("small_windows")
 def test_any_order_of_acts(
     kind: str, seed: int, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
