@@ -8,6 +8,7 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
     its numbers in others' training        Qwen 3.5 0.8B, 27B and 35B-A3B
       scripts, or in copies of its page    Qwen 3.5 4B (but one) and 9B, gpt-oss-20b with its licence; LFM2: layers,
                                            window, licence, and parameters, which are the very numbers below
+                                           (of the 8B-A1B: 8.3B, 1.5B asked)
     the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
       (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
                                            their pickles), Llama-68M
@@ -389,6 +390,23 @@ PAIRS: tuple[Pair, ...] = (
         ),
         None,
         "The quickest of its size, also without a GPU. " + _FEW_ASKED + " " + _ONE_OF_TEN + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "lfm2-8b-a1b",
+        "LFM2 8B-A1B",
+        Model(
+            "LiquidAI/LFM2-8B-A1B",
+            ModelShape(
+                *(24, 8, 64, 8_339_929_856, 16_679_859_712, 32_768, 134_217_728),
+                recurrent_layers=18,
+                state=StateSize(0, 0, 0, 2048, 3),
+                asked=1_557_639_152,
+            ),
+            _LFM,
+        ),
+        None,
+        "The best of its family. " + _FEW_ASKED + " " + _CONVOLVES + _COUNTED,
         _TINY,
     ),
     Pair(

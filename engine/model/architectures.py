@@ -130,6 +130,14 @@ FAMILIES = {
         defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5},
     ),
     "granitemoehybrid": Family("Granite 4 with Mamba", others=MAMBA, experts=True, full_every=10, defaults=_GRANITE_4),
+    "lfm2_moe": Family(
+        "LFM2 with experts",
+        tied=True,
+        others=CONVOLUTION,
+        experts=True,
+        last_norm="embedding_norm",
+        defaults={**_LFM_2, "num_experts_per_tok": 4, "num_dense_layers": 2, "moe_intermediate_size": 1_792},
+    ),
     "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
 }
 FAMILIES["qwen3_next"] = replace(
@@ -545,7 +553,9 @@ def experts_of(config: Any) -> Experts | None:
     every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
     dense = dense if isinstance(dense, list | tuple) else ()
     numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
-    layers = sum(number % every == 0 and number - 1 not in dense for number in numbers)
+    first = getattr(config, "num_dense_layers", 0)
+    first = first if type(first) is int else 0
+    layers = sum(number % every == 0 and number - 1 not in dense and number > first for number in numbers)
     inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
     return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)

@@ -54,6 +54,9 @@ from engine.quantization import BITS
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
+ROPE_NAMES = ("rotary_emb", "pos_emb")
+"""What transformers calls a model's RoPE."""
+
 # Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
 _MAX_DESCRIBED = 3
 
@@ -133,7 +136,8 @@ class Decoder:
         self._norm, self._head = getattr(model.model, FAMILIES[self.config.model_type].last_norm), model.lm_head
         self.rounded_bits = 0
         """Of a rounded twin; 0 of the model itself."""
-        self._rope = model.model.rotary_emb or _NoRope(head_dim_of(self.config))
+        ropes = (getattr(model.model, name, None) for name in ROPE_NAMES)
+        self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
         self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
         self._sliding = frozenset(sliding_layers(self.config))

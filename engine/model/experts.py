@@ -37,10 +37,24 @@ class Router(nn.Module):
         # Shares are of the chosen experts, or of all, and then those of the chosen have to be made a whole, or not.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
+        self._factor: float | None = getattr(router, "routed_scaling_factor", None)  # of shares that are apart
 
-    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen)."""
+    def forward(
+        self, hidden_states: torch.Tensor, expert_bias: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores (n, experts) for tokens (n, hidden); shares and numbers of the chosen ones, both (n, chosen).
+
+        Args:
+            expert_bias: (experts,) what is added to shares for the choice alone.
+        """
         scores = self.product(hidden_states)
+        if self._factor is not None:
+            each = padded(scores).contiguous().sigmoid()[:, : scores.shape[1]]
+            ids = (each if expert_bias is None else each + expert_bias).topk(self._chosen, dim=-1)[1]
+            shares = each.gather(1, ids)
+            if self._to_whole:
+                shares = shares / (shares.sum(dim=-1, keepdim=True) + _LEAST_SHARE)
+            return scores, shares * self._factor, ids
         if not self._of_all:
             best, ids = scores.topk(self._chosen, dim=-1)
             return scores, best.softmax(dim=-1), ids
@@ -63,7 +77,7 @@ class Experts(nn.Module):
         """What gates and what they open come to."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
-        elif not type(experts.act_fn).__name__.startswith("SiLU"):
+        elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
         """The same, for ``most_rows`` tokens at most (``layers.fuse_experts``)."""
@@ -147,7 +161,8 @@ def chooses(name: str) -> bool:
     return name in [f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS]
 
 
-_BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe"), ("gate", "router")
+_BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
+_LEAST_SHARE = 1e-6  # that is added to the sum of shares (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:

@@ -31,7 +31,7 @@ from engine.devices import KINDS
 from engine.kv.full import FullCache
 from engine.model import attention, experts, layers
 from engine.model.architectures import FAMILIES, FULL, experts_of, parameters_asked
-from engine.model.decoder import Decoder, kv_shape_of
+from engine.model.decoder import ROPE_NAMES, Decoder, kv_shape_of
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.planner import spill_folder
@@ -262,6 +262,9 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     if getattr(one, "layer_types", None):
         one.layer_types = [FULL]
     one.num_hidden_layers = 1
+    for name, every in (("num_dense_layers", 0), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
+        if hasattr(one, name):  # of a mixture the layer has experts
+            setattr(one, name, every)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
     model.requires_grad_(False).eval()
@@ -271,6 +274,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.copy_(_noise(*weight.shape))
         else:
             weight.fill_(_FILLING)
+    for held in model.model.layers[0].buffers():
+        held.zero_()
     experts.install(model, (0,) if weights in BITS or not KINDS[device.type].streams else ())
     if weights in BITS:
         layers.quantize(model, weights, config.model_type)
@@ -279,8 +284,9 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         layers.fuse_norms(model, norm_offset)
     model.model.layers[0].to(device)
     layers.pack(model, norm_offset)
-    if model.model.rotary_emb is not None:
-        model.model.rotary_emb = type(model.model.rotary_emb)(config=one).to(device)
+    for name in ROPE_NAMES:
+        if (rope := getattr(model.model, name, None)) is not None:
+            setattr(model.model, name, type(rope)(config=one).to(device))
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype
     return decoder

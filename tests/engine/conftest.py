@@ -214,6 +214,11 @@ SHAPES["granitemoehybrid-dense"] = {
     **{"mamba_n_groups": 1, "mamba_d_state": 32, "position_embedding_type": "rope"},
 }
 
+SHAPES["lfm2_moe"] = {
+    **{"layer_types": ["conv"] * 2 + ["full_attention"], "conv_L_cache": 3, "tie_word_embeddings": True},
+    **{"num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
+}
+
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
 TRAINED = tuple(SHAPES)[tuple(SHAPES).index("phi3-partial") :]
 
@@ -267,6 +272,9 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
                 weights.data.add_(torch.randn_like(weights), alpha=0.1)
             if name.endswith("sinks"):
                 weights.data.add_(2.0)
+    for name, values in model.named_buffers():
+        if name.endswith("expert_bias"):
+            values.copy_(torch.randn_like(values))
     model.generation_config.eos_token_id = 5
     model.save_pretrained(folder)
 

@@ -173,6 +173,10 @@ BUILT: dict[str, tuple[str, dict[str, Any]]] = {
     "ibm-granite/granite-4.0-h-tiny": ("granitemoehybrid", granite(1536, 12, 4, 48, 1024, **mixture(64, 6, 512))),
     "ibm-granite/granite-4.0-h-small": ("granitemoehybrid", granite(4096, 32, 8, 128, 1536, **mixture(72, 10, 768))),
     "LiquidAI/LFM2-1.2B": ("lfm2", lfm2(8192, 16, (2, 5, 8, 10, 12, 14))),
+    "LiquidAI/LFM2-8B-A1B": (
+        "lfm2_moe",
+        {**lfm2(7168, 24, (2, 6, 10, 14, 18, 21)), "num_experts": 32, "moe_intermediate_size": 1792},
+    ),
     "LiquidAI/LFM2-2.6B": ("lfm2", lfm2(10_752, 30, range(3, 27, 3))),
 }
 

@@ -39,7 +39,7 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape |= {"layer_types": [*["mamba"] * 3, "attention"], "mamba_n_heads": 8, "mamba_d_state": 64}
         shape |= {"shared_intermediate_size": 300}
     elif FAMILIES[family].others == architectures.CONVOLUTION:
-        shape |= {"layer_types": [*["conv"] * 3, "full_attention"]}
+        shape |= {"layer_types": [*["conv"] * 3, "full_attention"], "moe_intermediate_size": 96, "num_experts": 16}
     elif FAMILIES[family].others:
         shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}
     if family == "qwen3_moe":

@@ -85,12 +85,13 @@ def test_a_step_reads_the_experts_that_it_asks_and_a_longer_pass_more(packed: bo
     assert expert_reads(decoder.load(tiny("llama"), window=64, device=CPU), 100).growth(9) == 1.0
 
 
-def test_a_probe_asks_other_experts_for_every_token(tiny: Callable[..., str]) -> None:
-    config = decoder.settings_of(tiny("qwen3_moe"), 64)
-    for weights in ("stored", "8bit"):
-        block = probe._one_layer(config, torch.float32, CPU, weights).model.model.layers[0].mlp
-        *_, ids = block.gate(probe._noise(8, 64))
-        assert len(ids.unique()) == 8
+@pytest.mark.parametrize(("kind", "weights"), [("qwen3_moe", "stored"), ("qwen3_moe", "8bit"), ("lfm2_moe", "stored")])
+def test_a_probe_asks_other_experts_for_every_token(kind: str, weights: str, tiny: Callable[..., str]) -> None:
+    """Also where the first layer has none."""
+    config = decoder.settings_of(tiny(kind), 64)
+    layer = probe._one_layer(config, torch.float32, CPU, weights).model.model.layers[0]
+    *_, ids = layer.get_submodule("feed_forward" if kind == "lfm2_moe" else "mlp").gate(probe._noise(8, 64))
+    assert len(ids.unique()) == 8
 
 
 def test_weights_of_4_bits_are_expanded_where_there_is_room(
