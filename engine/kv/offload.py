@@ -223,6 +223,7 @@ class DiskStore:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
         except OSError as error:
             raise _full(error) from error
+        weakref.finalize(self, self._file.close)  # of a store that nobody closes, too
 
     moves_in_place = False
 

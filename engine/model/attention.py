@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from engine.model.kernels import Kernel, cpu, cuda, merge, plain
+from engine.model.kernels import Kernel, cpu, cuda, join, plain
 from engine.model.recurrent import States, padded
 
 IMPLEMENTATION = "trifold"
@@ -83,6 +83,13 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A part whose rows were packed for the queries of each KV head; there may be several along the first axis."""
     return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
+
+
+def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
+    if len(parts) == 1:
+        return parts[0][0]
+    return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tensor | None) -> torch.Tensor:

@@ -11,7 +11,7 @@ has their registry and the choice among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,13 +20,6 @@ import torch
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
-
-
-def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Join parts (out, lse) over disjoint keys into the attention over all of them. Exact up to rounding."""
-    if len(parts) == 1:
-        return parts[0][0]
-    return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:

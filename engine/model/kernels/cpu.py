@@ -256,7 +256,7 @@ class Native:
                 self._parts = torch.empty(needed)
             block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
             if pairs:
-                block = self._pairs.scratch_size(rows, head_dim)
+                block = self._pairs.BLOCK * (2 * head_dim + 1) + (1 + rows) * self._pairs.PIECE
             if self._scratch.numel() < block * self.pool.workers:
                 self._scratch = torch.empty(block * self.pool.workers)
             self._arguments[:] = [

@@ -302,11 +302,6 @@ def _soften(
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
 
 
-def scratch_size(rows: int, head_dim: int) -> int:
-    """Float32 numbers that a worker needs for so many rows."""
-    return BLOCK * (2 * head_dim + 1) + PIECE + rows * PIECE
-
-
 def _half(value: int) -> int:
     """The bits of a number in bfloat16, which holds it exactly."""
     return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16

@@ -134,7 +134,7 @@ def test_past_and_new_merge_to_causal_attention(heads: int, kv_heads: int, n: in
         attention.attend_causal(q, k[:, :, past:], v[:, :, past:], 0.2),
     ]
     expected, lse = definition(q, k, v, 0.2, causal=True)
-    assert torch.allclose(kernels.merge(parts).double(), expected, atol=2e-6)
+    assert torch.allclose(attention.merge(parts).double(), expected, atol=2e-6)
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
     sinks, seen = torch.linspace(-1.0, 6.0, heads), torch.ones(n, n, dtype=torch.bool).tril()
     whole = torch.cat([torch.ones(n, past, dtype=torch.bool), seen], dim=1)
@@ -159,7 +159,7 @@ def test_merge_of_many_pieces_in_any_order() -> None:
     cuts = [(500, 900), (0, 1), (1, 500)]
     parts = [attention.attend(q, k[:, :, a:b], v[:, :, a:b], 0.25) for a, b in cuts]
     expected, _ = definition(q, k, v, 0.25, causal=False)
-    assert torch.allclose(kernels.merge(parts).double(), expected, atol=2e-6)
+    assert torch.allclose(attention.merge(parts).double(), expected, atol=2e-6)
 
 
 def test_plain_path_is_the_definition() -> None:
