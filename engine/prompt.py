@@ -17,7 +17,6 @@ Importing this needs no package: the launcher reads the engine's settings before
 from __future__ import annotations
 
 import bisect
-import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -204,7 +203,7 @@ class BookTokenizer:
     def pieces(self) -> list[bytes] | None:
         """The bytes of every token, empty for special ones; None of a tokenizer that has other pieces than those of
         byte-level BPE and of SentencePiece."""
-        decoder = str(json.loads(self._tokenizer.backend_tokenizer.to_str()).get("decoder"))
+        decoder = str(self._tokenizer.backend_tokenizer.decoder)
         special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
         if "ByteLevel" in decoder:
             made = _byte_level
@@ -212,8 +211,9 @@ class BookTokenizer:
             made = _sentence_piece
         else:
             return None
-        found = [b""] * (max(self.vocabulary.values(), default=-1) + 1)
-        for token, number in self.vocabulary.items():
+        vocabulary = self.vocabulary
+        found = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, number in vocabulary.items():
             if number not in special:
                 found[number] = made(token)
         return found

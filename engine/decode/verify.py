@@ -122,16 +122,17 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
     """Logits (n, vocabulary) without the tokens that no quotation of the book goes on with; arguments as those of
     ``Sampler.__call__``. Where a model has none of the others either (a draft's vocabulary may be smaller), as before.
     """
-    logits = logits.clone()
+    said = [] if proposed is None else proposed.tolist()
+    masked = logits  # itself, outside of quotations
     for row in range(logits.shape[0]):
         allowed = quotations.allowed()
         if allowed is not None:
+            masked = logits.clone() if masked is logits else masked
             allowed = allowed[allowed < logits.shape[1]].to(logits.device)
             left = torch.full_like(logits[row], float("-inf")).index_copy_(0, allowed, logits[row, allowed])
-            logits[row] = torch.where(left.amax() > float("-inf"), left, logits[row])
-        if proposed is not None and row < len(proposed):
-            quotations = quotations.after(proposed[row : row + 1].tolist())
-    return logits
+            masked[row] = torch.where(left.amax() > float("-inf"), left, logits[row])
+        quotations = quotations.after(said[row : row + 1])
+    return masked
 
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
