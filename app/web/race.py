@@ -104,13 +104,17 @@ class RacePanel:
 
 
 def verdict(result: RaceResult) -> str:
-    """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster"."""
+    """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster".
+
+    Over several answers it says so: each has its own speed below it, which another text need not have.
+    """
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:
         return f"the texts part: identical {words}, then different"
     if not result.counted:
         return f"identical {words}, no speed to compare"
-    return f"identical {words}, {format.speed_in_words(result.times)}"
+    over = f" over {len(result.counted)} answers" if len(result.counted) > 1 and result.times is not None else ""
+    return f"identical {words}, {format.speed_in_words(result.times)}{over}"
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
