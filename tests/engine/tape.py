@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from tests.engine.leaves import tree_leaves
 
 _T = TypeVar("_T")
 _READS = ("item", "_local_scalar_dense", "nonzero", "masked_select", "equal")

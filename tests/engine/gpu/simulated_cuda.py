@@ -38,7 +38,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+
+from tests.engine.leaves import tree_leaves, tree_map
 
 TORCH = "2.13"
 """The version whose private places are known."""
@@ -537,6 +538,27 @@ def _shape_only(x: Any) -> Any:
     return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
 
 
+_shaped: dict[Any, Any] = {}
+
+
+def _shapes(func: Any, args: Any, kwargs: dict[str, Any], ours: bool) -> Any:
+    """What an operation makes, without its numbers. Decoding asks for the same again and again."""
+    key = (func, ours, tree_map(_kind, tuple(args)), tuple((name, tree_map(_kind, x)) for name, x in kwargs.items()))
+    known = str(key)
+    if known not in _shaped:
+        shaped_args, shaped = tree_map(_shape_only, (args, kwargs))
+        shaped = {name: value for name, value in shaped.items() if name not in ("generator", "pin_memory")}
+        if not ours:
+            shaped["device"] = torch.device("meta")
+        _shaped[known] = func(*shaped_args, **shaped)
+    return _shaped[known]
+
+
+def _kind(x: Any) -> Any:
+    """All that a result's shape can depend on."""
+    return (x.dtype, x.size(), x.stride()) if isinstance(x, torch.Tensor) else x
+
+
 def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do, or put into the current stream, one operation of torch."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
@@ -612,11 +634,9 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
         return tree_map(lambda x: gpu.uploaded(x) if isinstance(x, torch.Tensor) else x, func(*a, **k))
     if k.get("generator") is not None:  # numbers are drawn in the order of the program
         return gpu.uploaded(func(*a, **k))
-    shaped_args, shaped = tree_map(_shape_only, (args, kwargs))
-    shaped = {key: value for key, value in shaped.items() if key not in ("generator", "pin_memory")}
-    if not ours:
-        shaped["device"] = torch.device("meta")
-    outs = tree_map(lambda x: gpu.like(x) if isinstance(x, torch.Tensor) else x, func(*shaped_args, **shaped))
+    outs = tree_map(
+        lambda x: gpu.like(x) if isinstance(x, torch.Tensor) else x, _shapes(func, args, kwargs, bool(ours))
+    )
     if name in _EMPTY:
         return outs
     targets = [x.elem for x in tree_leaves(outs) if isinstance(x, DeviceTensor)]

@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.engine.gpu.simulated_cuda import _INDEXING, _META_TYPE, _REGISTRY, _TYPES, why_not
+from tests.engine.leaves import tree_leaves, tree_map
 
 _PLACES = {"xpu": 12, "mps": 13}  # of the device types in torch's registry of guards
 _WAITS = ("threading.py", "futures/_base.py", "futures/thread.py")  # files in which a thread that waits is
