@@ -24,7 +24,7 @@ from tests.engine.conftest import TEXT
 from tests.faults.conftest import LONG
 from tests.tally import count
 
-_SAMPLING = SamplingParams(max_tokens=24)
+_SAMPLING = SamplingParams(max_tokens=16)
 _QUESTION = "Where is the key?"
 _SECONDS = 60.0
 _BOOK = Document("Lamp", "", tuple(Page(at, str(at), f"Page {at}. {TEXT}") for at in range(1, 9)), "text", "0" * 64)
