@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.app.running import Running
+    from tests.nursery import Nursery
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -51,6 +52,19 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery | None]:
+    """Starts the program within a second; None where processes do not fork."""
+    if os.name == "nt":
+        yield None
+        return
+    from tests.nursery import Nursery
+
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def endless_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Options that name a pair of models whose answers have no end."""
     from tests.endless import endless_demo
@@ -59,11 +73,13 @@ def endless_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def endless_app(tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...]) -> Iterator[Running]:
+def endless_app(
+    tmp_path_factory: pytest.TempPathFactory, endless_pair: tuple[str, ...], nursery: Nursery | None
+) -> Iterator[Running]:
     """The running program with that pair: one for all tests of protocols and of stopping."""
     from tests.app.running import running
 
-    with running(tmp_path_factory.mktemp("endless"), *endless_pair) as started:
+    with running(tmp_path_factory.mktemp("endless"), *endless_pair, nursery=nursery) as started:
         yield started
 
 

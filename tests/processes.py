@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.nursery import Forked, Nursery
+
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 240  # a busy machine takes its time
 END_SECONDS = 10
@@ -22,7 +24,7 @@ SAID = "said.txt"  # what a program writes to the terminal, in its data folder
 # Below what systems give to those who do not ask for a number, above the last one that browsers refuse (10,080).
 _FIRST_PORT, _SHARES, _SHARE = 11_000, 10, 2_000
 
-Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[bytes] | Forked
 
 
 def app_command(port: int, *options: str) -> list[str]:
@@ -30,12 +32,28 @@ def app_command(port: int, *options: str) -> list[str]:
     return [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *options]
 
 
-def start(command: Sequence[str], data: Path, port: int, cwd: Path = ROOT, **environ: str) -> Process:
-    """Start a server with its data in a folder of its own, and wait until it answers."""
+def start(
+    command: Sequence[str],
+    data: Path,
+    port: int,
+    cwd: Path = ROOT,
+    nursery: Nursery | None = None,
+    **environ: str,
+) -> Process:
+    """Start a server with its data in a folder of its own, and wait until it answers.
+
+    Args:
+        nursery: forks a process that becomes ``python -m MODULE ...`` of the checkout, which is all it can start.
+    """
     # One thread: the cores are shared with the tests, and threads that wait for each other starve.
     environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", **environ}
-    with (data / SAID).open("ab") as said:
-        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=said, stderr=said)
+    process: Process
+    if nursery is not None:
+        _, _, module, *arguments = command
+        process = nursery.start(module, arguments, environment, data / SAID)
+    else:
+        with (data / SAID).open("ab") as said:
+            process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=said, stderr=said)
     until = time.monotonic() + START_SECONDS
     try:
         while not is_up(port):
@@ -60,9 +78,16 @@ def end(process: Process) -> None:
 
 
 @contextmanager
-def started(command: Sequence[str], data: Path, port: int, cwd: Path = ROOT, **environ: str) -> Iterator[Process]:
+def started(
+    command: Sequence[str],
+    data: Path,
+    port: int,
+    cwd: Path = ROOT,
+    nursery: Nursery | None = None,
+    **environ: str,
+) -> Iterator[Process]:
     """A server that answers; ended on leaving."""
-    process = start(command, data, port, cwd, **environ)
+    process = start(command, data, port, cwd, nursery, **environ)
     try:
         yield process
     finally:

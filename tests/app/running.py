@@ -14,6 +14,7 @@ import httpx
 
 from app.web import openai_api
 from app.web.auth import opening_address
+from tests.nursery import Nursery
 from tests.processes import ROOT, Process, app_command, free_port, started
 
 READ_SECONDS = 120
@@ -66,11 +67,11 @@ class Running:
 
 
 @contextmanager
-def running(data: Path, *options: str, **environ: str) -> Iterator[Running]:
+def running(data: Path, *options: str, nursery: Nursery | None = None, **environ: str) -> Iterator[Running]:
     """Start the program and end it again."""
     port = free_port()
     with (
-        started(app_command(port, *options), data, port, ROOT, **environ) as process,
+        started(app_command(port, *options), data, port, ROOT, nursery, **environ) as process,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as browser,
     ):
         assert browser.get(opening_address(data, port)).status_code == 200

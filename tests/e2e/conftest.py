@@ -29,6 +29,7 @@ from tests.e2e.steps import (
     scripted_command,
     serving,
 )
+from tests.nursery import Nursery
 from tests.processes import app_command, free_port
 
 HERE = Path(__file__).resolve().parent
@@ -65,10 +66,10 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The product, started as a person starts it."""
+def app(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> Iterator[Server]:
+    """The product."""
     port = free_port()
-    with serving(app_command(port), tmp_path_factory.mktemp("Données é"), port) as server:
+    with serving(app_command(port), tmp_path_factory.mktemp("Données é"), port, nursery) as server:
         yield server
 
 
@@ -79,10 +80,10 @@ def endless(endless_app: Running) -> Server:
 
 
 @pytest.fixture(scope="session")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def scripted(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> Iterator[Server]:
     """The page with a scripted engine."""
     data, port = tmp_path_factory.mktemp("scripted"), free_port()
-    with serving(scripted_command(port, data), data, port) as server:
+    with serving(scripted_command(port, data), data, port, nursery) as server:
         yield server
 
 

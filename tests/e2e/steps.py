@@ -14,6 +14,7 @@ from typing import Literal
 from playwright.sync_api import Page
 
 from app.web.auth import opening_address
+from tests.nursery import Nursery
 from tests.processes import started
 
 SCREENSHOTS = Path(__file__).resolve().parent / "screenshots"
@@ -70,9 +71,9 @@ class Server:
 
 
 @contextmanager
-def serving(command: Sequence[str], data: Path, port: int) -> Iterator[Server]:
+def serving(command: Sequence[str], data: Path, port: int, nursery: Nursery | None = None) -> Iterator[Server]:
     """A server in a process of its own; ended on leaving."""
-    with started(command, data, port):
+    with started(command, data, port, nursery=nursery):
         yield Server(port, data)
 
 

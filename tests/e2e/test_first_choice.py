@@ -13,21 +13,8 @@ from playwright.sync_api import Page
 from tests.app.models.fake_starter import CONTENT, Index, start
 from tests.e2e.steps import PHONE, WIDE, Open, Server, until
 from tests.e2e.test_states import CONTRAST
+from tests.nursery import Nursery
 from tests.processes import ROOT, free_port, started
-
-# The page with a scripted engine, until the starter takes its place, which is a tiny one.
-SERVER = """
-import sys
-from pathlib import Path
-from app.core.state import AppState
-from app.models import hub
-from app.models.engine_proxy import EngineProxy
-from tests.app.models.fake_starter import PROGRAM
-from tests.e2e import scripted_server
-hub.PROGRAMS.update(dict.fromkeys(hub.PROGRAMS, PROGRAM))
-scripted_server.AppState = lambda engine, *rest: AppState(EngineProxy.around(engine), *rest)
-scripted_server.main(int(sys.argv[1]), Path(sys.argv[2]), slow=False)
-"""
 
 
 @pytest.fixture
@@ -41,12 +28,12 @@ def index() -> Iterator[Index]:
 
 
 @pytest.fixture
-def newcomer(index: Index, tmp_path: Path) -> Iterator[Server]:
+def newcomer(index: Index, tmp_path: Path, nursery: Nursery | None) -> Iterator[Server]:
     """Nothing chosen, nothing read, a package index on loopback, and no hub."""
     port, environ = free_port(), {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index.address}
     environ |= {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "no_proxy": "*", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    command = [sys.executable, "-c", SERVER, str(port), str(tmp_path)]
-    with started(command, tmp_path, port, ROOT, **environ):
+    command = [sys.executable, "-m", "tests.e2e.first_choice_server", str(port), str(tmp_path)]
+    with started(command, tmp_path, port, ROOT, nursery, **environ):
         yield Server(port, tmp_path)
 
 

@@ -22,6 +22,7 @@ from tests.e2e.steps import (
     until,
     versions,
 )
+from tests.nursery import Nursery
 from tests.processes import free_port, start
 
 # The first time that the page would fetch its chat again, it does not.
@@ -127,13 +128,13 @@ def test_a_chat_is_renamed_and_a_book_deleted_after_asking(scripted: Server, ope
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_a_killed_program_comes_back_with_the_half_answer(
-    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser, nursery: Nursery | None
 ) -> None:
     """Its own pages, unwatched: what a page says while its server is gone is not the matter here."""
     data, port = tmp_path_factory.mktemp("killed"), free_port()
     words = " ".join(f"w{number}" for number in range(400))
     command = scripted_command(port, data)
-    process = start(command, data, port)
+    process = start(command, data, port, nursery=nursery)
     try:
         page = enter(browser, Server(port, data))
         with_book(page)
@@ -143,7 +144,7 @@ def test_a_killed_program_comes_back_with_the_half_answer(
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
         page.close()
-        process = start(command, data, port)
+        process = start(command, data, port, nursery=nursery)
         page = enter(browser, Server(port, data))
         page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
         until(page, lambda: questions(page) == 1)
@@ -162,12 +163,12 @@ def test_a_killed_program_comes_back_with_the_half_answer(
 
 
 def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
-    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser, nursery: Nursery | None
 ) -> None:
     """Its own pages, unwatched, as above."""
     data, port = tmp_path_factory.mktemp("gone"), free_port()
     command = scripted_command(port, data)
-    process = start(command, data, port)
+    process = start(command, data, port, nursery=nursery)
     try:
         page = enter(browser, Server(port, data))
         with_book(page)
@@ -186,7 +187,7 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
         page.keyboard.press("Enter")
         page.wait_for_timeout(300)
         assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
-        process = start(command, data, port)
+        process = start(command, data, port, nursery=nursery)
         until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
         assert not page.locator("#gone").is_visible()
         assert page.evaluate(_DOT) == green

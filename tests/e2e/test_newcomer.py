@@ -30,6 +30,7 @@ from tests.e2e.steps import (
     serving,
     until,
 )
+from tests.nursery import Nursery
 from tests.processes import app_command, free_port
 from tests.real import starter_or_skip
 
@@ -56,12 +57,12 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> object:
+def fresh(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> object:
     """The product as it was fetched a minute ago: a data folder with nothing in it."""
     if not DOCUMENT.is_file():
         pytest.skip(f"{DOCUMENT.name} is not in the shared folder beside the checkout")
     port = free_port()
-    with serving(app_command(port), tmp_path_factory.mktemp("new"), port) as server:
+    with serving(app_command(port), tmp_path_factory.mktemp("new"), port, nursery) as server:
         yield server
 
 
@@ -149,11 +150,11 @@ def agree(page: Page) -> None:
     assert not times or max(times) <= AGREE * min(times), times
 
 
-def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: Open) -> None:
+def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: Open, nursery: Nursery | None) -> None:
     """Every question that the page suggests has an answer of the real small model, with words of the document."""
     starter_or_skip(tmp_path / MODELS_FOLDER)
     port = free_port()
-    with serving(app_command(port, "--model", STARTER), tmp_path, port) as server:
+    with serving(app_command(port, "--model", STARTER), tmp_path, port, nursery) as server:
         page = open_page(server, SIZE, "light", demo=False)
         read_text(page, REPORT, "ferry.txt")
         for question in suggested(page):

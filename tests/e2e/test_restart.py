@@ -26,6 +26,7 @@ from tests.e2e.steps import (
     serving,
     until,
 )
+from tests.nursery import Nursery
 from tests.processes import app_command, free_port
 
 CHARACTERS = 14_000  # long enough that a question is less than a hundredth of it
@@ -44,12 +45,12 @@ def long_text(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Start:
+def started(tmp_path: Path, nursery: Nursery | None) -> Start:
     """``started()`` -> the product in a new process, on the same data as the ones before."""
     data = tmp_path / "data"
     data.mkdir()
     port = free_port()
-    return lambda: serving(app_command(port), data, port)
+    return lambda: serving(app_command(port), data, port, nursery)
 
 
 def reused(page: Page) -> tuple[int, int]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.faults.nursery import Nursery
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 WINDOW = 65_536
@@ -44,13 +41,6 @@ def make_pair(folder: Path) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return make_pair(tmp_path_factory.mktemp("Modelle é"))
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from app.web.auth import opening_address
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.processes import free_port
 
 Self = TypeVar("Self", bound="App")
@@ -82,8 +82,7 @@ class App:
         arguments = ["--no-browser", "--port", str(self.port), *options]
         self.process: Any
         if nursery is not None:
-            self.log.touch()
-            self.process = nursery.start(arguments, settings, self.log)
+            self.process = nursery.start(module, arguments, settings, self.log)
         else:
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(

@@ -19,7 +19,7 @@ from app.core.settings import EXIT_BAD_INPUT
 from app.web.auth import load_secret
 from tests.faults.conftest import LONG
 from tests.faults.driver import START_SECONDS, App
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 _MOUNT = "/mnt"
@@ -152,7 +152,7 @@ _RUBBISH = random.Random(7).randbytes(5000)
 
 @pytest.mark.parametrize("what", ["rubbish", "cut", "empty", "flipped"] if LONG else ["cut"])
 def test_every_file_of_the_data_folder_damaged(
-    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes, what: str
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes, what: str
 ) -> None:
     """All files but the book's own, one kind of damage to all: it starts, and the book can be read again."""
     data = tmp_path / "data"
@@ -189,7 +189,9 @@ def _prose(message: dict[str, object]) -> str:
     return str(message["content"]).partition('<div class="under">')[0]
 
 
-def test_a_folder_with_any_name(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes) -> None:
+def test_a_folder_with_any_name(
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes
+) -> None:
     names = ("100% 'quoted' \"name\" & more; $HOME", "Ein Ordner mit Leerzeichen", "données ü 書 🙂")
     for name in names if LONG else names[:1]:
         with App(tmp_path / name, pair, nursery=nursery) as app:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.driver import HOST, App
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 _SECRET = "the-key-to-everything"
@@ -57,7 +57,7 @@ _WRITES = (
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory, pair: tuple[str, ...], nursery: Nursery) -> Iterator[App]:
+def app(tmp_path_factory: pytest.TempPathFactory, pair: tuple[str, ...], nursery: Nursery | None) -> Iterator[App]:
     with App(tmp_path_factory.mktemp("doors") / "data", pair, nursery=nursery) as running:
         yield running
 

@@ -23,7 +23,7 @@ import pytest
 
 from tests.faults.conftest import LONG
 from tests.faults.driver import App
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 CUTS = 50 if LONG else 6
@@ -125,7 +125,7 @@ def _until_cut(work: Callable[[], None], app: App, moment: float) -> None:
     assert not thread.is_alive()
 
 
-def test_cuts_at_any_moment(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery) -> None:
+def test_cuts_at_any_moment(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None) -> None:
     dice, ledger, data = random.Random(SEED), Ledger(), tmp_path / "Données é"
     with App(data, pair, nursery=nursery) as app:  # something to lose
         work = _Work(app, ledger, dice, 0)
@@ -151,7 +151,7 @@ def test_cuts_at_any_moment(tmp_path: Path, pair: tuple[str, ...], nursery: Nurs
 
 
 @pytest.mark.parametrize("moment", [0.3, 1.0, 2.0] if LONG else [0.5])
-def test_cuts_while_it_starts(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, moment: float) -> None:
+def test_cuts_while_it_starts(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, moment: float) -> None:
     for _ in range(2):
         app = App(tmp_path / "data", pair, nursery=nursery)
         time.sleep(moment)

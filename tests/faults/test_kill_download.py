@@ -19,7 +19,7 @@ from app.models.switch import MODELS_FOLDER
 from tests.app.models.hub import Hub, start
 from tests.faults.conftest import LONG
 from tests.faults.driver import App
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 CUTS = 20 if LONG else 2
@@ -65,7 +65,9 @@ def _growing(folder: Path) -> int:
     return sum(part.stat().st_size for part in (folder / PARTS).glob(f"{WEIGHTS}.*"))
 
 
-def test_cuts_while_a_model_is_downloaded(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, hub: Hub) -> None:
+def test_cuts_while_a_model_is_downloaded(
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, hub: Hub
+) -> None:
     dice, data = random.Random(SEED), tmp_path / "Données é"
     local_models = LocalModels(data / MODELS_FOLDER)
     folder, size = local_models.own(TARGET), len(hub.models[TARGET][WEIGHTS])

@@ -16,7 +16,7 @@ from tests.app.readers.hostile_text import every_block
 from tests.faults import engine_clock
 from tests.faults.conftest import LONG
 from tests.faults.driver import App, Asked
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 QUESTIONS = 1000 if LONG else 100
@@ -33,7 +33,7 @@ _CLOCK = "clock.txt"
 
 @pytest.fixture(scope="module")
 def app(
-    tmp_path_factory: pytest.TempPathFactory, pair: tuple[str, ...], nursery: Nursery, small_book: bytes
+    tmp_path_factory: pytest.TempPathFactory, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes
 ) -> Iterator[App]:
     folder = tmp_path_factory.mktemp("load")
     with App(folder / "data", pair, {engine_clock.FILE: str(folder / _CLOCK)}, nursery=nursery) as running:

@@ -19,7 +19,7 @@ from app.core.settings import EXIT_BAD_INPUT
 from tests.faults import jumping_clock
 from tests.faults.conftest import LONG
 from tests.faults.driver import HOST, ROOT, START_SECONDS, App, Asked
-from tests.faults.nursery import Nursery
+from tests.nursery import Nursery
 from tests.tally import count
 
 _OTHER_BOOK = b"The oar was cut from ash. " * 60
@@ -31,7 +31,7 @@ def _answers(app: App) -> None:
     assert asked.whole, asked
 
 
-def test_two_starts_at_once_are_one_app(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery) -> None:
+def test_two_starts_at_once_are_one_app(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None) -> None:
     """An impatient double-click. The third comes when the first was killed and could say nothing more."""
     apps = [App(tmp_path / "data", pair, nursery=nursery) for _ in range(2)]
     try:
@@ -52,7 +52,7 @@ def test_two_starts_at_once_are_one_app(tmp_path: Path, pair: tuple[str, ...], n
 
 
 def test_the_data_folder_is_removed_under_it(
-    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes
 ) -> None:
     with App(tmp_path / "data", pair, nursery=nursery) as app:
         assert app.cookie
@@ -68,7 +68,7 @@ def test_the_data_folder_is_removed_under_it(
 
 
 def test_the_model_folder_is_deleted_under_it(
-    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes
 ) -> None:
     options = []
     for name, folder in zip(pair[::2], pair[1::2], strict=True):
@@ -89,7 +89,7 @@ def test_the_model_folder_is_deleted_under_it(
     count("surroundings that changed")
 
 
-def test_the_clock_jumps(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes) -> None:
+def test_the_clock_jumps(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes) -> None:
     """Ten years on, then twenty back, under an app that answers: no door closes, nothing is out of order."""
     jump = tmp_path / "jump"
     with App(tmp_path / "data", pair, {jumping_clock.FILE: str(jump)}, nursery=nursery) as app:
@@ -104,7 +104,7 @@ def test_the_clock_jumps(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery
         assert app.request("GET", "/").status == 200, "the cookie is still known"
 
 
-def test_the_port_is_taken(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery) -> None:
+def test_the_port_is_taken(tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None) -> None:
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -126,7 +126,7 @@ def test_the_port_is_taken(tmp_path: Path, pair: tuple[str, ...], nursery: Nurse
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] if LONG else [signal.SIGTERM])
 def test_it_ends_when_told_in_the_middle_of_an_answer(
-    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery, small_book: bytes, number: int
+    tmp_path: Path, pair: tuple[str, ...], nursery: Nursery | None, small_book: bytes, number: int
 ) -> None:
     app = App(tmp_path / "data", pair, nursery=nursery)
     with app:

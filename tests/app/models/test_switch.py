@@ -16,6 +16,7 @@ from app.core.settings import DEMO_DRAFT, DEMO_MODEL
 from tests.app.models.conftest import DRAFT, TARGET
 from tests.app.models.hub import Hub, start
 from tests.app.running import Running, running
+from tests.nursery import Nursery
 
 TEXT = "Maren Holt kept the north light. The boat came in at dusk. " * 60
 
@@ -33,9 +34,10 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module")
-def program(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def program(hub: Hub, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> Iterator[Running]:
     data, cache = tmp_path_factory.mktemp("Données é"), tmp_path_factory.mktemp("hub")
-    with running(data, HF_ENDPOINT=hub.address, HF_HOME=str(cache), HF_TOKEN="", no_proxy="*", NO_PROXY="*") as started:
+    environ = {"HF_ENDPOINT": hub.address, "HF_HOME": str(cache), "HF_TOKEN": "", "no_proxy": "*", "NO_PROXY": "*"}
+    with running(data, nursery=nursery, **environ) as started:
         yield started
 
 
@@ -138,7 +140,7 @@ def test_what_a_name_is_can_be_asked_first(app: Running, hub: Hub) -> None:
 
 
 def test_a_server_elsewhere_takes_the_models_place_and_is_left_again(
-    app: Running, tmp_path_factory: pytest.TempPathFactory
+    app: Running, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None
 ) -> None:
     app.open_text(TEXT)
     far = {"address": "http://192.0.2.7:8000/v1", "model": "m", "key": "k"}
@@ -146,7 +148,7 @@ def test_a_server_elsewhere_takes_the_models_place_and_is_left_again(
     assert refused.status_code == 400
     assert "another machine" in refused.json()["cause"]
     assert "not encrypted" in refused.json()["cause"]
-    with running(tmp_path_factory.mktemp("other")) as other:
+    with running(tmp_path_factory.mktemp("other"), nursery=nursery) as other:
         other.until(lambda state: state["model"]["state"] == "ready")
         near = {"address": other.api, "model": "", "key": other.key}
         assert app.post("/remote/use", near).status_code == 200

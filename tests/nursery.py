@@ -1,7 +1,7 @@
-"""Starts apps quickly: one process that has imported the libraries, and forks. ``python -m tests.faults.nursery``
+"""Starts apps quickly: one process that has imported the libraries, and forks. ``python -m tests.nursery``
 
-Takes one order a line (JSON: arguments, environment, log) and answers with the process id. A forked app is a process of
-its own in every respect that matters here: it is killed alone, and what it has open is its own.
+Takes one order a line (JSON: module, arguments, environment, log) and answers with the process id. A forked app is a
+process of its own in every respect that matters here: it is killed alone, and what it has open is its own.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.faults import engine_clock, jumping_clock
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 _LIBRARIES = ("torch", "transformers", "transformers.models.llama.modeling_llama", "uvicorn", "fastapi", "gradio")
 
 
@@ -28,7 +30,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery"],
+            [sys.executable, "-m", "tests.nursery"],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.PIPE,
@@ -38,10 +40,13 @@ class Nursery:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+    def start(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+        """``python -m MODULE ARGUMENTS`` in the checkout, its output at the end of ``log``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"arguments": list(arguments), "environment": dict(environment), "log": str(log)}
+        log.touch()
+        order: dict[str, Any] = {"module": module, "arguments": list(arguments)}
+        order |= {"environment": dict(environment), "log": str(log)}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return Forked(int(self._process.stdout.readline()))
@@ -67,7 +72,7 @@ class Forked:
             return 0
         return None
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float = float("inf")) -> None:
         until = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > until:
@@ -75,7 +80,14 @@ class Forked:
             time.sleep(0.01)
 
     def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, what: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # as Popen: who has ended needs no signal
+            os.kill(self.pid, what)
 
 
 def _become(order: dict[str, Any]) -> None:
@@ -90,13 +102,17 @@ def _become(order: dict[str, Any]) -> None:
         time.time = jumping_clock.jumped
     if engine_clock.FILE in os.environ:
         engine_clock.install()
-    from app.cli.main import main
-
-    status = 1
+    sys.argv = [order["module"], *order["arguments"]]
+    status: object = 1
     try:
-        status = main(order["arguments"])
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as ended:
+        status = ended.code or 0
     finally:
-        os._exit(status)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 1)
 
 
 def serve() -> None:
