@@ -292,7 +292,7 @@ def table(results: Sequence[Measurement]) -> str:
         split, accepted = r.time_split, r.acceptance
         judged = f" ({_share(accepted['verify_judged'])})" if accepted["verify"] is not None else ""
         lines.append(
-            f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f} "
+            f"| {name} | {r.workload} | {r.context:,} | {r.temperature} | {r.ms_per_token:.1f}{_spread(r)} "
             f"| {_times(r.ratio_to_plain)}{_range(r.span_to_plain)} | {_times(r.ratio_to_generate)} "
             f"| {_share(accepted['middle'])} "
             f"| {_share(accepted['verify'])}{judged} "
@@ -305,6 +305,13 @@ def table(results: Sequence[Measurement]) -> str:
             f"| {'' if r.over_floor is None else f'{r.over_floor:.2f}x ({r.memory_gb_per_s:.0f} GB/s)'} |"
         )
     return "\n".join(lines)
+
+
+def _spread(r: Measurement) -> str:
+    """Of plain decoding, the range of its runs before the other rows and behind them."""
+    if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
+        return ""
+    return f" ({min(r.runs_ms_per_token):.1f} to {max(r.runs_ms_per_token):.1f}, before and behind the others)"
 
 
 def _times(value: float | None) -> str:

@@ -6,7 +6,7 @@ run rows again and again with one setting varied.
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | the same with prompt lookup; with the draft model as assistant |
 | llama_cpp | llama.cpp, where it is installed and a GGUF file is named: other weights (4 bits, say), its own KV |
-| plain | our own loop, a token per full pass: the baseline of every ratio |
+| plain | our own loop, a token per full pass: the baseline of every ratio, timed before the others and behind them |
 | draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
 | retrieval_only | the retrieval level straight to the full cache, no draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
@@ -43,6 +43,7 @@ from engine.decode.verify import Sampler, make_generator
 from engine.errors import OptionError
 from engine.events import Round
 from engine.generation import PLAIN_PROBES
+from engine.kv.full import retry_with_spill
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex
 
@@ -134,6 +135,9 @@ class Bench:
         # Answers of an earlier workload may lie behind a shorter book.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
+        # Room for the answers too, as a session has it: else the second token of the first row copies all KV.
+        room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
+        retry_with_spill(full, lambda: full.reserve(room))
         began = time.perf_counter()
         missing = context - full.length
         # States cannot be cropped: a place before the end is kept, behind which every case begins.
@@ -157,7 +161,7 @@ class Bench:
         rows = [row for row in self.options.rows if self._can_run(row)]
         runs: dict[str, list[Run]] = {row: [] for row in rows}
         speeds: list[float] = []
-        for repeat, row in itertools.product(range(self.options.repeats), rows):
+        for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
@@ -340,6 +344,11 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self.options.quiet:
             sys.stderr.write(text + "\n")
+
+
+def _with_plain_again(rows: list[str]) -> list[str]:
+    """The order of a run: what every ratio is to is timed before the other rows and behind them."""
+    return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
 
 def memory_gb_per_s(device: torch.device) -> float:

@@ -19,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from engine import bench
 from engine.bench.peers import PEERS
 from engine.bench.report import Run, measurement_of, table
-from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS
+from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS, Bench
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
 from engine.decode import prefill
 from engine.document import Document
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
+from engine.kv import full
 from engine.kv.full import FullCache
 from engine.model import decoder
 from engine.session import Session
@@ -40,7 +41,7 @@ def run(
 ) -> dict[str, Any]:
     out = tmp_path / "bench.json"
     status = bench.main(
-        ["--quiet", "--json", str(out), "--tokens", "12", "--repeats", "2", *arguments],
+        ["--quiet", "--json", str(out), "--tokens", "12", "--repeats", "1", *arguments],
         model=tiny("llama", spread=0.1),
         draft=tiny("llama", seed=1, layers=1, width=32),
         book=Path("the lamp"),
@@ -55,7 +56,8 @@ def test_rows_decode_the_same_prompt(
     tiny: Callable[..., str], book: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workloads = "prose,quote,followup"
-    found = run(tiny, book, tmp_path, "--context", "600", "--workloads", workloads, "--budget", "64")
+    given = ["--context", "600", "--workloads", workloads, "--budget", "64", "--repeats", "2"]
+    found = run(tiny, book, tmp_path, *given)
     results = found["results"]
     assert {r["row"] for r in results} == set(ROWS)
     assert len(results) == len(ROWS) * 3
@@ -67,6 +69,7 @@ def test_rows_decode_the_same_prompt(
         if r["row"] == "plain":
             assert r["ratio_to_plain"] == 1.0
             assert r["mean_acceptance_length"] is None
+        assert len(r["runs_ms_per_token"]) == (4 if r["row"] == "plain" else 2)
         if r["row"] == "hierarchical":
             assert sum(r["time_split"].values()) == pytest.approx(r["ms_per_token"], rel=0.5)
         if r["row"] == "draft_only":
@@ -229,6 +232,34 @@ def test_rows_on_rounded_kv_are_compared_with_plain_on_rounded_kv(
         run(tiny, book, tmp_path, "--kv", "2bit")
 
 
+def test_plain_decoding_is_timed_before_the_others_and_behind_them_and_never_while_the_cache_grows(
+    tiny: Callable[..., str],
+    book: Document,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its first steps copied all KV to larger memory where the book filled the cache: 0.2 s behind 32,768 tokens."""
+    monkeypatch.setattr(full, "_GROWTH", 64)
+    happened: list[str] = []
+    grow, decode = FullCache._grow, Bench.decode
+
+    def noted_grow(cache: FullCache, capacity: int) -> None:
+        happened.append("grown")
+        grow(cache, capacity)
+
+    def noted_decode(self: Bench, row: str, *rest: Any) -> Run:
+        happened.append(row)
+        return decode(self, row, *rest)
+
+    monkeypatch.setattr(FullCache, "_grow", noted_grow)
+    monkeypatch.setattr(Bench, "decode", noted_decode)
+    run(tiny, book, tmp_path, "--context", "128", "--budget", "64", "--rows", "plain,hierarchical")
+    assert happened[happened.index("plain") :] == ["plain", "hierarchical", "plain"]
+    assert "grown" in happened
+    assert ", before and behind the others)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_plain_row_stands_beside_what_memory_allows(
@@ -371,7 +402,7 @@ class Llama:
 def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--context", "300", "--rows", "plain,llama_cpp", "--tokens", "8"]
+    arguments = ["--context", "300", "--rows", "plain,llama_cpp", "--tokens", "8", "--repeats", "2"]
     with pytest.raises(OptionError, match="--gguf FILE"):
         run(tiny, book, tmp_path, *arguments)
     arguments += ["--gguf", str(tmp_path / "model.gguf")]
