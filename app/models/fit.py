@@ -27,14 +27,18 @@ from engine import Status
 from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
     FAMILIES,
+    FULL,
     MLP_NUMBERS,
     STATE_NUMBERS,
     check_architecture,
     cpu_holds_halves,
     experts_of,
     is_expanded,
+    kv_heads_of,
+    kv_sources,
     parameters_asked,
     parameters_of_block,
+    parameters_of_inputs,
     recurrent_layers,
     sliding_layers,
     state_size,
@@ -91,7 +95,10 @@ class ModelShape:
     ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
     ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
     ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
-    context. ``asked`` are the parameters that a token meets, where they are not all: of experts the chosen ones alone.
+    context; ``sliding_kv`` are KV heads and numbers of a head of theirs, where they are not those of the others.
+    ``sharing_layers`` have no cache of their own: ``full_sharing`` of them read that of one that keeps the whole
+    context. ``inputs`` are those of the embeddings that give each layer a row for the token. ``asked`` are the
+    parameters that a token meets, where they are not all: of experts the chosen ones alone.
     ``expanded``: the files hold weights in 4 bits, which are expanded in memory before anything else is done with them.
     """
 
@@ -108,6 +115,10 @@ class ModelShape:
     state: StateSize | None = None
     asked: int = 0
     expanded: bool = False
+    sliding_kv: tuple[int, int] | None = None
+    sharing_layers: int = 0
+    full_sharing: int = 0
+    inputs: int = 0
 
     @property
     def parameters_asked(self) -> int:
@@ -117,7 +128,12 @@ class ModelShape:
     @property
     def full_layers(self) -> int:
         """Layers that keep the whole context."""
-        return self.layers - self.sliding_layers - self.recurrent_layers
+        return self.layers - self.sliding_layers - self.recurrent_layers - self.sharing_layers
+
+    @property
+    def reading_layers(self) -> int:
+        """Layers that read the whole context, their own or that of another one."""
+        return self.full_layers + self.full_sharing
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
         """Bytes that one token takes in the full cache: keys and values of every KV head."""
@@ -126,7 +142,8 @@ class ModelShape:
     def bounded_bytes(self, itemsize: int = 2) -> int:
         """Bytes of what the other layers hold, however many tokens there are."""
         held = sliding_capacity(self.sliding_window) + self.sliding_window
-        windows = 2 * self.sliding_layers * self.kv_heads * self.head_dim * itemsize * held
+        heads, width = self.sliding_kv or (self.kv_heads, self.head_dim)
+        windows = 2 * self.sliding_layers * heads * width * itemsize * held
         states = self.recurrent_layers * (self.state.held_bytes(itemsize) if self.state else 0)
         return windows + states
 
@@ -181,32 +198,65 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     vocabulary = _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
     embeddings = (1 if tied else 2) * vocabulary * width
+    if kind == "gemma4_text":
+        _check_gemma_4(config, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
     sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
     recurrent = len(recurrent_layers(sized))
     for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
         _number(config, key, name)
     has_experts = FAMILIES[kind].experts and config.get("num_local_experts") != 0  # where none are, it is said so
+    sources = _check_kv_sources(sized, name)
+    gemma_4 = kind == "gemma4_text"
+    has_experts = has_experts and (not gemma_4 or config.get("enable_moe_block") is True)
     for key in MLP_NUMBERS:
-        if key in config and (has_experts or "num" not in key):
+        if key in config and (has_experts or ("num" not in key and not gemma_4)):
             _number(config, key, name)
     if has_experts:
         _number(config, "num_experts", name, config.get("num_local_experts"))
     factor = config.get("block_ffn_dim_multiplier", 1)
     if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
         raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
+    inputs = parameters_of_inputs(sized)
+    embeddings += inputs
     parameters = layers * parameters_of_block(sized) + embeddings
     weights_bytes = weights_bytes or 2 * parameters
-    shape = ModelShape(layers, kv_heads, head_dim, parameters, weights_bytes, window, embeddings)
-    shape = replace(shape, expanded=is_expanded(sized))
-    if experts_of(sized) is not None:
-        shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings)
-    sliding = len(sliding_layers(sized))
-    if sliding + recurrent >= layers:
+    own = kv_heads_of(sized, FULL)
+    shape = ModelShape(layers, *own, parameters, weights_bytes, window, embeddings)
+    shape = replace(shape, expanded=is_expanded(sized), inputs=inputs)
+    if experts_of(sized) is not None or inputs:
+        shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings - inputs)
+    windows = set(sliding_layers(sized))
+    sliding = len(windows.difference(sources))
+    if sources:
+        shape = replace(shape, sharing_layers=len(sources), full_sharing=len(sources.keys() - windows))
+    if own != (kv_heads, head_dim):
+        shape = replace(shape, sliding_kv=(kv_heads, head_dim))
+    if sliding + recurrent + len(sources) >= layers:
         raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
     width = _number(config, "sliding_window", name) if sliding else 0
     shape = replace(shape, sliding_layers=sliding, sliding_window=width)
     return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
+
+
+def _check_gemma_4(config: Mapping[str, Any], name: str) -> None:
+    """The numbers that only this family has."""
+    _number(config, "global_head_dim", name)
+    if config.get("hidden_size_per_layer_input"):
+        _number(config, "hidden_size_per_layer_input", name)
+        _number(config, "vocab_size_per_layer_input", name)
+    _number(config, "num_global_key_value_heads", name, 1)
+    if config.get("enable_moe_block") is True:
+        for key in ("num_experts", "top_k_experts", "moe_intermediate_size"):
+            _number(config, key, name)
+
+
+def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
+    """The layers without KV of their own, with those whose they read."""
+    shared = getattr(config, "num_kv_shared_layers", None) or 0
+    if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
+        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+    return kv_sources(config)
 
 
 def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
@@ -296,12 +346,13 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
 
     A plain step moves weights and cache, a pass of the middle level hardly more than the weights.
     """
-    if target.full_layers == target.layers:
+    if target.reading_layers == target.layers:
         return ""
     tokens = min(BOOK_TOKENS, target.window)
-    gain = 1 + tokens * found.kv_per_1k / 1000 / _weights_read(target, found)
+    kv_read = tokens * found.kv_per_1k / 1000 * target.reading_layers / target.full_layers
+    gain = 1 + kv_read / _weights_read(target, found)
     return (
-        f"{target.full_layers} of its {target.layers} layers read the whole book: behind {tokens:,} tokens the "
+        f"{target.reading_layers} of its {target.layers} layers read the whole book: behind {tokens:,} tokens the "
         f"retrieval cache makes answers {gain:.1f} times as fast at most. Quotations gain as with other models."
     )
 
@@ -502,9 +553,9 @@ def pace(shape: ModelShape, found: ModelFit, free: FreeMemory, rates: MachineRat
         return None
     pages = min(BOOK_PAGES, tokens // TOKENS_PER_PAGE)
     kv = tokens * found.kv_per_1k / 1000
-    blocks = shape.parameters_asked - shape.embeddings
+    blocks = shape.parameters_asked - (shape.embeddings - shape.inputs)
     width = (blocks / shape.layers / _WIDTH) ** 0.5
-    seen = shape.full_layers * tokens + shape.sliding_layers * min(tokens, 2 * shape.sliding_window)
+    seen = shape.reading_layers * tokens + shape.sliding_layers * min(tokens, 2 * shape.sliding_window)
     work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk

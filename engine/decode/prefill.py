@@ -57,7 +57,10 @@ def prefill(
         first = 0
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
-            piece = ids[first : first + segment_size(segment, cache.length, moves=spilled_beside_gpu)]
+            size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
+            if cache.shape.sources:  # a window has to hold what layers behind it read of the whole segment
+                size = min(size, SLIDING_SLACK)
+            piece = ids[first : first + size]
             first += piece.shape[0]
             for work in _segment(decoder, cache, piece, block, observer):
                 done += work
@@ -97,7 +100,8 @@ def _segment(
 ) -> Iterator[float]:
     start, count = cache.length, ids.shape[0]
     hidden = decoder.embed(ids)
-    ropes = decoder.on_devices(decoder.rope(decoder.span(start, count)))
+    rope = decoder.with_inputs(decoder.rope(decoder.span(start, count)), ids, hidden)
+    ropes = decoder.on_devices(rope)
     for layer in range(decoder.num_layers):
         first = 0
         rope = ropes[decoder.part_of(layer)]
@@ -147,7 +151,9 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 def work_of(decoder: Decoder, start: int, count: int) -> float:
     """Floating point operations to prefill ``count`` tokens after ``start`` others: weights, and causal attention."""
     shape, heads, context = decoder.kv_shape, decoder.config.num_attention_heads, start + count / 2
-    seen = shape.layers * context
+    read = sum(shape.place_of(layer) is not None for layer in range(shape.model_layers))
+    seen = read * shape.head_dim * context
     if shape.sliding is not None:
-        seen += len(shape.sliding.layers) * min(context, shape.sliding.window)
-    return count * (2.0 * shape.model_layers * decoder.block_parameters + 4.0 * heads * shape.head_dim * seen)
+        windows = sum(shape.window_of(layer) is not None for layer in range(shape.model_layers))
+        seen += windows * shape.sliding.head_dim * min(context, shape.sliding.window)
+    return count * (2.0 * shape.model_layers * decoder.block_parameters + 4.0 * heads * seen)

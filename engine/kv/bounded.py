@@ -104,8 +104,7 @@ class BoundedCache:
         if sliding is not None:
             capacity = min(sliding.capacity, self._limit + SLIDING_BORDER)
             self._windows = {
-                layer: WindowedLayer(sliding.window, shape, shape.device_of(layer), capacity)
-                for layer in sliding.layers
+                layer: WindowedLayer(sliding, shape.dtype, shape.device_of(layer), capacity) for layer in sliding.layers
             }
         if recurrent is not None:
             self._states = {
@@ -125,6 +124,17 @@ class BoundedCache:
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``WindowedLayer.store`` of a layer of the model."""
         return self._windows[layer].store(start, k, v, self._length)
+
+    def near(
+        self, layer: int, start: int, count: int, k: torch.Tensor | None, v: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on see in a layer of the
+        model, their own k and v among them; without these those of the layer whose KV it reads."""
+        if k is not None and v is not None:
+            found = self.store(layer, start, k, v)
+        else:
+            found = self._windows[self._shape.source_of(layer)].seen(start, start + count)
+        return found[0].unsqueeze(0), found[1].unsqueeze(0)
 
     def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
         """``RecurrentLayer.recur`` of a layer of the model."""

@@ -493,26 +493,29 @@ class FullPass:
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
         place = cache.shape.place_of(layer)
         if place is None:
-            keys, values = cache.bounded.store(layer, start, k, v)
+            keys, values = cache.bounded.near(layer, start, q.shape[2], k, v)
             window = cache.shape.window_of(layer)
-            return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks)
+            out = attention.attend_newest(q.to(keys.device), keys, values, scaling, window, sinks)
+            return out.to(q.device)
         layer = place
         as_stored = cache.shape.quantized and attention.reads_levels(q)
         if not (as_stored and cache.is_resident(layer)):
-            cache.bring(layer, start)
-        cache.write(layer, start, k, v)
+            cache.bring(layer, stop if k is None else start)
+        if k is not None and v is not None:
+            cache.write(layer, start, k, v)
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
-        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks)
-        if self._observer is not None:
+        near = q.to(keys.device)
+        out = attention.attend_newest(near, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks).to(q.device)
+        if self._observer is not None and k is not None:  # one layer chooses for those that read its KV too
             self._observer.observe(layer, q, scaling)
         return out
 
@@ -534,11 +537,12 @@ class FixedFullPass(NoStates):
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
         keys, values = self._cache._slots(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])

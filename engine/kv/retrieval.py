@@ -270,23 +270,25 @@ class RetrievalPass:
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         full = self._cache.full
         place = full.shape.place_of(layer)
         if place is None:
-            near = full.bounded.store(layer, self._position, k, v)
+            keys, values = full.bounded.near(layer, self._position, q.shape[2], k, v)
             window = full.shape.window_of(layer)
-            return attention.attend_newest(q, near[0].unsqueeze(0), near[1].unsqueeze(0), scaling, window, sinks)
+            out = attention.attend_newest(q.to(keys.device), keys, values, scaling, window, sinks)
+            return out.to(q.device)
         keys, values = self._cache._parts(place)
         start, stop = self._start, self._start + q.shape[2]
-        keys[:, start:stop] = k[0]
-        values[:, start:stop] = v[0]
+        if k is not None and v is not None:
+            keys[:, start:stop] = k[0]
+            values[:, start:stop] = v[0]
         keys, values = (held[None, :, :stop] for held in (keys, values))
-        return attention.attend_newest(q, keys, values, scaling, sinks=sinks)
+        return attention.attend_newest(q.to(keys.device), keys, values, scaling, sinks=sinks).to(q.device)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)
@@ -305,11 +307,12 @@ class FixedRetrievalPass(NoStates):
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
         keys, values = self._cache._parts(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])

@@ -55,16 +55,23 @@ class Sliding:
     """The layers of a model where a token sees the newest ``window`` tokens alone, itself included.
 
     Args:
-        layers: their numbers in the model.
+        layers: their numbers in the model, without those that read the KV of another layer.
+        kv_heads, head_dim: their own, which those of layers that keep the whole context can differ from.
     """
 
     layers: tuple[int, ...]
     window: int
+    kv_heads: int
+    head_dim: int
 
     @property
     def capacity(self) -> int:
         """Tokens whose KV such a layer holds (``engine.kv.windowed``)."""
         return sliding_capacity(self.window)
+
+    def bytes_per_token(self, itemsize: int) -> int:
+        """Of all these layers; ``itemsize``: of the model's dtype."""
+        return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,7 @@ class KvShape:
         split: which of the model's layers lie elsewhere; None has all of them on ``device``.
         sliding: the model's layers with a sliding window; None where there are none.
         recurrent: those with a state; None where there are none.
+        sources: those without KV of their own, each with the layer whose KV it reads.
     """
 
     layers: int
@@ -107,6 +115,7 @@ class KvShape:
     split: Split | None = None
     sliding: Sliding | None = None
     recurrent: Recurrent | None = None
+    sources: tuple[tuple[int, int], ...] = ()
 
     @property
     def bounded(self) -> tuple[int, ...]:
@@ -116,21 +125,40 @@ class KvShape:
     @property
     def model_layers(self) -> int:
         """All layers of the model."""
-        return self.layers + len(self.bounded)
+        return self.layers + len(self.bounded) + len(self.sources)
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        bounded = self.bounded
-        keep = [layer for layer in range(self.model_layers) if layer not in bounded]
+        others = {*self.bounded, *self._source_of}
+        keep = [layer for layer in range(self.model_layers) if layer not in others]
         return {layer: place for place, layer in enumerate(keep)}
 
+    @cached_property
+    def _source_of(self) -> dict[int, int]:
+        return dict(self.sources)
+
+    def source_of(self, layer: int) -> int:
+        """The layer of the model whose KV a layer reads: itself, but for a few families."""
+        return self._source_of.get(layer, layer)
+
     def place_of(self, layer: int) -> int | None:
-        """The number of a layer of the model among those that keep the whole context; None if it is not of them."""
-        return self._places.get(layer)
+        """The number of a layer of the model, or of the one whose KV it reads, among those that keep the whole context;
+        None if it is not of them."""
+        return self._places.get(self.source_of(layer))
 
     def window_of(self, layer: int) -> int | None:
         """Tokens that a token sees in a layer of the model; None where it sees all."""
-        return self.sliding.window if self.sliding and layer in self.sliding.layers else None
+        return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
+
+    def has_kv(self, layer: int) -> bool:
+        """Whether a layer of the model has keys and values of its own."""
+        return layer not in self._source_of and not (self.recurrent and layer in self.recurrent.layers)
+
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """KV heads of a layer of the model with attention, and numbers in a key or value of one of them."""
+        if self.sliding is not None and self.source_of(layer) in self.sliding.layers:
+            return self.sliding.kv_heads, self.sliding.head_dim
+        return self.kv_heads, self.head_dim
 
     @property
     def device_kind(self) -> DeviceKind:
@@ -155,7 +183,7 @@ class KvShape:
             if recurrent is not None:
                 recurrent = replace(recurrent, layers=tuple(sorted(mine.intersection(recurrent.layers))))
             layers = len(self.layers_of(part))
-            own = replace(self, device=device, layers=layers, split=None)
+            own = replace(self, device=device, layers=layers, split=None, sources=())
             found.append(replace(own, sliding=sliding, recurrent=recurrent))
         return tuple(found)
 
@@ -210,7 +238,7 @@ class KvShape:
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
-            total += 2 * len(self.sliding.layers) * self.kv_heads * self.head_dim * itemsize * held
+            total += self.sliding.bytes_per_token(itemsize) * held
         if self.recurrent is not None and tokens:
             total += len(self.recurrent.layers) * self.recurrent.size.held_bytes(itemsize)
         return total
@@ -219,8 +247,7 @@ class KvShape:
         """What a plain step behind ``tokens`` tokens reads of them: each window, each state once."""
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
-            seen = len(self.sliding.layers) * min(tokens, self.sliding.window)
-            total += 2 * seen * self.kv_heads * self.head_dim * itemsize
+            total += self.sliding.bytes_per_token(itemsize) * min(tokens, self.sliding.window)
         if self.recurrent is not None:
             total += len(self.recurrent.layers) * self.recurrent.size.bytes(itemsize)
         return total

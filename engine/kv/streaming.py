@@ -44,10 +44,8 @@ class StreamingCache:
         self._rotate = rotate
         # Committed overhang (< slack) plus one speculation (<= slack).
         self.capacity = num_sink_tokens + window_size + 2 * slack
-        size = (shape.model_layers, shape.kv_heads, self.capacity, shape.head_dim)
-        self._raw, self._rotated, self._values = (
-            torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(3)
-        )
+        own = [layer for layer in range(shape.model_layers) if shape.has_kv(layer)]
+        self._raw, self._rotated, self._values = ({layer: self._empty(layer) for layer in own} for _ in range(3))
         self.length = 0
         self._floor = 0
         self._evicted = 0
@@ -57,6 +55,10 @@ class StreamingCache:
             if states
             else {}
         )
+
+    def _empty(self, layer: int) -> torch.Tensor:
+        heads, width = self.shape.heads_of(layer)
+        return torch.empty(heads, self.capacity, width, dtype=self.shape.dtype, device=self.shape.device)
 
     @property
     def held(self) -> int:
@@ -86,8 +88,8 @@ class StreamingCache:
         if count <= 0:
             return
         held = self.held
-        for store in (self._raw, self._values):
-            store[:, :, sinks : held - count] = store[:, :, sinks + count : held].clone()
+        for store in (*self._raw.values(), *self._values.values()):
+            store[:, sinks : held - count] = store[:, sinks + count : held].clone()
         self._evicted = target
         self._renew()
 
@@ -104,9 +106,9 @@ class StreamingCache:
 
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
-        for layer in range(self.shape.model_layers):
-            raw = self._raw[layer, :, : self.held].unsqueeze(0)
-            self._rotated[layer, :, : self.held] = self._rotate(layer, raw, slots, 0)[0]
+        for layer, raw in self._raw.items():
+            turned = self._rotate(layer, raw[:, : self.held].unsqueeze(0), slots, 0)
+            self._rotated[layer][:, : self.held] = turned[0]
 
     def extend(self, count: int) -> StreamingPass:
         """The view that one forward pass of ``count`` new tokens attends through."""
@@ -123,7 +125,8 @@ class StreamingCache:
 
     def zero(self) -> None:
         """Leave nothing in unused slots that is not a number: a pass of fixed shape multiplies it by zero."""
-        self._values.zero_()
+        for values in self._values.values():
+            values.zero_()
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
@@ -146,19 +149,20 @@ class StreamingPass:
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         cache, start = self._cache, self._start
-        stop = start + q.shape[2]
-        rotated = cache._rotate(layer, torch.cat([q, k], dim=1), self._slots, q.shape[1])
+        stop, source = start + q.shape[2], cache.shape.source_of(layer)
+        rotated = cache._rotate(layer, q if k is None else torch.cat([q, k], dim=1), self._slots, q.shape[1])
         q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
-        cache._raw[layer, :, start:stop] = k[0]
-        cache._rotated[layer, :, start:stop] = turned[0]
-        cache._values[layer, :, start:stop] = v[0]
-        keys, values = cache._rotated[layer, :, :stop], cache._values[layer, :, :stop]
+        if k is not None and v is not None:
+            cache._raw[source][:, start:stop] = k[0]
+            cache._rotated[source][:, start:stop] = turned[0]
+            cache._values[source][:, start:stop] = v[0]
+        keys, values = cache._rotated[source][:, :stop], cache._values[source][:, :stop]
         window = cache.shape.window_of(layer)
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks)
 
@@ -179,18 +183,19 @@ class FixedStreamingPass(NoStates):
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        cache, slots = self._cache, self._slots
-        rotated = cache._rotate(layer, torch.cat([q, k], dim=1), slots, q.shape[1])
+        cache, slots, source = self._cache, self._slots, self._cache.shape.source_of(layer)
+        rotated = cache._rotate(layer, q if k is None else torch.cat([q, k], dim=1), slots, q.shape[1])
         q, turned = rotated[:, : q.shape[1]], rotated[:, q.shape[1] :]
-        cache._raw[layer].index_copy_(1, slots, k[0])
-        cache._rotated[layer].index_copy_(1, slots, turned[0])
-        cache._values[layer].index_copy_(1, slots, v[0])
-        keys, values, seen = cache._rotated[layer], cache._values[layer], self._seen
+        if k is not None and v is not None:
+            cache._raw[source].index_copy_(1, slots, k[0])
+            cache._rotated[source].index_copy_(1, slots, turned[0])
+            cache._values[source].index_copy_(1, slots, v[0])
+        keys, values, seen = cache._rotated[source], cache._values[source], self._seen
         if (window := cache.shape.window_of(layer)) is not None:
             seen = seen & (torch.arange(cache.capacity, device=slots.device) > slots[:, None] - window)
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks)

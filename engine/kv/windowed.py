@@ -21,17 +21,17 @@ import torch
 from engine.quantization import SLIDING_BORDER, SLIDING_SLACK
 
 if TYPE_CHECKING:
-    from engine.kv.shape import KvShape
+    from engine.kv.shape import Sliding
 
 
 class WindowedLayer:
     """One layer's newest tokens [first, stop); slot 0 is that of token ``origin``."""
 
-    def __init__(self, window: int, shape: KvShape, device: torch.device, capacity: int) -> None:
-        self._window, self._dtype = window, shape.dtype
-        size = (shape.kv_heads, capacity, shape.head_dim)
+    def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
+        self._window, self._dtype = sliding.window, dtype
+        size = (sliding.kv_heads, capacity, sliding.head_dim)
         # What is hidden from a token is multiplied by zero, and so has to be a number.
-        self.keys, self.values = (torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(2))
+        self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.origin = self.first = self.stop = 0
         self.committed: tuple[int, torch.Tensor, torch.Tensor] | None = None
         """The first token, the keys and the values of the committed window, where newer tokens pushed it out."""
@@ -62,7 +62,12 @@ class WindowedLayer:
         if start == length:
             self.forget_uncommitted(length)
         self.write(start, k[0], v[0], length)
-        return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), self.stop)
+        return self.seen(start, self.stop)
+
+    def seen(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views (kv_heads, seq, head_dim) of the keys and values up to token ``stop``, all that those from ``start`` on
+        see among them."""
+        return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor, length: int) -> None:
         """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget those after them.

@@ -38,6 +38,8 @@ class Family:
         stored: a format of quantized weights from which they can be expanded; empty where there is none.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
+        caps: whether logits have a cap where its settings give one.
+        rotates_apart: whether its RoPE turns queries and keys in calls of their own.
         last_norm: the name of the norm behind the last layer.
         defaults: numbers that ``config.json`` may leave out.
     """
@@ -53,6 +55,8 @@ class Family:
     stored: str = ""
     full_every: int = 0
     norm_offset: float = 0.0
+    caps: bool = False
+    rotates_apart: bool = False
     last_norm: str = "norm"
     defaults: Mapping[str, int | str] = field(default_factory=dict)
 
@@ -67,6 +71,13 @@ MXFP4 = "mxfp4"
 _GEMMA_3 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
     **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
+}
+
+_GEMMA_4: dict[str, int | str] = {
+    **{"hidden_size": 2_304, "intermediate_size": 9_216, "num_hidden_layers": 30, "vocab_size": 262_144},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512},
+    **{"max_position_embeddings": 131_072, "sliding_window": 512, "num_kv_shared_layers": 0},
+    **{"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256},
 }
 
 _QWEN_3_5 = {
@@ -116,7 +127,19 @@ FAMILIES = {
     "glm": Family("GLM-4"),
     "glm4": Family("GLM-4-0414"),
     "hyperclovax": Family("HyperCLOVA X"),
-    "gemma3_text": Family("Gemma 3", tied=True, others=SLIDING, full_every=6, norm_offset=1.0, defaults=_GEMMA_3),
+    "gemma3_text": Family(
+        "Gemma 3", tied=True, others=SLIDING, full_every=6, norm_offset=1.0, caps=True, defaults=_GEMMA_3
+    ),
+    "gemma4_text": Family(
+        "Gemma 4",
+        tied=True,
+        others=SLIDING,
+        experts=True,
+        full_every=6,
+        caps=True,
+        rotates_apart=True,
+        defaults=_GEMMA_4,
+    ),
     "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
     "cohere2": Family("Command A and R7B", tied=True, others=SLIDING, full_every=4),
     "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
@@ -151,6 +174,7 @@ MLP_NUMBERS = (
     "num_experts",
     "num_local_experts",
     "num_experts_per_tok",
+    "top_k_experts",
     "moe_intermediate_size",
     "shared_expert_intermediate_size",
     "shared_intermediate_size",
@@ -169,7 +193,7 @@ STATE_NUMBERS = {
 }
 """What the settings say of the states of layers of a kind."""
 
-WRAPPERS = ("mistral3", "gemma3", "qwen3_5", "qwen3_5_moe")
+WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
 
 TEXT_WEIGHTS = {
@@ -214,6 +238,12 @@ _MAXIMA = {
     "num_experts": 1 << 14,
     "num_local_experts": 1 << 14,
     "num_experts_per_tok": 1 << 14,
+    "top_k_experts": 1 << 14,
+    "global_head_dim": 1 << 13,
+    "num_global_key_value_heads": 1 << 12,
+    "num_kv_shared_layers": 1_000,
+    "hidden_size_per_layer_input": 1 << 18,
+    "vocab_size_per_layer_input": 1 << 24,
     "moe_intermediate_size": 1 << 22,
     "shared_expert_intermediate_size": 1 << 22,
     "decoder_sparse_step": 1 << 10,
@@ -229,7 +259,14 @@ _POSITIVE = (
         "attention_multiplier",
         "residual_multiplier",
     ),
-    *("logits_scaling", "logit_scale", "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
+    *(
+        "final_logit_softcapping",
+        "logits_scaling",
+        "logit_scale",
+        "swiglu_alpha",
+        "swiglu_limit",
+        "block_ffn_dim_multiplier",
+    ),
 )
 _ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
 _LOGITS_FACTOR = {"hyperclovax": "logits_scaling", "cohere2": "logit_scale"}  # which logits are multiplied by
@@ -237,7 +274,10 @@ _QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with
 _ORDINARY = Family("")
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_NONE_ALLOWED = ("num_local_experts", "num_experts_per_tok")  # Granite 4 has experts or not
+_NONE_ALLOWED = (
+    *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has experts or not
+    *("num_kv_shared_layers", "hidden_size_per_layer_input"),
+)
 _MAMBA_EXPANDS = 2  # times the width of a model are the heads of its states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
@@ -245,9 +285,9 @@ _SLIDING = "a sliding window"
 # What a model may have that its family does not.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
-    "final_logit_softcapping": "caps its logits",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
+_EYES_ALONE = "vision"  # of ``use_bidirectional_attention``: tokens of text see none after them
 _RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
 _REASON = 200  # characters of a library's message
 
@@ -281,21 +321,38 @@ def load_config(name: str) -> Any:
         ) from error
     except Exception as error:
         raise _meaningless(name, " ".join(str(error).split())[:_REASON] or type(error).__name__) from error
-    return _text_config(whole)
+    return text_config(whole)
 
 
-def _text_config(whole: Any) -> Any:
+def text_config(whole: Any) -> Any:
     """The configuration of the text part of a model that can see as well, with what only the whole says of it."""
     text = getattr(whole, "text_config", None)
     if text is None:
-        return whole
+        return _with_both_heads(whole)
     # Where the two disagree, weights of both matrices are found, and transformers does not tie them.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
         if getattr(text, key, None) is None and getattr(whole, key, None) is not None:
             setattr(text, key, getattr(whole, key))
-    return text
+    return _with_both_heads(text)
+
+
+def _with_both_heads(config: Any) -> Any:
+    """The same, with the heads of full layers under the names of ``config.json`` where they are not those of others:
+    transformers keeps them by layer. Where every layer is another, they have a size that means nothing."""
+    if not getattr(config, "is_heterogeneous", False) or config.model_type != "gemma4_text":
+        return config
+    config.allow_global_per_layer_attribute_access = True
+    kinds, layers = config.layer_types, config.per_layer_config
+    found: dict[str, set[tuple[Any, Any]]] = {FULL: set(), SLIDING: set()}
+    for kind, layer in zip(kinds, layers, strict=False):
+        found.setdefault(kind, set()).add((layer.num_key_value_heads, layer.head_dim))
+    if any(len(sizes) > 1 for sizes in found.values()) or not found[FULL]:
+        config.global_head_dim = 0
+        return config
+    config.num_global_key_value_heads, config.global_head_dim = next(iter(found[FULL]))
+    return config
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,10 +364,20 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = {**outer, **(text if isinstance(text, Mapping) else settings)}
     kind = found.get("model_type")
     found = {**(FAMILIES.get(kind, _ORDINARY).defaults if isinstance(kind, str) else {}), **found}
+    if kind == "gemma4_text":
+        found |= _saved_heads(found)
     if found.get("mamba_d_head") == "auto":
         inner, heads = (found.get(key) for key in ("hidden_size", "mamba_n_heads"))
         found["mamba_d_head"] = _MAMBA_EXPANDS * inner // heads if type(inner) is type(heads) is int and heads else 0
     return found
+
+
+def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The heads of full layers, as transformers writes them for each of them."""
+    layers = settings.get("per_layer_config")
+    own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
+    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    return {name: own[key] for key, name in names.items() if key in own}
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -332,6 +399,8 @@ def check_numbers(config: Any, name: str) -> None:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
     if (experts := experts_of(config)) is not None and not 1 <= experts.chosen <= experts.count:
         raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
+    if (shared := _shared_kv_layers(config)) and not _sources(config):
+        raise _meaningless(name, f"num_kv_shared_layers is {shared}")
     if config.model_type == "ministral3":
         numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
     for key, value in numbers:
@@ -384,7 +453,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
             "Choose a model of the same family that is for text alone.",
         )
     for key, what in _UNLIKE.items():
-        if getattr(config, key, None):
+        if getattr(config, key, None) not in (None, False, 0, _EYES_ALONE):
             raise UnsupportedModel(f"{title} {what}, which is not supported yet.", _SUPPORTED)
 
 
@@ -428,8 +497,43 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
-    """The layers whose tokens see the newest ``sliding_window`` tokens alone, where that is supported."""
+    """The layers whose tokens see the newest ``sliding_window`` tokens alone, where that is supported; those among
+    them that read the KV of another one too."""
     return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
+
+
+def kv_sources(config: Any) -> dict[int, int]:
+    """The layers that have no keys and values of their own, each with the one whose they read: the last of its kind
+    that has some."""
+    return _sources(config) if _shared_kv_layers(config) else {}
+
+
+def _shared_kv_layers(config: Any) -> int:
+    shared = getattr(config, "num_kv_shared_layers", 0)
+    return shared if config.model_type == "gemma4_text" and type(shared) is int else 0
+
+
+def _sources(config: Any) -> dict[int, int]:
+    """The same; empty where there is none that one of them could read."""
+    kinds = layer_kinds(config)
+    first = len(kinds) - _shared_kv_layers(config)
+    last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
+    found = {layer: last.get(kinds[layer], -1) for layer in range(max(0, first), len(kinds))}
+    return {} if -1 in found.values() else found
+
+
+def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
+    """KV heads of a layer of a kind that has such, and numbers in a key or value of one of them."""
+    heads, width = int(config.num_key_value_heads), head_dim_of(config)
+    if kind != FULL or config.model_type != "gemma4_text":
+        return heads, width
+    own = getattr(config, "num_global_key_value_heads", None) if getattr(config, "attention_k_eq_v", False) else None
+    return int(own or heads), int(config.global_head_dim)
+
+
+def inputs_of_layers(config: Any) -> int:
+    """Numbers that each layer takes of an embedding of its own of the token; 0 where there is none."""
+    return int(getattr(config, "hidden_size_per_layer_input", 0)) if config.model_type == "gemma4_text" else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
@@ -528,6 +632,12 @@ def logits_divisor(config: Any) -> float:
     return float(getattr(config, "logits_scaling", 1.0))
 
 
+def logits_cap(config: Any) -> float | None:
+    """What logits stay below: they go through a tangens hyperbolicus of that height; None where they have no cap."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    return None if cap is None or not FAMILIES[config.model_type].caps else float(cap)
+
+
 def estimate_parameters(config: Any) -> int:
     """Parameters of a model, from its configuration alone; good to a few per cent."""
     return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
@@ -550,6 +660,11 @@ def experts_of(config: Any) -> Experts | None:
     """The experts of a model; None where it has none that are supported."""
     if not FAMILIES.get(config.model_type, _ORDINARY).experts or not _count_experts(config):
         return None
+    if config.model_type == "gemma4_text":  # beside an MLP that all tokens ask, in every layer or in none
+        if not getattr(config, "enable_moe_block", False):
+            return None
+        chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
+        return Experts(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
     every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
     dense = dense if isinstance(dense, list | tuple) else ()
     numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
@@ -579,6 +694,8 @@ def parameters_asked(config: Any) -> int:
 
 def _parameters_of_block(config: Any, experts: int) -> int:
     """With so many of the experts."""
+    if config.model_type == "gemma4_text":
+        return _parameters_of_gemma_4(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, _ORDINARY), config.hidden_size, config.num_hidden_layers
     of_queries = 3 if family.gated else 2  # with the output, and its gate
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
@@ -596,6 +713,22 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     dense = layers - found.layers  # where there are none, nothing may be said of them
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
+
+
+def _parameters_of_gemma_4(config: Any, experts: int) -> int:
+    """Those of all blocks of a model whose layers differ in their heads, and in whether they have keys and values."""
+    width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
+    matrices, found = 0, experts_of(config)
+    for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
+        heads, head_dim = kv_heads_of(config, kind)
+        alike = kind == FULL and getattr(config, "attention_k_eq_v", False)
+        own = 0 if layer in sources else heads * (1 if alike else 2)
+        doubled = layer in sources and getattr(config, "use_double_wide_mlp", False)
+        matrices += head_dim * (2 * config.num_attention_heads + own) + 3 * inner * (2 if doubled else 1)
+        matrices += 2 * inputs_of_layers(config)
+        if found is not None:
+            matrices += 3 * experts * found.inner + found.count
+    return int(width * matrices)
 
 
 def _inner(config: Any) -> int:
@@ -621,4 +754,11 @@ def embedding_parameters(config: Any) -> int:
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
     count = 1 if getattr(config, "tie_word_embeddings", False) else 2
-    return int(count * config.vocab_size * config.hidden_size)
+    return int(count * config.vocab_size * config.hidden_size + parameters_of_inputs(config))
+
+
+def parameters_of_inputs(config: Any) -> int:
+    """Parameters of what each layer takes of the token itself: an embedding, of which a token meets one row, and a
+    matrix."""
+    inputs = config.num_hidden_layers * inputs_of_layers(config)
+    return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

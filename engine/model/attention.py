@@ -31,14 +31,15 @@ _TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their
 
 
 class KeyValues(States, Protocol):
-    """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries."""
+    """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries. A layer that
+    reads the KV of another one has none: the other comes first in every pass."""
 
     def attend(
         self,
         layer: int,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
@@ -54,8 +55,8 @@ def register() -> None:
 def _forward(
     module: Any,
     query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    key: torch.Tensor | None,
+    value: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     *,
     scaling: float,

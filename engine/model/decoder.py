@@ -26,9 +26,11 @@ from engine.kv.shape import KvShape, Recurrent, Sliding, Split
 from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
     FAMILIES,
+    FULL,
     MAMBA,
     RECURRENT,
     SHARED_VOCABULARY,
+    SLIDING,
     TEXT_WEIGHTS,
     check_architecture,
     check_numbers,
@@ -37,8 +39,12 @@ from engine.model.architectures import (
     estimate_parameters,
     experts_of,
     head_dim_of,
+    inputs_of_layers,
     is_expanded,
+    kv_heads_of,
+    kv_sources,
     load_config,
+    logits_cap,
     logits_divisor,
     parameters_asked,
     pick_dtype,
@@ -64,23 +70,41 @@ _MAX_DESCRIBED = 3
 class Rope(NamedTuple):
     """Where tokens stand, as the layers are told: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
     of the positions (1, n). ``sliding_cos`` and ``sliding_sin`` are those of layers with a sliding window, often the
-    same."""
+    same. ``inputs`` (1, n, layers, width) is what each layer takes of the token itself, in models that have such."""
 
     cos: torch.Tensor
     sin: torch.Tensor
     position_ids: torch.Tensor
     sliding_cos: torch.Tensor
     sliding_sin: torch.Tensor
+    inputs: torch.Tensor | None = None
 
     def part(self, start: int, stop: int) -> Rope:
         """That of the tokens [start, stop)."""
-        return Rope(*(part[:, start:stop] for part in self))
+        inputs = None if self.inputs is None else self.inputs[:, start:stop]
+        return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
     def on(self, device: torch.device) -> Rope:
         """The same on another device; what is the same tensor is sent once."""
-        sent = {id(part): part for part in self}
+        sent = {id(part): part for part in self._placed}
         sent = {name: _sent(part, device) for name, part in sent.items()}
-        return Rope(*(sent[id(part)] for part in self))
+        inputs = None if self.inputs is None else _sent(self.inputs, device)
+        return Rope(*(sent[id(part)] for part in self._placed))._replace(inputs=inputs)
+
+    @property
+    def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What positions alone decide."""
+        return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
+
+
+class _OtherLayersKv:
+    """In the place where Gemma 4 puts keys and values that layers share: the cache knows them, so there are none."""
+
+    def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Whoever stores them here has stored them in the cache."""
+
+    def __getitem__(self, kind: str) -> tuple[None, None]:
+        return None, None
 
 
 class _NoRope:
@@ -138,12 +162,14 @@ class Decoder:
         """Of a rounded twin; 0 of the model itself."""
         ropes = (getattr(model.model, name, None) for name in ROPE_NAMES)
         self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
-        self._rotate = sys.modules[type(model).__module__].apply_rotary_pos_emb
+        self._apply_rope = sys.modules[type(model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
         self._sliding = frozenset(sliding_layers(self.config))
         self._rope_kinds: list[tuple[str, ...]] = [(kind,) for kind in rope_kinds(self.config)] or [()]
         self._embedding_multiplier = embedding_multiplier(self.config)
-        self._logits_divisor = logits_divisor(self.config)
+        self._logits_divisor, self._logits_cap = logits_divisor(self.config), logits_cap(self.config)
+        self._inputs = inputs_of_layers(self.config)
+        self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
         types = self._rope.rope_type
         named = types.values() if isinstance(types, dict) else (types,)
         self.rope_depends_on_window = not {*named}.isdisjoint(_LENGTH_DEPENDENT_ROPE)
@@ -188,7 +214,9 @@ class Decoder:
         """Of weights, by a step of one token: all of them but the rows of an embedding that is not the head too, and
         the experts that it does not ask."""
         head = {id(weight) for weight in self.model.lm_head.parameters()}
-        left_out = {id(weight) for weight in self.model.model.embed_tokens.parameters()} - head
+        names = ("embed_tokens", "embed_tokens_per_layer")
+        tables = [table for name in names if (table := getattr(self.model.model, name, None)) is not None]
+        left_out = {id(weight) for table in tables for weight in table.parameters()} - head
         whole = sum(weight.nbytes for weight in self.model.parameters() if id(weight) not in left_out)
         return whole - experts.nbytes(self.model) + self.expert_bytes_read_by_step
 
@@ -233,6 +261,14 @@ class Decoder:
         hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.to(self.device).unsqueeze(0))
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
+    def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
+        """The same with what each layer takes of tokens (n,), whose embeddings are ``hidden`` (1, n, hidden)."""
+        if not self._inputs:
+            return rope
+        text = self.model.model
+        own = text.get_per_layer_inputs(input_ids.to(self.device).unsqueeze(0), hidden)
+        return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
+
     def rope(self, position_ids: torch.Tensor) -> Rope:
         """What the layers are told of positions (n,)."""
         positions = position_ids.unsqueeze(0)
@@ -258,9 +294,9 @@ class Decoder:
     def no_rope(self, count: int) -> Rope:
         """The first position, with identity embeddings: the layer's queries and keys come out unrotated."""
         rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
-        ones = torch.ones_like(rope.cos).expand(1, count, -1)
-        zeros = torch.zeros_like(rope.sin).expand(1, count, -1)
-        return Rope(ones, zeros, rope.position_ids.expand(1, count), ones, zeros)
+        wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
+        positions = rope.position_ids.expand(1, count)
+        return Rope(wide, torch.zeros_like(wide), positions, near, torch.zeros_like(near))
 
     def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
         """Rotate x (1, heads, n, head_dim), as it came out of a layer under ``no_rope``, to positions (n,).
@@ -273,16 +309,22 @@ class Decoder:
         cos, sin = self._cos_sin_of(layer, self.rope(positions))
         names = FAMILIES[self.config.model_type].norms_after_rope
         if names is None:
-            turned: torch.Tensor = self._rotate(x, x[:, :1], cos, sin)[0]
-            return turned
+            return self._rotate(x, cos, sin)
         # The norm came first here. It divides by a length that no rotation changes, so only its weights have to change
         # places with RoPE; a factor on cos and sin is gone after a norm.
         block = self._layers[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
         bare = x.float() / weights.where(weights != 0, 1.0)
-        turned = self._rotate(bare, bare[:, :1], cos.float(), sin.float())[0] * weights / self._rope.attention_scaling
+        turned = self._rotate(bare, cos.float(), sin.float()) * weights / self._rope.attention_scaling
         return turned.to(x.dtype)
+
+    def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        if FAMILIES[self.config.model_type].rotates_apart:
+            turned: torch.Tensor = self._apply_rope(x, cos, sin)
+            return turned
+        both: tuple[torch.Tensor, torch.Tensor] = self._apply_rope(x, x[:, :1], cos, sin)
+        return both[0]
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, kv: attention.KeyValues) -> torch.Tensor:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
@@ -294,6 +336,8 @@ class Decoder:
             position_ids=rope.position_ids,
             position_embeddings=self._cos_sin_of(index, rope),
             kv=kv,
+            **self._shares,
+            **({} if rope.inputs is None else {"per_layer_input": rope.inputs[:, :, index]}),
         )
         return out
 
@@ -311,7 +355,10 @@ class Decoder:
         hidden = hidden if self.split is None else _sent(hidden, self.device)
         logits: torch.Tensor = self._head(self._norm(hidden))[0]
         logits = logits if self._logits_divisor == 1.0 else logits / self._logits_divisor
-        return logits.float().to(self.token_device)
+        logits = logits.float()
+        if self._logits_cap is not None:
+            logits = torch.tanh(logits / self._logits_cap) * self._logits_cap
+        return logits.to(self.token_device)
 
     def forward(
         self,
@@ -321,7 +368,8 @@ class Decoder:
         rows: int | None = None,
     ) -> torch.Tensor:
         """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
-        hidden, ropes = self.embed(input_ids), self.on_devices(rope)
+        hidden = self.embed(input_ids)
+        ropes = self.on_devices(self.with_inputs(rope, input_ids, hidden))
         for index in range(self.num_layers):
             hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)
         return self.head(hidden if rows is None else hidden[:, -rows:])
@@ -444,13 +492,15 @@ def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
     """Shape of a model's KV, from its configuration alone."""
-    found = sliding_layers(config)
-    sliding = Sliding(found, config.sliding_window) if found else None
+    sources = kv_sources(config)
+    found = tuple(layer for layer in sliding_layers(config) if layer not in sources)
+    sliding = Sliding(found, config.sliding_window, *kv_heads_of(config, SLIDING)) if found else None
     numbers = recurrent_layers(config)
     states = Recurrent(numbers, state_size(config)) if numbers else None
-    heads, width = config.num_key_value_heads, head_dim_of(config)
-    layers = config.num_hidden_layers - len(found) - len(numbers)
-    return KvShape(layers, heads, width, dtype, device, sliding=sliding, recurrent=states)
+    layers = config.num_hidden_layers - len(found) - len(numbers) - len(sources)
+    heads = kv_heads_of(config, FULL)
+    shared = tuple(sources.items())
+    return KvShape(layers, *heads, dtype, device, sliding=sliding, recurrent=states, sources=shared)
 
 
 def settings_of(name: str, window: int | None) -> Any:

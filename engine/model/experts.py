@@ -64,6 +64,39 @@ class Router(nn.Module):
         return scores, shares.to(scores.dtype), ids
 
 
+class NormedRouter(nn.Module):
+    """The same of Gemma 4: it norms what it reads, and experts have factors of their own.
+
+    Args:
+        router: of transformers.
+    """
+
+    def __init__(self, router: Any) -> None:
+        super().__init__()
+        self.norm = _ChoiceRMSNorm(router.scale.detach().float() * router.scalar_root_size, router.eps)
+        self.product = linear(router.proj.weight, None)
+        self.per_expert_scale = router.per_expert_scale
+        self._chosen = int(router.config.top_k_experts)
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """``Router.forward``."""
+        scores = self.product(self.norm(hidden_states))
+        shares, ids = functional.softmax(scores, dim=-1, dtype=torch.float32).topk(self._chosen, dim=-1)
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+        return scores, shares * self.per_expert_scale[ids], ids
+
+
+class _ChoiceRMSNorm(nn.Module):
+    """Keeps its weights (width,) in float32."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(weight, requires_grad=False), eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+
+
 class Experts(nn.Module):
     """The experts of a layer.
 
@@ -130,8 +163,8 @@ def install(model: Any, numbers: Collection[int]) -> None:
             continue
         block.experts = Experts(block.experts)
         for name in _ROUTERS:
-            if hasattr(block, name):
-                setattr(block, name, Router(getattr(block, name)))
+            if (router := getattr(block, name, None)) is not None:
+                setattr(block, name, NormedRouter(router) if hasattr(router, "proj") else Router(router))
         if hasattr(block, "shared_expert"):
             layer.mlp = WithShared(block)
 
@@ -139,7 +172,7 @@ def install(model: Any, numbers: Collection[int]) -> None:
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:
     """The layers of a block of a transformers causal LM that choose and weigh experts."""
     for part in block.modules():
-        if isinstance(part, Router):
+        if isinstance(part, Router | NormedRouter):
             yield part.product
         if isinstance(part, WithShared):
             yield part.shared_expert_gate
@@ -158,7 +191,7 @@ def nbytes(model: Any) -> int:
 
 def chooses(name: str) -> bool:
     """Whether a weight of a layer, by its name in transformers, scores experts."""
-    return name in [f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS]
+    return name in ["router.proj.weight", *(f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS)]
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
@@ -166,8 +199,8 @@ _LEAST_SHARE = 1e-6  # that is added to the sum of shares (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:
-    """The part of a layer that has experts; None where it has none."""
-    blocks = (getattr(layer, name, None) for name in _BLOCKS)
+    """The part of a layer that has experts, or the layer itself; None where it has none."""
+    blocks = (layer, *(getattr(layer, name, None) for name in _BLOCKS))
     return next((block for block in blocks if hasattr(block, "experts")), None)
 
 

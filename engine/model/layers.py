@@ -234,11 +234,12 @@ class PackedNorm(nn.Module):
         norm: of transformers.
         kernels: that compute it.
         offset: what it adds to its weights.
+        width: numbers that it norms, where it has no weights.
     """
 
-    def __init__(self, norm: Any, kernels: cpu.Native, offset: float = 0.0) -> None:
+    def __init__(self, norm: Any, kernels: cpu.Native, offset: float = 0.0, width: int = 0) -> None:
         super().__init__()
-        self.weight = _fixed(norm.weight.detach().float().contiguous() + offset)
+        self.weight = torch.ones(width) if width else _fixed(norm.weight.detach().float().contiguous() + offset)
         self.epsilon = _epsilon_of(norm)
         self._kernels = kernels
 
@@ -270,7 +271,7 @@ def fuse_norms(model: Any, offset: float = 0.0) -> None:
         offset: what they add to their weights.
     """
     for path, layer in list(model.named_modules()):
-        if _is_norm(layer):
+        if _is_norm(layer) and hasattr(layer, "weight"):
             _replace(model, path, FusedNorm(layer, offset))
 
 
@@ -304,7 +305,8 @@ def pack(model: Any, offset: float = 0.0) -> None:
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
-    kernels.prepare(_head_dim(model), model.dtype, [_BITS[kind] for kind in weights])
+    for head_dim in _head_dims(model):
+        kernels.prepare(head_dim, model.dtype, [_BITS[kind] for kind in weights])
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:
@@ -321,8 +323,11 @@ def pack(model: Any, offset: float = 0.0) -> None:
             new = _PACKED[type(layer)]([layer], kernels, unpacked)
             if layer.weight is embedding.weight:  # they stay in memory once
                 model.set_input_embeddings(PackedEmbedding(new, getattr(embedding, "embed_scale", None)))
-        elif _is_norm(layer) and _fits(layer.weight, kernels.lanes):
-            new = PackedNorm(layer, kernels, offset)
+        elif _is_norm(layer) and hasattr(layer, "weight"):
+            if _fits(layer.weight, kernels.lanes):
+                new = PackedNorm(layer, kernels, offset)
+        elif _is_norm(layer) and (width := _width_of_values(model, path)) and width % kernels.lanes == 0:
+            new = PackedNorm(layer, kernels, width=width)
         if new is not None:
             _replace(model, path, new)
         if isinstance(layer, DeltaNet | Mamba) and layer.taps.is_cpu:
@@ -332,15 +337,16 @@ def pack(model: Any, offset: float = 0.0) -> None:
 
 def has_kernels(model: Any) -> bool:
     """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
-    head_dim, kernels = _head_dim(model), cpu.native()
-    packed = any(isinstance(part, PackedLinear) for part in model.modules())
-    return packed and kernels is not None and head_dim % kernels.lanes == 0
+    kernels = cpu.native()
+    if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
+        return False
+    return all(head_dim % kernels.lanes == 0 for head_dim in _head_dims(model))
 
 
-def _head_dim(model: Any) -> int:
+def _head_dims(model: Any) -> set[int]:
     """Of the layers with attention."""
     found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
-    return next(int(attention.head_dim) for attention in found if attention is not None)
+    return {int(attention.head_dim) for attention in found if attention is not None}
 
 
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
@@ -350,6 +356,13 @@ def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
 
 def _is_norm(layer: nn.Module) -> bool:
     return type(layer).__name__.endswith("RMSNorm")
+
+
+def _width_of_values(model: Any, path: str) -> int:
+    """Numbers that a norm without weights norms, which there are for values alone; 0 where they are not on a
+    processor."""
+    attention: Any = model.get_submodule(path.rpartition(".")[0])
+    return int(attention.head_dim) if next(attention.parameters()).is_cpu else 0
 
 
 def _epsilon_of(norm: Any) -> float:

@@ -30,7 +30,15 @@ from engine.config import EngineConfig
 from engine.devices import KINDS
 from engine.kv.full import FullCache
 from engine.model import attention, experts, layers
-from engine.model.architectures import FAMILIES, FULL, experts_of, parameters_asked
+from engine.model.architectures import (
+    FAMILIES,
+    FULL,
+    experts_of,
+    inputs_of_layers,
+    kv_heads_of,
+    kv_sources,
+    parameters_asked,
+)
 from engine.model.decoder import ROPE_NAMES, Decoder, kv_shape_of
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
@@ -151,7 +159,8 @@ def measure(
         behind = probe.seconds(tokens, probe.context)
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
-    sees_all = shape.layers / layers  # the share of layers that do: the probe's is one of them
+    reading = sum(shape.place_of(layer) is not None for layer in range(layers))
+    sees_all = reading / layers  # the share of layers that do: the probe's is one of them
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0
@@ -262,6 +271,11 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     if getattr(one, "layer_types", None):
         one.layer_types = [FULL]
     one.num_hidden_layers = 1
+    if kv_sources(config) or inputs_of_layers(config):
+        one.num_kv_shared_layers = one.hidden_size_per_layer_input = 0
+    if getattr(one, "is_heterogeneous", False):
+        one.per_layer_config = None
+        one.num_key_value_heads, one.head_dim = kv_heads_of(config, FULL)
     for name, every in (("num_dense_layers", 0), ("mlp_only_layers", []), ("decoder_sparse_step", 1)):
         if hasattr(one, name):  # of a mixture the layer has experts
             setattr(one, name, every)

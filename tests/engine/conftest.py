@@ -147,6 +147,19 @@ SHAPES: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
         },
     },
+    # As the small ones: layers without KV of their own, with wider MLPs, and what each layer takes of the token itself.
+    "gemma4_text": {
+        "num_hidden_layers": 4,
+        **{"initializer_range": 0.05, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 1},
+        **{"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY},
+        **{"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "final_logit_softcapping": 5.0},
+        **{"sliding_window": 48, "tie_word_embeddings": True},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+        },
+    },
     "olmo3": {
         **WINDOWS,
         "num_key_value_heads": 4,
@@ -219,6 +232,19 @@ SHAPES["lfm2_moe"] = {
     **{"num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32},
 }
 
+# As the large ones: in full layers values are keys before their norm; beside an MLP there are experts.
+SHAPES["gemma4_text-experts"] = {
+    **{
+        **SHAPES["gemma4_text"],
+        **WINDOWS,
+        "num_hidden_layers": 3,
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+    },
+    **{"num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    **{"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32},
+}
+
 # Kinds whose biases and norms are not what they are made with, zeros and ones: they would hide what is left out.
 TRAINED = tuple(SHAPES)[tuple(SHAPES).index("phi3-partial") :]
 
@@ -262,6 +288,7 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
         "tie_word_embeddings": False,
     }
     shape.update(SHAPES[kind])
+    shape["num_hidden_layers"] = layers = max(layers, shape["num_hidden_layers"])
     if "layer_types" in shape:
         shape["layer_types"] = (shape["layer_types"] * layers)[-layers:]
     torch.manual_seed(seed)
@@ -275,6 +302,8 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     for name, values in model.named_buffers():
         if name.endswith("expert_bias"):
             values.copy_(torch.randn_like(values))
+        if name.endswith("layer_scalar"):
+            values.fill_(0.8)
     model.generation_config.eos_token_id = 5
     model.save_pretrained(folder)
 

@@ -132,6 +132,14 @@ def gemma_that_sees(tied: bool) -> Any:
     return Gemma3ForConditionalGeneration(config)
 
 
+def gemma_4_that_sees(tied: bool) -> Any:
+    from transformers import Gemma4Config, Gemma4ForConditionalGeneration
+
+    text = {**TEXT_PART, **SHAPES["gemma4_text"], "model_type": "gemma4_text", "tie_word_embeddings": tied}
+    eyes = {**EYES, "num_key_value_heads": 2, "head_dim": 16}
+    return Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=eyes, tie_word_embeddings=tied))
+
+
 def qwen_that_sees(tied: bool) -> Any:
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
@@ -163,7 +171,9 @@ EYES = {
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
-@pytest.mark.parametrize("build", [mistral_that_sees, gemma_that_sees, qwen_that_sees, qwen_with_experts_that_sees])
+@pytest.mark.parametrize(
+    "build", [mistral_that_sees, gemma_that_sees, gemma_4_that_sees, qwen_that_sees, qwen_with_experts_that_sees]
+)
 def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     whole = build(tied).eval()
@@ -172,7 +182,7 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
 
     session = Session.load(EngineConfig(model=str(tmp_path), draft=None))
     model = session.target
-    assert (model.window, model.num_layers) == (512, 2)
+    assert (model.window, model.num_layers) == (512, whole.config.text_config.num_hidden_layers)
     eyes = ("vision", "visual", "multi_modal_projector")
     own = sum(weights.numel() for name, weights in whole.named_parameters() if not any(part in name for part in eyes))
     assert model.parameters == own
@@ -187,6 +197,7 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
 
 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6}
+GEMMA_4 = {"model_type": "gemma4_text"}
 QWEN = {"model_type": "qwen3_5_text"}
 
 
@@ -199,7 +210,8 @@ QWEN = {"model_type": "qwen3_5_text"}
             "a sliding window of 4,096 tokens, which is not supported yet: they do not",
         ),
         ({**GEMMA, "sliding_window": 0}, "sliding_window is 0"),
-        ({**GEMMA, "final_logit_softcapping": 30.0}, "caps its logits, which is not supported yet"),
+        ({**GEMMA, "attn_logit_softcapping": 50.0}, "caps its attention scores, which is not supported yet"),
+        ({**GEMMA, "final_logit_softcapping": -1.0}, "final_logit_softcapping is -1.0"),
         ({**GEMMA, "use_bidirectional_attention": True}, "lets tokens see those after them, which is not"),
         ({**GEMMA, "rope_parameters": {"sliding_attention": {"rope_theta": -1}}}, "rope_theta is -1"),
         ({**QWEN, "layer_types": ["linear_attention"] * 32}, "layers with a recurrent state, which is not supported"),
@@ -207,7 +219,10 @@ QWEN = {"model_type": "qwen3_5_text"}
         ({"model_type": "lfm2", "layer_types": ["conv"] * 32}, "layers with a recurrent state, which is not supported"),
         ({"model_type": "bamba"}, "layers with a recurrent state, which is not supported yet"),
         ({"model_type": "granitemoehybrid", "mamba_n_groups": 0}, "mamba_n_groups is 0"),
-        ({"model_type": "gemma4_text"}, "layers with a sliding window of 512 tokens, which is not supported yet"),
+        ({**GEMMA_4, "use_bidirectional_attention": "all"}, "lets tokens see those after them, which is not"),
+        ({**GEMMA_4, "num_kv_shared_layers": 30}, "cannot be used"),
+        ({**GEMMA_4, "per_layer_config": {"5": {"head_dim": 64}}}, "global_head_dim is 0"),
+        ({**GEMMA_4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 8}, "is 8 of 4"),
         ({"model_type": "gemma2"}, "layers with a sliding window"),
         ({"model_type": "gpt_oss", "layer_types": ["sliding_attention"] * 36}, "a sliding window of 128 tokens"),
         ({"model_type": "gpt_oss", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),

@@ -113,9 +113,9 @@ def _streams(cache: StreamingCache, tokens: list[int]) -> None:
     expected = tokens[:SINKS] + tokens[len(tokens) - (held - SINKS) :] if held > SINKS else tokens
     for layer in range(LAYERS):
         k, v = _kv(layer, expected)
-        assert torch.equal(cache._raw[layer, :, :held], k[0])
-        assert torch.equal(cache._rotated[layer, :, :held], k[0])
-        assert torch.equal(cache._values[layer, :, :held], v[0])
+        assert torch.equal(cache._raw[layer][:, :held], k[0])
+        assert torch.equal(cache._rotated[layer][:, :held], k[0])
+        assert torch.equal(cache._values[layer][:, :held], v[0])
 
 
 @looked_at(60)

@@ -374,7 +374,7 @@ def test_the_planner_will_say_the_same(
     size_of_one = StateSize(32, 128, 128, 8192, 4) if states else None
     count = layers + slide + states
     shape = ModelShape(count, heads, width, 1, 1, 131_072, 0, slide, 512 if slide else 0, states, size_of_one)
-    sliding = Sliding(tuple(range(slide)), 512) if slide else None
+    sliding = Sliding(tuple(range(slide)), 512, heads, width) if slide else None
     recurrent = Recurrent(tuple(range(states)), size_of_one) if size_of_one else None
     theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where), sliding=sliding, recurrent=recurrent)
     theirs = theirs.stored_as(kv).indexed(CHUNK)

@@ -97,7 +97,7 @@ def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: 
         assert any(f"{card}: simulated (compute capability 8.9), " in line for line in lines), lines
 
 
-@pytest.mark.parametrize("kind", ["gemma3_text", "qwen3_5_text"])
+@pytest.mark.parametrize("kind", ["gemma4_text", "qwen3_5_text"])
 def test_layers_that_hold_something_of_fixed_size_lie_on_both(
     kind: str, tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, small_windows: None
 ) -> None:
@@ -109,12 +109,13 @@ def test_layers_that_hold_something_of_fixed_size_lie_on_both(
         session = Session.load(EngineConfig(device="cuda:0,cuda:1", **options))
         list(session.read(BOOK))
         fast, plain = (
-            list(session.ask("Where?", sampling=SamplingParams(max_tokens=8), mode=mode))[-1]
+            list(session.ask("Where?", sampling=SamplingParams(max_tokens=6), mode=mode))[-1]
             for mode in ("hierarchical", "plain")
         )
         shape = session.full.shape
         assert (shape.layers, shape.model_layers) == (2, LAYERS)
-        assert {shape.device_of(layer) for layer in shape.bounded} == set(CARDS)
+        there = {layer for layer in range(LAYERS) if shape.place_of(layer) is None}
+        assert {shape.device_of(layer) for layer in there} == set(CARDS)  # of windows one reads what the other card has
         assert all(bytes_ > 0 for bytes_ in session.full.allocated().cards)
         session.close()
     assert isinstance(fast, AnswerDone)
@@ -122,7 +123,7 @@ def test_layers_that_hold_something_of_fixed_size_lie_on_both(
     monkeypatch.undo()
     alone = Session.load(EngineConfig(device="cpu", **options))
     list(alone.read(BOOK))
-    done = list(alone.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+    done = list(alone.ask("Where?", sampling=SamplingParams(max_tokens=6)))[-1]
     assert isinstance(done, AnswerDone)
     assert fast.token_ids == plain.token_ids == done.token_ids
 

@@ -249,11 +249,11 @@ def test_streaming_cache_against_a_list_of_tokens(seed: int) -> None:
         reference.settle()
         expected = reference.held()
         assert cache.held == len(expected)
-        raw = cache._raw[1, 0, : cache.held, 0]
+        raw = cache._raw[1][0, : cache.held, 0]
         assert raw.tolist() == expected
-        assert cache._values[0, 1, : cache.held, 3].tolist() == [x + 0.5 for x in expected]
+        assert cache._values[0][1, : cache.held, 3].tolist() == [x + 0.5 for x in expected]
         slots = torch.arange(cache.held)
-        assert torch.equal(cache._rotated[1, 0, : cache.held, 0], raw + slots)
+        assert torch.equal(cache._rotated[1][0, : cache.held, 0], raw + slots)
 
 
 def test_streaming_cache_refuses_what_it_cannot_undo() -> None:

@@ -42,11 +42,16 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape |= {"layer_types": [*["conv"] * 3, "full_attention"], "moe_intermediate_size": 96, "num_experts": 16}
     elif FAMILIES[family].others:
         shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}
-    if family == "qwen3_moe":
+    if family == "gemma4_text":
+        shape |= {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+        shape |= {"global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+        shape |= {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1_000, "use_double_wide_mlp": True}
+        shape |= {"enable_moe_block": True, "num_experts": 16, "top_k_experts": 4, "moe_intermediate_size": 96}
+    elif family == "qwen3_moe":
         shape |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "mlp_only_layers": [1]}
     elif FAMILIES[family].experts:
         shape |= {"num_local_experts": 16}
-    config = AutoConfig.for_model(family, **shape)
+    config = architectures.text_config(AutoConfig.for_model(family, **shape))
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)
 
@@ -57,7 +62,8 @@ def test_both_embeddings_count_where_there_are_two(family: str, tied: bool) -> N
     config, model = described(family, tie_word_embeddings=tied)
     real = sum(weight.numel() for weight in model.parameters())
     assert architectures.estimate_parameters(config) == pytest.approx(real, rel=0.01)
-    assert architectures.embedding_parameters(config) == (1 if tied else 2) * 50_000 * 256
+    inputs = 4 * 16 * (1_000 + 256) if family == "gemma4_text" else 0
+    assert architectures.embedding_parameters(config) == (1 if tied else 2) * 50_000 * 256 + inputs
     assert shape_of(config.to_dict(), "it").parameters == architectures.estimate_parameters(config)
 
 
