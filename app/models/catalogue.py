@@ -8,7 +8,9 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
     its numbers in others' training        Qwen 3.5 0.8B, 27B and 35B-A3B
       scripts, or in copies of its page    Qwen 3.5 4B (but one) and 9B, gpt-oss-20b with its licence; LFM2: layers,
                                            window, licence, and parameters, which are the very numbers below
-                                           (of the 8B-A1B: 8.3B, 1.5B asked)
+                                           (of the 8B-A1B: 8.3B, 1.5B asked, rounded so)
+    its config.json in others' tests       all numbers of Gemma 4 (as published: 30.7B; 25.2B with 3.8B asked); its
+                                           licence on its makers' pages
     the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
       (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
                                            their pickles), Llama-68M
@@ -23,10 +25,11 @@ config.json (a test counts them), and so do the KV bytes. What was looked up els
                                            13B this is not known, and without them it is refused with that reason
 
 From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; those of Qwen 3.5
-2B and the inner width of its 4B (whose parameters come out as their names say), of Qwen 3 30B-A3B and, but for their
-licence, window and kinds of layers, of Granite 4.0 H (as published: 3B, 7B with 1B asked, 32.2B with 9B);
+2B and the inner width of its 4B (whose parameters come out as their names say), of Qwen 3 30B-A3B; the widths of LFM2
+8B-A1B and which of its layers have attention; but for their licence, window and kinds of layers the numbers of Granite
+4.0 H (as published: 3B, 7B with 1B asked, 32.2B with 9B); that Gemma 4 can be had without an account;
 the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B, gpt-oss-20b and
-Gemma 3, the other licences. Files of Qwen 3.5 hold eyes as well, which are not counted.
+Gemma 3, the other licences. Files of Qwen 3.5 and Gemma 4 hold eyes as well, and some ears, which are not counted.
 Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list of files and
 the model's real settings take their place.
 
@@ -54,6 +57,10 @@ _WINDOWS = "Five of six layers see only the newest tokens: the others alone reme
 _ASKS = " Its maker wants the licence accepted on the hub first."
 _COUNTED = " Its size is counted from its numbers, and was not looked up."
 _THREE_OF_FOUR = "Three of four layers see only the newest tokens: the others alone remember the book."
+_SHARES = (
+    "More than a third of its layers read what others remember, which makes its cache small. It takes the memory of "
+    "all its weights and reads {} billion of them for a token. Its eyes and ears are not loaded. "
+)
 _STATES = "Three of four layers keep a state of fixed size: the others alone remember the book word for word."
 _ONE_OF_TEN = "Nine of ten layers keep a state of fixed size: the others alone remember the book word by word."
 _CONVOLVES = (
@@ -363,6 +370,46 @@ PAIRS: tuple[Pair, ...] = (
         _REAL,
     ),
     Pair(
+        "gemma-4-e2b",
+        "Gemma 4 E2B",
+        Model(
+            "google/gemma-4-E2B-it",
+            ModelShape(
+                *(35, 1, 512, 4_628_569_344, 9_257_138_688, 131_072, 2_765_225_984, 12, 512),
+                asked=2_265_710_569,
+                sliding_kv=(1, 256),
+                sharing_layers=20,
+                full_sharing=4,
+                inputs=2_362_572_800,
+            ),
+            _APACHE,
+        ),
+        None,
+        "A long window with the smallest cache of its size, in 140 languages. "
+        + _SHARES.format("2.3")
+        + _COUNTED.strip(),
+        _TINY,
+    ),
+    Pair(
+        "gemma-4-e4b",
+        "Gemma 4 E4B",
+        Model(
+            "google/gemma-4-E4B-it",
+            ModelShape(
+                *(42, 2, 512, 7_463_013_376, 14_926_026_752, 131_072, 3_517_186_048, 20, 512),
+                asked=4_616_355_826,
+                sliding_kv=(2, 256),
+                sharing_layers=18,
+                full_sharing=3,
+                inputs=2_846_097_408,
+            ),
+            _APACHE,
+        ),
+        None,
+        "The same with better answers. " + _SHARES.format("4.6") + _COUNTED.strip(),
+        _TINY,
+    ),
+    Pair(
         "llama-3.1-8b",
         "Llama 3.1 8B Instruct",
         Model(
@@ -557,6 +604,36 @@ PAIRS: tuple[Pair, ...] = (
         _TINY,
     ),
     Pair(
+        "gemma-4-26b-a4b",
+        "Gemma 4 26B-A4B",
+        Model(
+            "google/gemma-4-26B-A4B-it",
+            ModelShape(
+                *(30, 2, 512, 25_233_141_760, 50_466_283_520, 262_144, 738_197_504, 25, 1024),
+                asked=3_821_830_124,
+                sliding_kv=(8, 256),
+            ),
+            _APACHE,
+        ),
+        None,
+        "A very long window with a small cache. Its eyes are not loaded. " + _FEW_ASKED + " " + _WINDOWS + _COUNTED,
+        _TINY,
+    ),
+    Pair(
+        "gemma-4-31b",
+        "Gemma 4 31B",
+        Model(
+            "google/gemma-4-31B-it",
+            ModelShape(
+                *(60, 4, 512, 30_697_345_280, 61_394_690_560, 262_144, 1_409_286_144, 50, 1024), sliding_kv=(16, 256)
+            ),
+            _APACHE,
+        ),
+        None,
+        "The largest of its family, whose every weight answers. Its eyes are not loaded. " + _WINDOWS + _COUNTED,
+        _TINY,
+    ),
+    Pair(
         "qwen3-30b-a3b",
         "Qwen 3 30B-A3B Instruct",
         Model(
@@ -681,8 +758,8 @@ def best_pair(free: FreeMemory) -> Pair | None:
 
     It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
     computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
-    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Without one
-    the time to read a book decides, so it is the smallest.
+    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
+    which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
     """
     ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
     older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(_OLD)))
@@ -700,7 +777,7 @@ def best_pair(free: FreeMemory) -> Pair | None:
 
 def _strength(shape: ModelShape | None) -> float:
     """In parameters of a model without experts."""
-    return (shape.parameters * shape.parameters_asked) ** 0.5 if shape else 0.0
+    return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
 
 
 def _fit(pair: Pair, free: FreeMemory) -> ModelFit:

@@ -533,7 +533,8 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 def inputs_of_layers(config: Any) -> int:
     """Numbers that each layer takes of an embedding of its own of the token; 0 where there is none."""
-    return int(getattr(config, "hidden_size_per_layer_input", 0)) if config.model_type == "gemma4_text" else 0
+    width = getattr(config, "hidden_size_per_layer_input", 0)
+    return width if config.model_type == "gemma4_text" and type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:

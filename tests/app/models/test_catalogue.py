@@ -43,6 +43,7 @@ KIB = 1024
     [
         *(("llama-3.1-8b", 128), ("qwen3-8b", 144), ("qwen3-4b", 144), ("qwen2.5-7b-1m", 56), ("yarn-7b", 512)),
         *(("gemma-3-1b", 4), ("gemma-3-4b", 20), ("gemma-3-12b", 64)),
+        *(("gemma-4-e2b", 6), ("gemma-4-31b", 80)),
     ],
 )
 def test_cache_per_token_follows_from_the_shapes(id: str, kib: int) -> None:
@@ -144,6 +145,20 @@ def mixture(count: int, chosen: int, inner: int) -> dict[str, int]:
     return {"num_local_experts": count, "num_experts_per_tok": chosen, "intermediate_size": inner}
 
 
+def gemma_4(
+    width: int, inner: int, layers: int, full_every: int, heads: int, kv_heads: int, **own: Any
+) -> dict[str, Any]:
+    kinds = ["sliding_attention" if layer % full_every else "full_attention" for layer in range(1, layers + 1)]
+    named = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "layer_types": kinds}
+    named |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 256, "global_head_dim": 512}
+    return {**named, "vocab_size": 262_144, "vocab_size_per_layer_input": 262_144, "tie_word_embeddings": True, **own}
+
+
+LARGE: dict[str, Any] = {
+    **{"hidden_size_per_layer_input": 0, "attention_k_eq_v": True},
+    **{"sliding_window": 1024, "max_position_embeddings": 262_144},
+}
+
 # hub id: kind and config.json of models whose layers differ, or have experts.
 BUILT: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen/Qwen3.5-0.8B": ("qwen3_5_text", qwen(1024, 3584, 24, 8, 2, 16, tied=True)),
@@ -177,6 +192,22 @@ BUILT: dict[str, tuple[str, dict[str, Any]]] = {
         "lfm2_moe",
         {**lfm2(7168, 24, (2, 6, 10, 14, 18, 21)), "num_experts": 32, "moe_intermediate_size": 1792},
     ),
+    "google/gemma-4-E2B-it": (
+        "gemma4_text",
+        gemma_4(1536, 6144, 35, 5, 8, 1, num_kv_shared_layers=20, use_double_wide_mlp=True),
+    ),
+    "google/gemma-4-E4B-it": ("gemma4_text", gemma_4(2560, 10_240, 42, 6, 8, 2, num_kv_shared_layers=18)),
+    "google/gemma-4-31B-it": (
+        "gemma4_text",
+        gemma_4(5376, 21_504, 60, 6, 32, 16, num_global_key_value_heads=4, **LARGE),
+    ),
+    "google/gemma-4-26B-A4B-it": (
+        "gemma4_text",
+        {
+            **gemma_4(2816, 2112, 30, 6, 16, 8, num_global_key_value_heads=2, **LARGE),
+            **{"enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
+        },
+    ),
     "LiquidAI/LFM2-2.6B": ("lfm2", lfm2(10_752, 30, range(3, 27, 3))),
 }
 
@@ -201,7 +232,9 @@ def test_models_whose_layers_differ_are_counted_by_building_them(name: str) -> N
     assert dataclasses.replace(found, embeddings=found.embeddings * is_target) == shape
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "granitemoehybrid", "lfm2"])
+@pytest.mark.parametrize(
+    "family", ["qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "granitemoehybrid", "lfm2", "gemma4_text"]
+)
 def test_settings_of_layers_that_differ_mean_something_or_are_refused(family: str) -> None:
     """Each of them replaced by what strangers may write there, and left out."""
     from transformers import AutoConfig

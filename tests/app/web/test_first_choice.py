@@ -63,9 +63,9 @@ def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_the_quickest() -
 
 
 def test_a_mixture_of_experts_counts_for_more_than_a_token_asks_and_less_than_it_takes() -> None:
-    """Beside 24 GB of a card Granite 4.0 H Tiny is the largest that fits, and asks a fourth of the 4B model's."""
+    """On a card of 24 GB Granite 4.0 H Tiny is the largest that fits and asks a quarter of what Gemma 4 E4B does."""
     chosen = [best_pair(FreeMemory(card * GB, 0, on_gpu=True, host=64 * GB)).id for card in (24, 48, 80)]
-    assert chosen == ["qwen3.5-4b", "gpt-oss-20b", "qwen3.5-27b"]
+    assert chosen == ["gemma-4-e4b", "gpt-oss-20b", "gemma-4-31b"]
 
 
 DEMO_CHOICE = ModelChoice(str(DEMO_MODEL), str(DEMO_DRAFT))
