@@ -1,14 +1,16 @@
 """Compiles the kernels for this processor, and runs their tiles on threads that wait for them.
 
-The threads are few and stay: between two products of one pass they spin, some time after the last they go to sleep. So
-a job costs about a microsecond to hand out, which matters: a decoding step has hundreds. Whoever calls does tiles too,
-and waits for nobody who sleeps.
+The threads are few and stay: between two products of one pass they spin, some time after the last they go to sleep,
+soon where others compute in between, as when a book is read. So a job costs about a microsecond to hand out, which
+matters: a decoding step has hundreds. Whoever calls does tiles too, and waits for nobody who sleeps.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ _WORDS = 6
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-_SPINS = 50_000  # about two milliseconds
+# Looks for a job before a worker goes to sleep: about two milliseconds, and a sixth of one. While torch's own threads
+# compute between two jobs, whoever spins takes a core from them.
+_PATIENT, _IMPATIENT = 50_000, 4_000
 # Looks between two pauses. A guest that does nothing but pause is taken off its core by the host (pause-loop exiting).
 _LOOKS = 64
 
@@ -212,9 +216,20 @@ class Pool:
         self._run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(self._code.address("run"))
         self._run_all = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
+        self.patience = _IMPATIENT
+        """How often workers look for a job before they sleep, counted from when they were woken."""
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
         for worker in range(1, self.workers):
             threading.Thread(target=self._stay, args=(worker,), name=f"trifold-kernel-{worker}", daemon=True).start()
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """While nobody else computes: workers who are woken from now on wait longer for the next job."""
+        before, self.patience = self.patience, _PATIENT
+        try:
+            yield
+        finally:
+            self.patience = before
 
     def run(self, kernel: int, arguments: int, tiles: int) -> None:
         """Do every tile of a job. One caller at a time.
@@ -243,5 +258,5 @@ class Pool:
 
     def _stay(self, worker: int) -> None:
         while True:
-            self._serve(self._board, worker, _SPINS)
+            self._serve(self._board, worker, self.patience)
             self._awake[worker].acquire()

@@ -382,8 +382,12 @@ def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[...,
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
+        own = cpu.native()
+        spins = own.pool.patience if own else 0
         with model.decoding():
             assert torch.get_num_threads() == (1 if packed else 2)
+            assert not own or (own.pool.patience > spins) == packed
+        assert not own or own.pool.patience == spins
         assert torch.get_num_threads() == 2
         with pytest.raises(ValueError, match="in the middle"), model.decoding():
             raise ValueError("in the middle")
