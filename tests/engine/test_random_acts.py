@@ -27,7 +27,7 @@ from engine.prompt import Turn
 from engine.session import Session
 from tests.engine.conftest import TEXT
 
-ACTS = 60
+ACTS = 45
 QUESTIONS = ("Where is the key?", "Who lit it?", "And when?", "Why?")
 LONGER = f"Why? {3 * TEXT}"  # than what layers with a sliding window hold beside it
 # Calls of these fail, after some that succeed: bringing back a turn, a pass, what follows a commit.
