@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from app.citations import sentences
 from engine.document import Document
 
 MOST = 5
@@ -34,6 +35,7 @@ _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # its nouns have capitals, w
 _MOST_GERMAN = 0.02  # of all words
 _PHRASES = 3
 _PHRASE_WORDS = 6  # or up to two more, where the sixth is a short one
+_GOES_ON = 3  # words behind the beginning of a sentence, where a text is short
 _RISKY = 8  # runs that stand elsewhere, from which a sentence is likelier lost than copied
 _TWICE = 12  # runs that stand elsewhere, which a word that stands twice in its sentence counts like
 _KINDS = 3  # of phrases, by how well their sentences can be copied
@@ -108,7 +110,23 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     # Of every third the best one, then further ones of the best kind from anywhere, then what there is.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
+    if len(found) < _PHRASES:  # a letter or a form
+        begun = _beginnings(pages, whole.lower())
+        found += [phrase for phrase in begun if not any(one.startswith(phrase) for one in found)]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
+
+
+def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
+    """How the sentences of a short text begin, wherever it has one and however it goes on."""
+    for page in pages:
+        for place in sentences(page):
+            sentence = page[place.start : place.end].split()
+            words = sentence[: _PHRASE_WORDS - 1]
+            phrase = " ".join(words).rstrip(",;:")
+            plain = len(words) == _PHRASE_WORDS - 1 and all(map(_ANY_WORD.fullmatch, phrase.replace(",", "").split()))
+            goes_on = len(sentence) >= len(words) + _GOES_ON
+            if plain and goes_on and not _is_heading(words) and lowered.count(phrase.lower()) == 1:
+                yield phrase
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:

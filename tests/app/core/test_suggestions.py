@@ -115,6 +115,20 @@ def test_where_every_sentence_stands_there_twice_one_is_asked_for_all_the_same()
     assert asked_of(document, 2) == ["Hello again said the text without"]
 
 
+def test_a_letter_has_phrases_to_ask_for_too() -> None:
+    letter = (
+        "Dear Mrs. Alder, thank you for your letter of 3 May. The roof of your house will be repaired in the second "
+        "week of June. Please take the car out of the yard before then, with all that you keep. Your old keys are with "
+        "the baker in Mill Lane."
+    )
+    document = replace(book(), pages=(Page(1, "1", letter),), outline=())
+    assert asked_of(document, 1) == [
+        "Please take the car out of the yard",
+        "The roof of your house will",
+        "Your old keys are with",
+    ]
+
+
 def test_phrases_only_of_the_pages_that_were_read() -> None:
     document = pages_of(
         *(f"Marlow carried lantern {name} upstairs slowly and then went out to look at it." for name in "abc")
