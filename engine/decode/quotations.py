@@ -7,7 +7,8 @@ of a quotation most proposals are copies of the book anyway.
 
 A quotation opens with “ or with a straight mark behind a space, and closes with ” or a straight mark. It may begin
 at any word of the book and end behind any, and an ellipsis may stand at both ends; what is between is one passage. Runs
-of white space count as one space: lines are broken anywhere. All else is compared byte by byte.
+of white space count as one space: lines are broken anywhere, and none ends a quotation. All else is compared byte by
+byte.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Quotable:
     """
 
     def __init__(self, text: str, pieces: Sequence[bytes]) -> None:
-        self._text = _SPACES.sub(b" ", text.encode("utf-8", "replace"))
+        self._text = _SPACES.sub(b" ", text.encode("utf-8", "replace")).rstrip()
         self._bytes = np.frombuffer(self._text, dtype=np.uint8)
         self._pieces = [_SPACES.sub(b" ", piece) for piece in pieces]
         self._points: dict[tuple[bytes, bytes], Point] = {}
@@ -111,6 +112,8 @@ class Quotable:
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
+            if (point.said + head).endswith(b" "):
+                continue  # a line of the book that is broken there goes on
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:
