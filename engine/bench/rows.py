@@ -34,7 +34,7 @@ from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
-from engine.decode.controller import Controller, FixedDraft, FixedLengths, Limits, SpeculationPolicy
+from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.decode.levels import Hierarchy, measure
 from engine.decode.rounds import Context, full_pass, pass_ms
@@ -306,7 +306,7 @@ class Bench:
         if row not in self._policies:
             probes = range(PLAIN_PROBES)
             plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
-            limits = Limits(
+            limits = PlanLimits(
                 TUNING.most_draft if draft else 0,
                 TUNING.most_passes if kind.middle else 0,
                 TUNING.copy_lengths[-1] if kind.copies else 0,

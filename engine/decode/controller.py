@@ -72,7 +72,7 @@ PLAIN = DraftPlan()
 
 
 @dataclass(frozen=True)
-class Limits:
+class PlanLimits:
     """Bounds of the plan. ``draft`` is 0 without a draft model, ``copy`` where the book offers nothing."""
 
     draft: int
@@ -118,7 +118,7 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
     return expected_tokens(rates.verify, pending) / ms
 
 
-def best_plan(costs: Costs, rates: AcceptanceRates, limits: Limits) -> DraftPlan:
+def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
     """The fastest of all plans, plain decoding among them."""
     plans = [PLAIN, *(DraftPlan(draft, 0) for draft in range(1, limits.draft + 1))]
     plans += [DraftPlan(draft, passes) for draft in range(limits.draft + 1) for passes in range(1, limits.passes + 1)]
@@ -194,7 +194,7 @@ class Controller:
         tuning: constants.
     """
 
-    def __init__(self, costs: Costs, limits: Limits, tuning: Tuning = TUNING) -> None:
+    def __init__(self, costs: Costs, limits: PlanLimits, tuning: Tuning = TUNING) -> None:
         self.limits = limits
         self.statistics = AcceptanceStatistics(tuning)
         self._tuning = tuning
@@ -347,7 +347,7 @@ class Controller:
         tuning, costs, rates = self._tuning, self.costs, self.rates
         self._since_rethink = 0
         allowed = tuning.first_passes + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        best = best_plan(costs, rates, Limits(self.limits.draft, min(self.limits.passes, allowed)))
+        best = best_plan(costs, rates, PlanLimits(self.limits.draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
@@ -370,7 +370,7 @@ class Controller:
         costs, rates = self.costs, self.rates
         self._plain_rounds, self._wait = 0, min(tuning.last_probe, 2 * self._wait)
         hopes = AcceptanceRates(*(r + tuning.hope * (1.0 - r) for r in (rates.middle, rates.verify, rates.direct)))
-        hoped = best_plan(costs, hopes, Limits(self.limits.draft, self.limits.passes))
+        hoped = best_plan(costs, hopes, PlanLimits(self.limits.draft, self.limits.passes))
         if tokens_per_ms(hoped, costs, hopes) < tuning.worth_changing * tokens_per_ms(PLAIN, costs, rates):
             return PLAIN
         return DraftPlan(min(2, hoped.draft), min(1, hoped.passes))

@@ -15,7 +15,7 @@ import psutil
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, cost_of, policy_of
-from engine.decode.controller import Controller, FixedLengths, Limits
+from engine.decode.controller import Controller, FixedLengths, PlanLimits
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Speculation, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING
@@ -174,7 +174,7 @@ class Hierarchy:
         key = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         if key not in self._controllers:
             copies = TUNING.copy_lengths[-1] if self.index is not None else 0
-            limits = Limits(TUNING.most_draft if self.has_draft_model else 0, TUNING.most_passes, copies)
+            limits = PlanLimits(TUNING.most_draft if self.has_draft_model else 0, TUNING.most_passes, copies)
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:

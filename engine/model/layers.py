@@ -184,7 +184,7 @@ class PackedLinear4(PackedLinear):
         return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
 
 
-class Share(nn.Module):
+class JointLayer(nn.Module):
     """One of the layers of a joint product: whoever is asked first computes it for all.
 
     Args:
@@ -383,7 +383,7 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
     start = 0
     for name in names:
         stop = start + getattr(part, name).out_features
-        setattr(part, name, Share(product, start, stop, held))
+        setattr(part, name, JointLayer(product, start, stop, held))
         start = stop
 
 
@@ -633,7 +633,7 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
     """The product that computes what the layers of these names share, or ``whole`` where it has a name."""
     shares = [getattr(part, name, None) for name in names]
-    if all(isinstance(share, Share) for share in shares):
+    if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]
     return getattr(part, whole, None)
 

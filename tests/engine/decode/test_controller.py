@@ -26,8 +26,8 @@ from engine.decode.controller import (
     Controller,
     DraftPlan,
     FixedLengths,
-    Limits,
     LookupMatch,
+    PlanLimits,
     RoundObservation,
     best_plan,
     expected_tokens,
@@ -44,7 +44,7 @@ SLOW_DRAFT = Costs(3.0, PassCost(20, 1), PassCost(50, 4))
 STEEP = Costs(2.5, PassCost(12.0, 0.5, 10.0), PassCost(21.0, 0.6, 17.0))
 # A model with no draft, whose verification costs much for every row.
 NO_DRAFT = Costs(0.0, PassCost(13.0, 1.6), PassCost(22.0, 2.7))
-LIMITS = Limits(8, 8, TUNING.copy_lengths[-1])
+LIMITS = PlanLimits(8, 8, TUNING.copy_lengths[-1])
 
 
 def rates(middle: float, verify: float, book: float = 0.0) -> AcceptanceRates:
@@ -89,7 +89,7 @@ def test_copies_grow_with_acceptance() -> None:
     lengths = [best_plan(LONG_BOOK, rates(0.0, 0.0, book), LIMITS).copy for book in (0.1, 0.5, 0.8, 0.95, 0.995)]
     assert lengths == sorted(lengths)
     assert lengths[-1] == TUNING.copy_lengths[-1]
-    assert best_plan(LONG_BOOK, rates(0.0, 0.0, 0.995), Limits(0, 0, 20)).copy == 16
+    assert best_plan(LONG_BOOK, rates(0.0, 0.0, 0.995), PlanLimits(0, 0, 20)).copy == 16
 
 
 def test_patience_is_short_where_time_is_dear() -> None:
@@ -133,7 +133,7 @@ def test_experts_that_more_tokens_ask_are_a_part_of_a_pass() -> None:
     for tokens in (3, 17, 60):
         assert fit.cost.ms(tokens) == pytest.approx(true.ms(tokens), rel=0.05)
     # What is nearly free where all weights are read anyway costs more than it brings where each token has its own.
-    sure, limits = rates(0.6, 0.9), Limits(6, 6)
+    sure, limits = rates(0.6, 0.9), PlanLimits(6, 6)
     dense, own = (Costs(4.0, cost, cost) for cost in (PassCost(40.0, 0.2), true))
     assert best_plan(dense, sure, limits).speculates
     assert best_plan(own, sure, limits) == PLAIN
@@ -275,7 +275,7 @@ def test_finds_nearly_the_best_and_is_never_slower_than_plain(costs: Costs, know
 
 
 def speed_of_short_answers(
-    costs: Costs, known: AcceptanceRates, limits: Limits, offered: Callable[[random.Random], LookupMatch]
+    costs: Costs, known: AcceptanceRates, limits: PlanLimits, offered: Callable[[random.Random], LookupMatch]
 ) -> float:
     """Tokens per millisecond over twenty first answers of ninety-six tokens; ``offered``: what the book says."""
     spent, tokens = 0.0, 0
@@ -308,7 +308,7 @@ def test_a_book_that_misleads_costs_little(costs: Costs, right: float, share: fl
     def offered(rng: random.Random) -> LookupMatch:
         return LookupMatch(rng.choice((3, 4, 7, 9, 14, 20)), tuple(range(64))) if rng.random() < share else NO_MATCH
 
-    known, limits = AcceptanceRates(0.0, 0.8, 0.0, right), Limits(0, 12, TUNING.copy_lengths[-1])
+    known, limits = AcceptanceRates(0.0, 0.8, 0.0, right), PlanLimits(0, 12, TUNING.copy_lengths[-1])
     assert speed_of_short_answers(costs, known, limits, offered) > 0.965 / costs.verify.ms(1) / 1.05
 
 
@@ -388,7 +388,7 @@ def test_an_unlucky_first_round_does_not_end_speculation() -> None:
 
 def test_without_a_draft_only_passes_are_chosen() -> None:
     world = World(LONG_BOOK, rates(0.0, 0.95), 2)
-    controller = Controller(LONG_BOOK, Limits(0, 8))
+    controller = Controller(LONG_BOOK, PlanLimits(0, 8))
     speed(world, controller, 50)
     assert controller.plan.draft == 0
     assert controller.plan.passes > 3
@@ -409,7 +409,7 @@ def test_a_copy_in_progress_goes_straight_to_verification(known: AcceptanceRates
 
 
 def test_what_the_book_would_have_said_is_learned_without_copying() -> None:
-    controller = Controller(SHORT_TEXT, Limits(0, 0))
+    controller = Controller(SHORT_TEXT, PlanLimits(0, 0))
     match = LookupMatch(4, (7, 8, 9))
     before = controller.statistics.lookup(4).rate
     for _ in range(10):

@@ -22,13 +22,13 @@ from engine.model.architectures import pick_dtype
 from engine.model.kernels import cpu
 from engine.model.kernels.native import PIECE
 from engine.model.layers import (
+    JointLayer,
     Linear4,
     Linear8,
     PackedLinear,
     PackedLinear4,
     PackedLinear8,
     PackedNorm,
-    Share,
     Unpacked,
     pack,
 )
@@ -157,7 +157,7 @@ def test_weights_that_half_precision_holds_take_half_the_bytes(kernels: cpu.Nati
 def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: cpu.Native) -> None:
     product = joined(kernels, 32, [64, 16, 16], bias=False, dtype=torch.float32)
     held: list[torch.Tensor] = []
-    shares = [Share(product, *span, held) for span in ((0, 64), (64, 80), (80, 96))]
+    shares = [JointLayer(product, *span, held) for span in ((0, 64), (64, 80), (80, 96))]
     for seed in range(3):
         x = numbers(1, 4, 32, seed=seed)
         assert torch.equal(torch.cat([share(x) for share in shares], dim=-1), product(x))
