@@ -80,7 +80,7 @@ class EngineConfig:
         kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
             approximate, and exact with respect to 8-bit KV.
         middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
-            rounded copy beside them; "auto" takes one where it pays.
+            rounded copy beside them, which a GPU has in "4bit" alone; "auto" takes one where it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not
             given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.

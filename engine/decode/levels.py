@@ -20,6 +20,7 @@ from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoD
 from engine.decode.rounds import Speculation, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING
 from engine.decode.verify import make_generator
+from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
 from engine.model.architectures import experts_of
@@ -189,16 +190,21 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder
 
     A middle pass reads all weights and a small cache. Weights of 8 bits halve what it reads, and the full level judges
     all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). It pays where weights are most of what is read, and
-    where the copy is small beside the memory that is free and made while a person waits for the model.
+    where the copy is small beside the memory that is free and made while a person waits for the model. On a GPU only
+    where it is asked for: there it has not been run.
     """
     asked = config.middle
     if asked == "auto":
         cache = full.shape.compute_bytes_per_token * (config.retrieval_budget or MIN_BUDGET)
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
-        pays = config.weights == "stored" and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
+        pays = not KINDS[target.device.type].gpu and config.weights == "stored"
+        pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
-    return target.rounded(asked) if asked in BITS else None
+    twin = target.rounded(asked) if asked in BITS else None
+    if twin is None and asked in BITS:
+        _log.warning("there is no copy of %s in %d bits on this device", target.name, BITS[asked])
+    return twin
 
 
 def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:

@@ -160,6 +160,7 @@ class Decoder:
         self._norm, self._head = getattr(model.model, FAMILIES[self.config.model_type].last_norm), model.lm_head
         self.rounded_bits = 0
         """Of a rounded twin; 0 of the model itself."""
+        self._tiled: list[Any] = []
         ropes = (getattr(model.model, name, None) for name in ROPE_NAMES)
         self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
         self._apply_rope = sys.modules[type(model).__module__].apply_rotary_pos_emb
@@ -330,7 +331,8 @@ class Decoder:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
         if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS:
             return self._fused[index](hidden, rope, kv)
-        out: torch.Tensor = self._layers[index](
+        blocks = self._tiled if self._tiled and hidden.shape[1] <= layers.MOST_TILED_ROWS else self._layers
+        out: torch.Tensor = blocks[index](
             hidden,
             attention_mask=None,
             position_ids=rope.position_ids,
@@ -376,11 +378,16 @@ class Decoder:
 
     def rounded(self, weights: str) -> Decoder | None:
         """The same model with products of "8bit" or "4bit" in passes over a few tokens, beside this one, with which it
-        shares all else; its head has 8 bits. None where the layers are not computed by our own kernels."""
-        if self._fused is None or not isinstance(self._head, layers.PackedLinear):
-            return None
+        shares all else. On a processor its head has 8 bits, on a GPU it stays. None where the layers are not computed
+        by our own kernels, or on a GPU by torch's product with 4 bits."""
         twin = copy.copy(self)
         twin.rounded_bits = BITS[weights]
+        if KINDS[self.device.type].gpu:
+            can = can_round(self.config, weights, self.dtype, self.device) and not self._host_weights
+            twin._tiled = (layers.tiled_blocks(self.model) if can else None) or []
+            return twin if twin._tiled else None
+        if self._fused is None or not isinstance(self._head, layers.PackedLinear):
+            return None
         twin._fused, twin._head = layers.fuse(self.model, self.dtype, weights), layers.rounded(self._head, "8bit")
         return twin
 
@@ -501,6 +508,14 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
     heads = kv_heads_of(config, FULL)
     shared = tuple(sources.items())
     return KvShape(layers, *heads, dtype, device, sliding=sliding, recurrent=states, sources=shared)
+
+
+def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a GPU may compute a model's middle level by a copy in ``weights``. 8 bits have no product there that is
+    worth it: torch's has one thread read the weights of an output, far from those that its neighbours read (pytorch
+    190529)."""
+    known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
+    return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4
 
 
 def settings_of(name: str, window: int | None) -> Any:

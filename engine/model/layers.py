@@ -20,7 +20,8 @@ experts stay as they are.
 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``). On a
 processor they are packed like the others, and the skinny products read the levels as they are: half or a quarter of
 the bytes of bfloat16. Elsewhere the weights of one layer at a time are unpacked for its product, which saves memory and
-not time.
+not time. A copy in 4 bits for the middle level is read as it is on NVIDIA's GPUs, by torch's own product
+(``TiledLinear4``), which is for a few rows.
 
 Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers
 unpack at every pass too, its 4-bit ones for processors take a byte each or are a prototype, and where it is installed
@@ -29,6 +30,7 @@ transformers imports it at every start. bitsandbytes needs CUDA.
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from collections import OrderedDict
@@ -60,6 +62,14 @@ _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
+
+MOST_TILED_ROWS = 16
+"""Rows for which torch's product with weights in 4 bits reads them once on a GPU."""
+
+# Inputs of a tile of that product, and how many of them lie together, the fastest first; outputs of a tile. It is for
+# GPUs from Ampere on. How far it may be off on the probe, as a share of the largest output.
+_TILE_IN, _TILES, _TILE_OUT = 16, (8, 4, 2), 8
+_TILED_CAPABILITY, _TILED_NEAR = (8, 0), 2e-2
 
 
 # Packed ----------------------------------------------------------------------------------------------------------
@@ -701,6 +711,67 @@ class Linear4(nn.Module):
         levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
         scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
         return (levels * scale + middle).flatten(1)
+
+
+class TiledLinear4(nn.Module):
+    """A ``Linear4`` of a GPU whose product reads the levels as they are: torch's own, for bfloat16 and a few rows.
+
+    It has the same weights, rounded to bfloat16 once where ``Linear4`` rounds twice.
+
+    Args:
+        linear: on the GPU; its outputs are a multiple of eight.
+    """
+
+    def __init__(self, linear: Linear4) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        tiles = next(tiles for tiles in _TILES if self.in_features % (tiles * _TILE_IN) == 0)
+        swapped = (linear.weight << LEVEL_BITS) | (linear.weight >> LEVEL_BITS)  # torch has the first of two above
+        self.weight = _fixed(torch.ops.aten._convert_weight_to_int4pack(swapped, tiles))
+        self.scales_and_middles = _fixed(linear.scales_and_middles.transpose(0, 1).contiguous())
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features).contiguous()
+        out = torch.ops.aten._weight_int4pack_mm(rows, self.weight, GROUP, self.scales_and_middles)
+        out = out if self.bias is None else out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+def tiled_blocks(model: Any) -> list[nn.Module] | None:
+    """Copies of the decoder blocks of a transformers causal LM in bfloat16 on a GPU, with linear layers in 4 bits, for
+    passes over at most ``MOST_TILED_ROWS`` rows. All else is shared. None where torch's product does not take them."""
+    linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
+    if not linear or any(layer.in_features % GROUP or layer.out_features % _TILE_OUT for layer in linear):
+        return None
+    return [_tiled(block) for block in model.model.layers] if _multiplies_tiles(linear[0].weight.device) else None
+
+
+def _tiled(block: nn.Module) -> nn.Module:
+    shared = {id(held): held for held in (*block.parameters(), *block.buffers())}
+    twin = copy.deepcopy(block, shared)
+    for path, layer in list(twin.named_modules()):
+        if isinstance(layer, nn.Linear):
+            _replace(twin, path, TiledLinear4(Linear4(layer)))
+    return twin
+
+
+def _multiplies_tiles(device: torch.device) -> bool:
+    """Whether torch's product with weights in 4 bits is right on this GPU."""
+    if torch.cuda.get_device_capability(device) < _TILED_CAPABILITY:
+        return False  # there it fails in a way that ends the process
+    width = _TILES[0] * _TILE_IN
+    linear = nn.Linear(width, _TILE_OUT, bias=False, device="meta")
+    numbers = torch.arange(_TILE_OUT * width, device=device).sin().view(_TILE_OUT, width)
+    linear.weight = _fixed(numbers.bfloat16())
+    levels = Linear4(linear)
+    x = numbers.cos().bfloat16()
+    expected = x.float() @ levels.unpacked().float().t()
+    try:
+        off = (TiledLinear4(levels)(x).float() - expected).abs().max() / expected.abs().max()
+        return bool(off < _TILED_NEAR)
+    except (RuntimeError, NotImplementedError):  # AMD's GPUs before CDNA 2, and builds without it
+        return False
 
 
 _PACKED: dict[type, type[PackedLinear]] = {nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4}

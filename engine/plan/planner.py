@@ -26,7 +26,7 @@ from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.kv.shape import KvShape, Split
 from engine.model import architectures
-from engine.model.decoder import kv_shape_of
+from engine.model.decoder import can_round, kv_shape_of
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel, sentence
 from engine.plan.memory_budget import (
     CHUNK,
@@ -156,6 +156,9 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
     Args:
         model: the target's configuration; draft: the draft's, or None.
         devices: that may be used, the one with most room first.
+
+    Raises:
+        OptionError: a copy for the middle level was asked for, and there is no room for it beside the weights.
     """
     device = devices[0]
     if not KINDS[device.type].own_memory:
@@ -163,7 +166,13 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
     size, taken = model_bytes(config, model, draft, device)
     limit = bytes_of(config.device_memory)
     rooms = [DeviceRoom(kinds.free_memory(card), taken if card == device else 0, limit) for card in devices]
-    return layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
+    layout = layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
+    if layout.in_host and _copy_bytes(config, model, device):
+        raise OptionError(
+            "A copy of the weights for the middle level does not fit beside them and the buffers of a whole window.",
+            "Use --middle stored, a smaller model, no draft model, or a shorter window.",
+        )
+    return layout
 
 
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
@@ -203,7 +212,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Bytes of a model's layers, and of all else that lies where passes begin: embedding, head and the draft model."""
+    """Bytes of a model's layers, with their copy for the middle level, and of all else that lies where passes begin:
+    embedding, head and the draft model."""
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
     shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
@@ -211,8 +221,18 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     block = (architectures.estimate_parameters(model) - embeddings) // layers
     weights = int(block * bytes_per_weight(config.weights, dtype.itemsize))
     size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
+    size = replace(size, beside=size.beside + _copy_bytes(config, model, device))
     drafts = 0 if draft is None else architectures.estimate_parameters(draft)
     return size, (embeddings + drafts) * dtype.itemsize
+
+
+def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
+    """Bytes of a layer's copy for the middle level on a GPU."""
+    dtype = architectures.pick_dtype(model, config.dtype, device)
+    if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
+        return 0
+    block = architectures.estimate_parameters(model) - architectures.embedding_parameters(model)
+    return int(block // model.num_hidden_layers * bytes_per_weight(config.middle, dtype.itemsize))
 
 
 def spill_folder(config: EngineConfig) -> Path | None:

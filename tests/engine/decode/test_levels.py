@@ -55,7 +55,11 @@ def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pyt
     asked: list[str] = []
     shape = SimpleNamespace(compute_bytes_per_token=23_040)
     target: Any = SimpleNamespace(
-        block_parameters=3_540_000, num_layers=30, dtype=torch.bfloat16, rounded=lambda bits: asked.append(bits) or bits
+        block_parameters=3_540_000,
+        num_layers=30,
+        dtype=torch.bfloat16,
+        device=CPU,
+        rounded=lambda bits: asked.append(bits) or bits,
     )
     config, full = EngineConfig("m", retrieval_budget=1024), SimpleNamespace(shape=shape)
     free = SimpleNamespace(available=8 * 10**9)
@@ -67,6 +71,9 @@ def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pyt
     assert taken(config) == "8bit"
     assert taken(replace(config, middle="4bit")) == "4bit"
     assert taken(replace(config, middle="stored")) is None
+    target.device = torch.device("cuda")
+    assert taken(config) is None, "where it has not been run nobody gets it unasked"
+    target.device = CPU
     assert taken(replace(config, weights="4bit")) is None, "what is rounded already is not rounded again"
     assert taken(replace(config, retrieval_budget=4096)) is None, "the cache is as large as the weights"
     free.available = 10**8

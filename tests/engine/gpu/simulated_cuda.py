@@ -598,6 +598,10 @@ def _dispatch_here(
         return _flash(gpu, *args, **kwargs)
     if name == "_scaled_dot_product_efficient_attention":
         return _efficient(gpu, *args, **kwargs)
+    if name == "_convert_weight_to_int4pack":
+        return _pack_tiles(gpu, *args)
+    if name == "_weight_int4pack_mm":
+        return _tiles_product(gpu, *args)
     if name == "is_pinned":
         return False
     if name in ("_to_copy", "to"):
@@ -759,6 +763,49 @@ def _attention(gpu: Gpu, q: Any, k: Any, v: Any, causal: bool, scale: float, pad
 
     gpu.current().enqueue(work)
     return out, lse
+
+
+def _pack_tiles(gpu: Gpu, levels: DeviceTensor, tiles: int) -> DeviceTensor:
+    """torch's order of weights in 4 bits, with the constraints of its int4mm.cu: levels (out, in / 2), the first of two
+    in the upper half of a byte, become words (out / 8, in / 16 tiles, 32, tiles / 2)."""
+    outs, pairs = levels.shape
+    if levels.dtype != torch.uint8 or not levels.is_contiguous() or outs % 8 or pairs % (8 * tiles):
+        raise RuntimeError("weights in 4 bits do not have this shape")
+    made = gpu.like(torch.empty(outs // 8, pairs // (8 * tiles), 32, tiles // 2, dtype=torch.int32, device="meta"))
+    source, into = levels.elem, made.elem
+
+    def work() -> None:
+        # Rows of eight, words of four bytes that stand four apart: lane = 4 * row + column.
+        bytes_ = source.view(outs // 8, 8, -1, tiles // 2, 4, 4).permute(0, 2, 1, 5, 3, 4).long()
+        halves = torch.cat([bytes_ >> 4, bytes_ & 15], dim=-1)
+        words = (halves << (4 * torch.arange(8))).sum(-1).reshape(into.shape)
+        into.copy_(words.to(torch.int32))
+
+    gpu.current().enqueue(work)
+    return made
+
+
+def _tiles_product(gpu: Gpu, x: DeviceTensor, words: DeviceTensor, group: int, scales: DeviceTensor) -> DeviceTensor:
+    """torch's product with such weights: x (n, in) in bfloat16, scales and middles (groups, out, 2)."""
+    tiles, outs, width = 2 * words.shape[3], 8 * words.shape[0], x.shape[1]
+    if gpu.capability < (8, 0):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    fits = words.shape[1] == width // (16 * tiles) and scales.shape == (width // group, outs, 2)
+    if x.dtype != torch.bfloat16 or x.dim() != 2 or not (x.is_contiguous() and fits):
+        raise RuntimeError("the product with weights in 4 bits does not take this call")
+    out = gpu.like(torch.empty(x.shape[0], outs, dtype=x.dtype, device="meta"))
+    rows, packed, steps, into = (_numbers(each) for each in (x, words, scales, out))
+
+    def work() -> None:
+        halves = (packed.long().unsqueeze(-1) >> (4 * torch.arange(8))) & 15
+        both = halves.unflatten(-1, (2, 4)).movedim(-2, -1).unflatten(2, (8, 4))  # the first of two, and the second
+        levels = both.permute(0, 2, 1, 4, 5, 3, 6).reshape(outs, -1, group)
+        scale, middle = steps.float().transpose(0, 1).unsqueeze(-1).unbind(2)
+        weight = ((levels - 8) * scale + middle).bfloat16().flatten(1)
+        into.copy_(rows.float() @ weight.float().t())
+
+    gpu.current().enqueue(work)
+    return out
 
 
 def _norm(

@@ -80,11 +80,6 @@ def test_spilled(answered: Any, expected: Any, schedule: str, pinned: int | None
         assert answered("cuda", SPILLED, dtype="float32", graphs="off") == expected
 
 
-def test_in_half_precision_passes_are_replayed(answered: Any) -> None:
-    with simulated_cuda("eager"):
-        assert answered("cuda", dtype="bfloat16")
-
-
 def test_rounded_weights_and_kv(answered: Any) -> None:
     with simulated_cuda("eager"):
         assert answered("cuda", dtype="bfloat16", weights="4bit", kv="8bit", graphs="off")

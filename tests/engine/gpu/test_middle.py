@@ -1,0 +1,122 @@
+"""The middle level by a copy in 4 bits on a simulated card: torch's product reads the levels as they are, the copy is
+planned for, proposes, and changes no token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from engine.config import EngineConfig, SamplingParams
+from engine.decode.rounds import full_pass
+from engine.document import Document, Page
+from engine.errors import OptionError
+from engine.events import AnswerDone
+from engine.kv.full import FullCache
+from engine.model import decoder, layers
+from engine.model.graphs import Replays
+from engine.plan import planner
+from engine.session import Session
+from tests.engine.conftest import TEXT
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+
+LAYERS = 2
+GPU = torch.device("cuda", 0)
+BOOK = Document("The Lamp", "Nobody", (Page(1, "1", TEXT),), "text", "0" * 64)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(32, 1), (64, 5), (384, 17)])
+def test_the_product_reads_the_levels_as_they_are(width: int, rows: int) -> None:
+    linear = nn.Linear(width, 24, dtype=torch.bfloat16).requires_grad_(False)
+    levels = layers.Linear4(linear)
+    x = torch.randn(1, rows, width).bfloat16()
+    expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        tiled = layers.TiledLinear4(levels.to(GPU))
+        before = gpu.launches
+        found = tiled(x.to(GPU))
+        assert gpu.launches - before <= 3, "the input, the product and its bias"
+        assert (found.cpu().float() - expected).abs().max() < 0.02 * expected.abs().max()
+    held = sum(weights.nbytes for weights in (tiled.weight, tiled.scales_and_middles))
+    assert held == width * 24 * 0.625
+
+
+def test_a_copy_says_nearly_what_the_model_says_and_leaves_it_as_it_is(tiny: Callable[..., str]) -> None:
+    """Within the rows that it is for; wider passes are the model's own."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        target = decoder.load(tiny("qwen2", spread=0.1), window=256, device=GPU, dtype="bfloat16")
+        cache = FullCache(target.kv_shape, 256)
+
+        def said(one: decoder.Decoder, rows: int) -> torch.Tensor:
+            return full_pass(one, cache, 0, list(range(20, 20 + rows))).cpu()
+
+        few, many = said(target, 16), said(target, 17)
+        held = gpu.allocated[0]
+        twin = target.rounded("4bit")
+        assert twin is not None
+        block = sum(layer.weight.numel() for layer in target._layers[0].modules() if isinstance(layer, nn.Linear))
+        assert gpu.allocated[0] - held == target.num_layers * block * 0.625
+        near = (said(twin, 16) - few).abs().mean() / few.abs().mean()
+        assert 0 < near < 0.4
+        assert torch.equal(said(twin, 17), many)
+        assert torch.equal(said(target, 16), few)
+        assert target.rounded("8bit") is None
+        gpu.capability = (7, 5)
+        assert target.rounded("4bit") is None
+        cache.clear()
+
+
+def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    read: list[bool] = []
+    product = layers.TiledLinear4.forward
+    monkeypatch.setattr(layers.TiledLinear4, "forward", lambda *given: read.append(True) or product(*given))
+    given: dict[str, Any] = {"retrieval_budget": 64, "num_draft_tokens": 3, "num_pending_tokens": 8, "context": 2048}
+    with simulated_cuda("delayed", 2):
+        config = EngineConfig(model=pair[0], draft=pair[1], device="cuda", dtype="bfloat16", middle="4bit", **given)
+        session = Session.load(config)
+        list(session.read(BOOK))
+        said = []
+        for mode in ("plain", "hierarchical"):
+            read.clear()
+            sampling = SamplingParams(max_tokens=12)
+            done = list(session.ask("Where does the key hang?", sampling=sampling, mode=mode))[-1]
+            assert isinstance(done, AnswerDone)
+            assert bool(read) == (mode == "hierarchical")
+            said.append(done.token_ids)
+        assert done.figures.middle.proposed > 0
+        assert said[0] == said[1]
+        recorded = session.hierarchy.recorded()
+        assert recorded.keys() == {"draft", "middle", "verify"}
+        assert all(replays.replayed and not replays.off for replays in recorded.values())
+        assert session.hierarchy.middle_note.startswith("Proposed by a copy in 4 bits")
+        session.close()
+
+
+def test_a_copy_is_planned_for_or_refused(pair: tuple[str, str]) -> None:
+    settings = decoder.settings_of(pair[0], 2048)
+    config = EngineConfig(model=pair[0], device="cuda", dtype="bfloat16", context=2048)
+    copied = replace(config, middle="4bit")
+    with simulated_cuda("eager"):
+        alone, taken = planner.model_bytes(config, settings, None, GPU)
+        with_copy, _ = planner.model_bytes(copied, settings, None, GPU)
+        assert with_copy.beside - alone.beside == pytest.approx(alone.weights * 0.625 / 2, rel=0.01)
+        assert replace(with_copy, beside=alone.beside) == alone
+        for other in (
+            replace(copied, weights="8bit"),
+            replace(copied, dtype="float32"),
+            replace(copied, middle="8bit"),
+        ):
+            found, without = (
+                planner.model_bytes(each, settings, None, GPU) for each in (other, replace(other, middle="stored"))
+            )
+            assert found == without
+    fits = taken + LAYERS * (alone.weights + alone.beside) + 2 * alone.buffer
+    with simulated_cuda("eager", limit=int(fits / 0.95) + 1000):
+        assert not planner.lay_out(config, settings, None, [GPU]).in_host
+        with pytest.raises(OptionError, match="does not fit beside"):
+            planner.lay_out(copied, settings, None, [GPU])
