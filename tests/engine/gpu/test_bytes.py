@@ -1,22 +1,32 @@
-"""Bytes of real models on real cards, by the planner's arithmetic: the table in engine/README.md, and that it is true.
+"""Bytes of real models on real cards, by the planner's arithmetic, and what a round of one of them takes by that: the
+tables in engine/README.md, and that they are true.
 
 python -m tests.engine.gpu.test_bytes
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from engine.config import EngineConfig
+from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
+from engine.decode.controller import PlanLimits, best_plan, tokens_per_ms
+from engine.decode.tuning import TUNING
 from engine.kv.offload import Tier
+from engine.kv.shape import KvShape
+from engine.model.architectures import estimate_parameters
 from engine.model.decoder import kv_shape_of
 from engine.plan import planner
-from engine.plan.memory_budget import CHUNK, MEMORY_SHARE, DeviceRoom, share_layers
+from engine.plan.cost_model import MIN_BUDGET
+from engine.plan.memory_budget import CHUNK, MEMORY_SHARE, RETRIEVAL_TAIL, DeviceRoom, LayerBytes, share_layers
+from tests.engine.gpu.counting import DRAFTED, PASSES, RoundCalls, round_calls
 from tests.house import ROOT
 
 BOOK, WINDOW = 120_000, 131_072
@@ -68,33 +78,51 @@ PAIRS = {
 }
 
 
-def row(pair: str, card: str, memory: int, rate: float, bus: float, count: int) -> str:
-    """One line of the table."""
-    model, draft = PAIRS[pair]
+@dataclass(frozen=True)
+class Fit:
+    """What the planner says of a model and its book on cards of one kind. ``spare`` are bytes that stay free."""
+
+    kv: KvShape
+    size: LayerBytes
+    layout: planner.Layout
+    plan: planner.Plan
+    spare: int
+
+
+def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -> Fit | None:
+    """Where a book lies; None if it does not fit."""
     devices = [torch.device("cuda", index) for index in range(count)]
-    size, taken = planner.model_bytes(CONFIG, model, draft, devices[0])
+    size, taken = planner.model_bytes(config, model, draft, devices[0])
     free = memory * GIB - CONTEXT_BYTES
     rooms = [DeviceRoom(free, 0 if index else taken) for index in range(count)]
     layout = planner.layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
     kv = replace(kv_shape_of(model, torch.bfloat16, devices[0]), split=layout.split).indexed(CHUNK)
-    # The retrieval cache is there before a book is; its mean keys come with the book.
-    retrieval = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
+    # The retrieval cache and a copy are there before a book is; its mean keys come with the book.
+    beside = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
     held = planner.weights_by_device(layout, kv.layers, size, taken)
-    used = [weights + part.layers * retrieval for weights, part in zip(held, kv.parts, strict=True)]
+    used = [weights + part.layers * beside for weights, part in zip(held, kv.parts, strict=True)]
     left = [max(0, int((free - bytes_) * MEMORY_SHARE)) for bytes_ in used]
-    resources = planner.Resources(left[0], 10**12, 0, tuple(left[1:]))
-    plan = planner.plan(kv, BOOK, resources)
-    name = f"| {pair} | {card} |"
+    plan = planner.plan(kv, BOOK, planner.Resources(left[0], 10**12, 0, tuple(left[1:])))
     if plan is None:
-        return f"{name} does not fit | | | | |"
-    host = plan.placement.count(Tier.HOST)
-    in_host = len(layout.in_host)
-    moved = plan.kv.host + in_host * size.weights
-    read = plan.kv.total + kv.layers * size.weights
-    ms = max(read / (rate * GB), moved / (bus * GB * len(kv.parts))) * 1000
+        return None
     spare = sum(free - bytes_ for bytes_ in used) - plan.kv.device - plan.staging - BOOK * kv.index_bytes_per_token
+    return Fit(kv, size, layout, plan, spare)
+
+
+def row(pair: str, card: str, memory: int, rate: float, bus: float, count: int) -> str:
+    """One line of the table."""
+    name = f"| {pair} | {card} |"
+    found = fit(CONFIG, *PAIRS[pair], memory, count)
+    if found is None:
+        return f"{name} does not fit | | | | |"
+    kv, plan, weights = found.kv, found.plan, found.size.weights
+    host = plan.placement.count(Tier.HOST)
+    in_host = len(found.layout.in_host)
+    moved = plan.kv.host + in_host * weights
+    read = plan.kv.total + kv.layers * weights
+    ms = max(read / (rate * GB), moved / (bus * GB * len(kv.parts))) * 1000
     return (
-        f"{name} {kv.layers - in_host} + {in_host} | {kv.layers - host} + {host} | {spare / GB:.1f} GB | "
+        f"{name} {kv.layers - in_host} + {in_host} | {kv.layers - host} + {host} | {found.spare / GB:.1f} GB | "
         f"{moved / GB:.1f} GB | {ms:.0f} ms |"
     )
 
@@ -108,10 +136,120 @@ def table() -> Iterator[str]:
             yield row(pair, *card)
 
 
-def test_the_table_is_what_the_planner_says() -> None:
+# A middle level in 4 bits -------------------------------------------------------------------------------------------
+
+LLAMA = "Llama-3.1-8B + 1B"
+DRAFT_KEPT, KEPT = 0.7, (0.8, 0.9, 0.95)
+LAUNCH_US = 5
+"""What a launch takes the host, roughly."""
+
+
+def calls(*, recorded: bool = False, spilled: bool = False) -> RoundCalls:
+    """Of the pair, with 32 and 16 layers, by what one layer more adds."""
+    layers = (3, 1), (4, 2)
+    few, more = (
+        round_calls(each, middle="4bit", spilled=range(each[0] if spilled else 0), recorded=recorded) for each in layers
+    )
+    return RoundCalls(
+        few.draft + (more.draft - few.draft) * 15,
+        few.middle + (more.middle - few.middle) * 29,
+        few.verify + (more.verify - few.verify) * 29,
+    )
+
+
+def calls_table(plain: RoundCalls, spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
+    """Launches and waits of the parts of a round and of the whole."""
+    yield "| part of a round | launches | replayed | waits |"
+    yield "|---|---|---|---|"
+    for name, one, other in (
+        (f"{DRAFTED} drafted tokens", plain.draft, replayed.draft),
+        ("a middle pass, in bfloat16 or 4 bits", plain.middle, replayed.middle),
+        ("a verification, KV on the card", plain.verify, replayed.verify),
+        ("a verification, KV in memory", spilled.verify, spilled.verify),
+        (f"a round: {PASSES} middle passes and a verification, KV on the card", plain.whole, replayed.whole),
+    ):
+        yield f"| {name} | {one.launches:,} | {other.launches:,} | {one.waits} |"
+
+
+def verify_ms(found: Fit, head: int, rate: float, bus: float) -> float:
+    """Milliseconds of a pass over all weights and KV, of one token or a few."""
+    read = found.kv.layers * found.size.weights + head + found.plan.kv.total
+    return max(read / (rate * GB), found.plan.kv.host / (bus * GB)) * 1000
+
+
+def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, replayed: RoundCalls) -> str:
+    """One line of the table of middle levels."""
+    _, memory, rate, bus, count = next(each for each in CARDS if each[0] == card)
+    model, draft = PAIRS[LLAMA]
+    config = replace(CONFIG, middle=middle)
+    found = fit(config, model, draft if drafts else None, memory, count)
+    words = "4 bits" if middle == "4bit" else "bfloat16"
+    name = f"| {card} | {'1B' if drafts else 'none'} | {words} |"
+    if found is None or found.layout.in_host:
+        return f"{name} refused: no room for the copy | | | | | | |"
+    head = model.vocab_size * model.hidden_size * 2
+    alone = fit(CONFIG, model, None, memory, count)
+    assert alone is not None
+    weights = found.size.beside - alone.size.beside if middle == "4bit" else found.size.weights
+    read = found.kv.layers * weights + head + (MIN_BUDGET + RETRIEVAL_TAIL) * found.kv.compute_bytes_per_token
+    draft_ms, middle_ms = (bytes_ / (rate * GB) * 1000 for bytes_ in (2 * estimate_parameters(draft), read))
+    whole_ms = verify_ms(found, head, rate, bus)
+    costs = Costs(draft_ms, PassCost(middle_ms, 0.0), PassCost(whole_ms, 0.0))
+    limits = PlanLimits(TUNING.most_draft if drafts else 0, TUNING.most_passes)
+    gains, launches = [], 0
+    for kept in KEPT:
+        rates = AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
+        best = best_plan(costs, rates, limits)
+        ms = max(1, best.passes) * best.draft * draft_ms + best.passes * middle_ms + whole_ms
+        gain = tokens_per_ms(best, costs, rates) * verify_ms(alone, head, rate, bus)
+        gains.append(f"{best.passes} x {best.draft}: {ms:.0f} ms, {gain:.1f}x")
+        drafted = max(1, best.passes) * best.draft * replayed.draft.launches // DRAFTED
+        verify = spilled.verify if found.plan.kv.host else replayed.verify
+        launches = max(launches, drafted + best.passes * replayed.middle.launches + verify.launches)
+    host = found.plan.placement.count(Tier.HOST)
+    return (
+        f"{name} {found.kv.layers - host} + {host} | {read / GB:.1f} GB, {middle_ms:.1f} ms | "
+        f"{found.plan.kv.host / GB:.1f} GB, {whole_ms:.0f} ms | {' | '.join(gains)} | "
+        f"{launches * LAUNCH_US / 1000:.0f} ms |"
+    )
+
+
+def middle_table(spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
+    """Llama-3.1-8B with and without a copy in 4 bits."""
+    kept = " | ".join(f"kept {each:.2f}" for each in KEPT)
+    yield f"| card | draft | middle level | KV layers | a middle pass | a verification | {kept} | launching |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for card in ("RTX 4090", "H200"):
+        for drafts in (True, False):
+            for middle in ("stored", "4bit"):
+                yield middle_row(card, middle, drafts=drafts, spilled=spilled, replayed=replayed)
+
+
+def all_tables() -> Iterator[str]:
+    """What the README has."""
+    spilled, replayed = calls(spilled=True), calls(recorded=True)
+    yield from table()
+    yield ""
+    yield from middle_table(spilled, replayed)
+    yield ""
+    yield from calls_table(calls(), spilled, replayed)
+
+
+def test_the_tables_are_what_the_planner_says_and_what_is_counted() -> None:
     text = (ROOT / "engine" / "README.md").read_text(encoding="utf-8")
-    for line in table():
+    for line in all_tables():
         assert line in text, line
+
+
+def test_launches_do_not_depend_on_width() -> None:
+    narrow, wide = (round_calls((3, 1), middle="4bit", spilled=(1,), head_dim=dim) for dim in (16, 32))
+    assert narrow == wide
+
+
+@pytest.mark.skipif(not os.environ.get("TRIFOLD_LONG"), reason="half a minute: TRIFOLD_LONG=1")
+@pytest.mark.parametrize("spilled", [False, True])
+def test_each_layer_adds_the_same(spilled: bool) -> None:
+    assert calls(spilled=spilled) == round_calls((32, 16), middle="4bit", spilled=range(32 if spilled else 0))
 
 
 def test_a_model_in_8_bits_takes_less() -> None:
@@ -127,4 +265,5 @@ def test_a_model_in_8_bits_takes_less() -> None:
 if __name__ == "__main__":
     import sys
 
-    sys.stdout.write("\n".join(table()) + "\n")
+    torch.set_num_threads(1)
+    sys.stdout.write("\n".join(all_tables()) + "\n")

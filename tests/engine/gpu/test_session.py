@@ -80,11 +80,6 @@ def test_spilled(answered: Any, expected: Any, schedule: str, pinned: int | None
         assert answered("cuda", SPILLED, dtype="float32", graphs="off") == expected
 
 
-def test_rounded_weights_and_kv(answered: Any) -> None:
-    with simulated_cuda("eager"):
-        assert answered("cuda", dtype="bfloat16", weights="4bit", kv="8bit", graphs="off")
-
-
 def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) -> None:
     """Room for the models and their passes, and for less and less of the book's KV."""
     with simulated_cuda("eager") as gpu:
@@ -95,14 +90,23 @@ def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) ->
         assert gpu.peak <= int(peak * 0.97)
 
 
-@pytest.mark.parametrize("options", [{"in_host": (0, 2)}, {"weights": "8bit"}], ids=str)
-def test_experts_come_from_host_memory_and_are_rounded(options: dict[str, Any], tiny: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "kv", "options"),
+    [
+        ("qwen3_moe", "model", {"in_host": (0, 2)}),
+        ("qwen3_moe", "model", {"weights": "8bit"}),
+        ("llama", "8bit", {"weights": "4bit"}),
+    ],
+    ids=str,
+)
+def test_weights_come_from_host_memory_and_are_rounded_as_kv_is(
+    kind: str, kv: str, options: dict[str, Any], tiny: Callable[..., str]
+) -> None:
     ids = torch.randint(6, 380, (24,), generator=torch.Generator().manual_seed(0)).tolist()
 
     def logits(device: str, **options: Any) -> torch.Tensor:
-        folder = tiny("qwen3_moe")
-        model = decoder.load(folder, window=64, device=torch.device(device), dtype="float32", **options)
-        cache = FullCache(model.kv_shape, 64)
+        model = decoder.load(tiny(kind), window=64, device=torch.device(device), dtype="float32", **options)
+        cache = FullCache(model.kv_shape.stored_as(kv), 64)
         with torch.inference_mode():
             first = rounds.full_pass(model, cache, 0, ids[:20])
             cache.advance(20)
