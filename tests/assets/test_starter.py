@@ -17,9 +17,9 @@ from assets.demo.recipe.questions import NOT_FOUND  # noqa: E402
 from assets.starter import build  # noqa: E402
 from assets.starter.recipe import adapter, asking, card, facts, network, plan, talk, training  # noqa: E402
 from assets.starter.recipe.english import Story  # noqa: E402
-from assets.starter.recipe.forms import CLAUSE_FORMS, name_question, passage, speech_question  # noqa: E402
+from assets.starter.recipe.forms import CLAUSE_FORMS, asked_at, name_question, passage, speech_question  # noqa: E402
 from assets.starter.recipe.lessons import LessonMaker, Library  # noqa: E402
-from assets.starter.recipe.prompting import Prompter  # noqa: E402
+from assets.starter.recipe.prompting import Prompter, Row  # noqa: E402
 
 STARTER = Path(__file__).resolve().parents[2] / "assets" / "starter"
 TOKENIZER = STARTER.parent / "demo" / "target"
@@ -74,15 +74,31 @@ def test_forms_ask_for_what_a_sentence_says(form: str) -> None:
     assert made[0] == question
 
 
-def test_names_and_speakers_are_asked_for_and_quoted_whole() -> None:
+def test_names_and_speakers_are_asked_for() -> None:
     story = Story(TEXT, VERBS)
     asked = [
         make(story, place, random.Random(1)) for make in (name_question, speech_question) for place in story.sentences
     ]
     found = [one for one in asked if one is not None]
     assert [one.form[:6] for one in found] == ["called", "who sa"]
-    assert found[0].answer == "“The old keeper was called Receiver by the children.” The name is Receiver."
+    assert found[0].answer == "“… old keeper was called Receiver by the children.” The name is Receiver."
     assert found[1].answer == "“ “I never sold the boat to him,” said Martha Pell.” It was Martha Pell."
+
+
+def test_a_passage_begins_where_the_question_meets_its_sentence() -> None:
+    text = "In those days the lonely keeper of the tower had nine grey hens. Nobody counted them twice. He said “no”."
+    story = Story(text)
+    hens = asked_at(story, story.sentences[0], "How many hens had the keeper of the tower?", "Nine hens.", form="fact")
+    assert hens.answer == "“… keeper of the tower had nine grey hens. Nobody counted them twice.” Nine hens."
+    assert asked_at(story, story.sentences[0], "What is it?", form="thing").answer.startswith("“… In those days")
+
+
+def test_a_row_knows_where_its_quotation_stands_in_the_text() -> None:
+    book, opening, said = [7, 1, 2, 3, 4, 5, 6, 1, 2, 9], [50, 51], (2, 3, 4, 5, 6)
+    row = Row((8, 8, *opening, *said), (0.0, 0.0, *[1.0] * 7))
+    assert row.looking(book, opening).looks == ((3, 2), (4, 3), (5, 4))
+    assert row.looking(book * 2, opening).looks == (), "it stands there twice"
+    assert row.looking(book, [50, 52]).looks == (), "it begins otherwise"
 
 
 def test_passages_keep_their_own_marks_apart() -> None:
@@ -196,7 +212,7 @@ def test_stopped_training_goes_on_with_the_same_lesson_and_the_same_weights(
     def begin(folder: str) -> training.Training:
         (tmp_path / folder).mkdir(exist_ok=True)
         maker = LessonMaker(library, prompter, 1)
-        return training.Training(small_model(), maker, maker, tmp_path / folder)
+        return training.Training(small_model(), maker, maker, tmp_path / folder, heads={1: (0, 1)})
 
     whole = begin("whole")
     whole.learn_lesson()

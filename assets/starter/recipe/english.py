@@ -28,6 +28,8 @@ _WORDS = _lists()
 IRREGULAR = dict(pair.split(":") for pair in _WORDS["irregular"])
 AUXILIARIES = frozenset(_WORDS["auxiliaries"])
 STOP_WORDS = frozenset(_WORDS["stop_words"])
+ASKING = frozenset(_WORDS["asking"])
+"""Words that ask, or stand anywhere: they say nothing of the place that is asked for."""
 PERSONS = frozenset(_WORDS["persons"])
 PLACES = frozenset(_WORDS["places"])
 NUMBERS = _WORDS["numbers"]

@@ -10,8 +10,10 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from assets.starter.recipe.english import (
+    ASKING,
     NAME,
     NUMBER,
     PLACES,
@@ -209,6 +211,47 @@ _FRONTS = (
 )
 
 
+SHORTEST_PASSAGE = 10
+"""Words of a passage at least, where another sentence follows."""
+_SAME_WORD = 5
+"""Two words of so many equal letters at their beginning are taken for forms of one."""
+_MARKS = '“”"'
+_CLOSE = 60
+"""Characters between two words of a question that stand together in a passage."""
+
+
+def asked_at(story: Story, place: tuple[int, int], question: str, behind: str = "", *, form: str) -> Asked:
+    """A question whose passage begins where the sentence at `place` and the question, or its answer in few words, meet.
+
+    A model that reads once has, at a word, what stands before it and not what comes: it finds the sentence by the words
+    that are asked for, and can tell from there how the text goes on, while where the sentence began lies behind it.
+    """
+    start, end = place
+    words = story.text[start:end]
+    wanted = _telling(question) | _telling(behind)
+    if any(mark in words for mark in '“”"'):
+        return Asked(question, answered(words, behind), form)
+    found = [word.start() for word in re.finditer(r"[A-Za-z0-9]+", words) if _stem(word[0]) in wanted]
+    close = (at for at, after in pairwise(found) if after - at < _CLOSE)
+    met = next(close, found[0] if found else 0)
+    if any(mark in words[met:] for mark in _MARKS):
+        return Asked(question, answered(words, behind), form)
+    if len(words[met:].split()) < SHORTEST_PASSAGE:
+        further = next((other for other in story.sentences if end <= other[0] <= end + 1), None)
+        more = story.text[end : further[1]] if further else ""
+        if not any(mark in more for mark in _MARKS + "\n"):
+            words += more
+    return Asked(question, answered(f"… {words[met:]}", behind), form)
+
+
+def _telling(words: str) -> set[str]:
+    return {_stem(word) for word in re.findall(r"[A-Za-z0-9]+", words) if word.lower() not in STOP_WORDS | ASKING}
+
+
+def _stem(word: str) -> str:
+    return word.lower()[:_SAME_WORD]
+
+
 def passage(words: str) -> str:
     """A passage between quotation marks; a space keeps a mark of its own apart from the first."""
     return f"“ {words}”" if words.startswith("“") else f"“{words}”"
@@ -240,7 +283,7 @@ def clause_questions(story: Story, place: tuple[int, int], rng: random.Random) -
     for form, make in CLAUSE_FORMS.items():
         found = make(clause, rng)
         if found is not None:
-            yield Asked(varied(found[0], rng), answered(words, found[1]), form)
+            yield asked_at(story, place, varied(found[0], rng), found[1], form=form)
 
 
 def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
@@ -253,7 +296,7 @@ def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> A
     kind = rng.choice(
         ("What was {t} called?", "What is the name of {t}?", "What was the name of {t}?", "What is {t} called?")
     )
-    return Asked(varied(kind.format(t=thing), rng), answered(words, f"The name is {found[2]}."), "called")
+    return asked_at(story, place, varied(kind.format(t=thing), rng), f"The name is {found[2]}.", form="called")
 
 
 def speech_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
@@ -307,7 +350,7 @@ def topic_question(story: Story, place: tuple[int, int], rng: random.Random) -> 
     kind = rng.choice(TOPIC_FORMS)
     if rng.random() < 0.5 and not kind.startswith("{"):
         a, b, c = (word if word[0].isupper() else f"the {word}" for word in (a, b, c))
-    return Asked(varied(kind.format(a=a, b=b, c=c), rng), answered(words), "topic")
+    return asked_at(story, place, varied(kind.format(a=a, b=b, c=c), rng), form="topic")
 
 
 def thing_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
@@ -317,7 +360,8 @@ def thing_question(story: Story, place: tuple[int, int], rng: random.Random) -> 
     rare = [thing for thing in things if thing.split()[-1] not in STOP_WORDS and story.counts[thing.split()[-1]] == 1]
     if not rare:
         return None
-    return Asked(varied(rng.choice(THING_FORMS).format(np=f"the {rng.choice(rare)}"), rng), answered(words), "thing")
+    question = varied(rng.choice(THING_FORMS).format(np=f"the {rng.choice(rare)}"), rng)
+    return asked_at(story, place, question, form="thing")
 
 
 def _rare(story: Story, words: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import textwrap
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from assets.demo.recipe.corpus import Book, curl_quotes, random_span
 from assets.demo.recipe.questions import NOT_FOUND, absent_turn, phrase_turn
 from assets.starter.recipe import facts, talk
 from assets.starter.recipe.english import Story
-from assets.starter.recipe.forms import Asked, Questions, answered, varied
+from assets.starter.recipe.forms import Asked, Questions, asked_at, varied
 from assets.starter.recipe.prompting import Prompter, Row
 
 CHARS_PER_TOKEN = 4.0
@@ -32,6 +33,8 @@ FACT_TEXTS = 0.75
 """Share of the texts that have invented facts in them."""
 CUT_SHARE, CUT_ANSWER = 0.7, 12
 """Share of the answers that stop after so many tokens: by then it is decided which passage is quoted."""
+WRAPPED_SHARE, LINE_WIDTHS = 0.5, (45, 60, 72, 90)
+"""Share of the texts whose lines are broken, as those of a PDF are, at so many characters; those of answers are not."""
 LONGEST_ROW = 192
 SECOND_TURN = 0.2
 MIX = {
@@ -45,7 +48,6 @@ MIX = {
 }
 PLAIN_FORMS, PLAIN_SHARE = ("topic", "thing", "yes"), 0.4
 """Forms that fit nearly every sentence, and how many of those that are drawn are asked."""
-_ABOUT = re.compile(r"\b(?:about|of)\b")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class LessonMaker:
         makers = _Makers(
             story, stated, unsaid, following, Story(other, self.library.verbs(other_book)), self.library, book, rng
         )
-        ids = self.prompter.book(book.title, text)
+        lines = wrapped(text, rng.choice(LINE_WIDTHS)) if rng.random() < WRAPPED_SHARE else text
+        ids = self.prompter.book(book.title, lines)
         rows: list[Row] = []
         turns: list[list[Asked]] = []
         while sum(len(row.ids) for row in rows) < row_tokens:
@@ -105,7 +108,7 @@ class LessonMaker:
             row = self.prompter.row([(one.question, one.answer) for one in asked], most)
             if len(row.ids) <= LONGEST_ROW:
                 turns.append(asked)
-                rows.append(row)
+                rows.append(row.looking(ids, self.prompter.opening))
         return Lesson(ids, rows, turns)
 
     def _with_facts(
@@ -135,6 +138,13 @@ class LessonMaker:
                 text = f"{text[:place]} {fact.sentence}{text[place:]}"
             stated.append(fact)
         return text, stated, unsaid
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text with its paragraphs in lines of at most `width` characters."""
+    return "\n".join(
+        textwrap.fill(block, width, break_long_words=False, break_on_hyphens=False) for block in text.split("\n")
+    )
 
 
 @dataclass
@@ -184,21 +194,14 @@ class _Makers:
         if not around:
             return None
         question = varied(self.rng.choice(fact.questions), self.rng)
-        return Asked(question, answered(self.story.text[slice(*around[0])], fact.answer), "fact")
+        return asked_at(self.story, around[0], question, fact.answer, form="fact")
 
     def _phrase(self) -> Asked | None:
-        """Words of the text: quoted from there, or from the sentence's start where the question is what it is about."""
+        """Words of the text, quoted from there to the end of the sentence."""
         turn = phrase_turn(self.story.text, self.rng)
         if turn is None or turn.span is None:
             return None
-        answer = turn.answer
-        if _ABOUT.search(turn.question[: turn.key]):
-            start, end = turn.span
-            around = [place for place in self.story.sentences if place[0] <= start and end <= place[1]]
-            if not around:
-                return None
-            answer = answered(self.story.text[slice(*around[0])])
-        return Asked(turn.question, answer, "phrase")
+        return Asked(turn.question, re.sub("^“…? ?", "“… ", turn.answer), "phrase")
 
     def _absent(self) -> Asked | None:
         draw = self.rng.random()

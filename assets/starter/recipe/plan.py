@@ -31,12 +31,12 @@ class Stage:
 STAGES = (
     Stage(80, 512, 640, 2, False),
     Stage(160, 1024, 640, 4, False),
-    Stage(400, 2048, 640, 6, False),
-    # From here on a step of that size undid what others had learned: between 250 and 500 the loss on held-back books
-    # stayed at 0.82 to 0.92.
-    Stage(514, 4096, 640, 8, False),
-    Stage(1000, 4096, 640, 8, False, 5e-4),
-    Stage(100_000, 8192, 640, 12, False, 5e-4),
+    Stage(214, 2048, 640, 6, False),
+    Stage(280, 1024, 640, 4, False, 1e-3),
+    Stage(400, 2048, 640, 6, False, 1e-3),
+    Stage(414, 4096, 640, 8, False, 8e-4),
+    Stage(627, 2048, 640, 6, False, 8e-4),
+    Stage(100_000, 4096, 640, 8, False, 3e-4),
 )
 
 

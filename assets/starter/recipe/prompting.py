@@ -19,17 +19,53 @@ from engine.decode.verify import Sampler, make_sampler
 from engine.document import Document, Page
 from engine.prompt import BookTokenizer
 
-FIRST_TOKENS = 4
+FIRST_TOKENS = 6
 """Of an answer: they decide of what kind it is and from which place it quotes."""
 FIRST_WEIGHT = 3.0
+_KNOWN_BY, _TAUGHT = 5, 3
+"""Tokens of a quotation that tell where it stands, and those whose place is taught."""
+_ID_BYTES = 4
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return b"".join(number.to_bytes(_ID_BYTES, "little") for number in ids)
+
+
+def _only_place(text: bytes, said: bytes) -> int | None:
+    """Where these tokens stand; None where they stand nowhere or several times."""
+    at, places = text.find(said), []
+    while at >= 0:
+        if at % _ID_BYTES == 0:
+            places.append(at // _ID_BYTES)
+        at = text.find(said, at + 1)
+    return places[0] if len(places) == 1 else None
 
 
 @dataclass(frozen=True)
 class Row:
-    """Questions and answers in turn as tokens, with the weight of every token in the loss (0 for what is asked)."""
+    """Questions and answers in turn as tokens, with the weight of every token in the loss (0 for what is asked).
+
+    looks: for the first tokens of a quotation, the token before them in the row and where they stand in the text.
+    """
 
     ids: tuple[int, ...]
     weights: tuple[float, ...]
+    looks: tuple[tuple[int, int], ...] = ()
+
+    def looking(self, book: Sequence[int], opening: Sequence[int]) -> Row:
+        """This row with where in a book its quotations stand, which begin with the tokens `opening`."""
+        found: list[tuple[int, int]] = []
+        text = _packed(book)
+        starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
+        for at in starts:
+            first = at + len(opening)
+            said = self.ids[first : first + _KNOWN_BY]
+            if list(self.ids[at:first]) != list(opening) or len(said) < _KNOWN_BY:
+                continue
+            place = _only_place(text, _packed(said))
+            if place is not None:
+                found += [(first - 1 + more, place + more) for more in range(_TAUGHT)]
+        return Row(self.ids, self.weights, tuple(found))
 
 
 class Prompter:
@@ -81,6 +117,11 @@ class Prompter:
         if over:
             ids, weights = ids[:-over], weights[:-over]
         return Row(tuple(ids), tuple(weights))
+
+    @property
+    def opening(self) -> list[int]:
+        """The tokens that a quotation begins with where it does not begin a sentence."""
+        return list(self._tokenizer.words("“…"))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids)

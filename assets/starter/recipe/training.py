@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Training:
 
     probe: makes lessons from held-back books, to see what is learned.
     start: an adapter to begin with where there is no checkpoint, and the step at which it stopped.
+    heads: by layer, those that are taught where to look.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class Training:
         folder: Path,
         *,
         start: tuple[dict[str, Tensor], int, float] | None = None,
+        heads: Mapping[int, Sequence[int]] = network.LOOKING,
     ) -> None:
+        self._heads = heads
         self.model, self.maker, self.folder = model, maker, folder
         network.prepare(model)
         self.added = adapter.attach(model, maker.seed)
@@ -96,15 +100,18 @@ class Training:
         for rows in parts(lesson.rows, stage.steps_per_text):
             began = time.monotonic()
             ids = [row.ids for row in rows]
-            bins = network.Bins.of(ids, len(lesson.book), self.model.dtype)
+            looks = places_of(rows, self._heads)
+            bins = network.Bins.of(ids, len(lesson.book), self.model.dtype, looks)
             if layers is None:
                 hidden = network.hidden_together(self.model, lesson.book, bins)
             else:
                 hidden = network.hidden_behind(self.model, layers, bins)
             loss = network.loss(self.model, hidden, *joined(rows))
-            loss.backward()
+            looking = looks.loss() if looks is not None else loss.new_zeros(())
+            (loss + network.LOOKING_WEIGHT * looking).backward()
             self._update()
             row = {"step": self.step, "text": stage.text_tokens, "loss": round(loss.item(), 4)}
+            row["looking"] = round(looking.item(), 4)
             self._log(row | {"seconds": round(time.monotonic() - began, 1), "minutes": round(self.seconds / 60, 2)})
             if self.step % PROBE_EVERY == 0:
                 self._log({"step": self.step, **self.probe()})
@@ -183,6 +190,18 @@ class Training:
 def parts(rows: list[Row], count: int) -> list[list[Row]]:
     """Rows in `count` parts of about the same length."""
     return [rows[number::count] for number in range(count)]
+
+
+def places_of(rows: list[Row], heads: Mapping[int, Sequence[int]]) -> network.Looks | None:
+    """Where tokens of rows one behind the other should look; None where nothing is known."""
+    queries: list[int] = []
+    places: list[int] = []
+    begin = 0
+    for row in rows:
+        queries += [begin + at for at, _ in row.looks]
+        places += [place for _, place in row.looks]
+        begin += len(row.ids)
+    return network.Looks(torch.tensor(queries), torch.tensor(places), heads) if queries else None
 
 
 def joined(rows: list[Row]) -> tuple[Tensor, Tensor]:
