@@ -202,8 +202,8 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
     twin = target.rounded(asked) if asked in BITS else None
-    if twin is None and asked in BITS:
-        _log.warning("there is no copy of %s in %d bits on this device", target.name, BITS[asked])
+    if twin is None and config.middle in BITS:
+        _log.warning("there is no copy of %s in %d bits on this device", target.name, BITS[config.middle])
     return twin
 
 
