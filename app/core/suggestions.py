@@ -57,17 +57,18 @@ _DESCRIPTION = "sample.json"
 _FORMS = (".pdf", ".epub", ".txt")
 
 
-def suggestions(document: Document, pages_read: int) -> tuple[str, ...]:
+def suggestions(document: Document, pages_read: int, *, general: bool = True) -> tuple[str, ...]:
     """Questions about what has been read of a document.
 
     Args:
         pages_read: pages from its start; the headings of others are left out, and its end is not asked about.
+        general: those that can be asked of any book too. Who was taught to find passages has no passage for them.
     """
     headings = telling_headings(document, pages_read)
     asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
     named = [f"What does the book say about {name}?" for name in _names(document, pages_read)]
-    general = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
-    return (*asked, *named, *general)[:MOST]
+    of_any = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
+    return (*asked, *named, *(of_any if general else ()))[:MOST]
 
 
 def _names(document: Document, pages_read: int) -> list[str]:

@@ -122,7 +122,7 @@ class Library:
         if card.refusals and not (own and card.only_quotes):  # the sample's own were tried when it was written
 
             def candidates() -> list[str]:
-                made = () if card.only_quotes else (*own, *suggestions(document, read))
+                made = () if card.only_quotes else (*own, *suggestions(document, read, general=False))
                 return [*made, *phrase_questions(document, read)]
 
             return self._trial.passed(document, str(model.path), card, candidates)

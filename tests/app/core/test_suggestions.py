@@ -43,6 +43,7 @@ def test_nothing_is_asked_about_pages_that_were_not_read() -> None:
     assert "What does the book say in “The Open Hand”?" in partly
     assert not any("Fire" in question or "end" in question.split() for question in partly)
     assert "How does the book end?" in suggestions(document, 60)
+    assert not any(question.startswith("How does the book") for question in suggestions(document, 60, general=False))
 
 
 def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
