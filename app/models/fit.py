@@ -198,7 +198,8 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     vocabulary = _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
     embeddings = (1 if tied else 2) * vocabulary * width
-    if kind == "gemma4_text":
+    gemma_4 = kind == "gemma4_text"
+    if gemma_4:
         _check_gemma_4(config, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
     sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
@@ -207,7 +208,6 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
         _number(config, key, name)
     has_experts = FAMILIES[kind].experts and config.get("num_local_experts") != 0  # where none are, it is said so
     sources = _check_kv_sources(sized, name)
-    gemma_4 = kind == "gemma4_text"
     has_experts = has_experts and (not gemma_4 or config.get("enable_moe_block") is True)
     for key in MLP_NUMBERS:
         if key in config and (has_experts or ("num" not in key and not gemma_4)):

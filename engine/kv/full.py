@@ -503,8 +503,7 @@ class FullPass:
         if place is None:
             keys, values = cache.bounded.near(layer, start, q.shape[2], k, v)
             window = cache.shape.window_of(layer)
-            out = attention.attend_newest(q.to(keys.device), keys, values, scaling, window, sinks)
-            return out.to(q.device)
+            return attention.attend_newest(q, keys, values, scaling, window, sinks)
         layer = place
         as_stored = cache.shape.quantized and attention.reads_levels(q)
         if not (as_stored and cache.is_resident(layer)):
@@ -513,8 +512,7 @@ class FullPass:
             cache.write(layer, start, k, v)
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
-        near = q.to(keys.device)
-        out = attention.attend_newest(near, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks).to(q.device)
+        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks)
         if self._observer is not None and k is not None:  # one layer chooses for those that read its KV too
             self._observer.observe(layer, q, scaling)
         return out

@@ -280,15 +280,14 @@ class RetrievalPass:
         if place is None:
             keys, values = full.bounded.near(layer, self._position, q.shape[2], k, v)
             window = full.shape.window_of(layer)
-            out = attention.attend_newest(q.to(keys.device), keys, values, scaling, window, sinks)
-            return out.to(q.device)
+            return attention.attend_newest(q, keys, values, scaling, window, sinks)
         keys, values = self._cache._parts(place)
         start, stop = self._start, self._start + q.shape[2]
         if k is not None and v is not None:
             keys[:, start:stop] = k[0]
             values[:, start:stop] = v[0]
         keys, values = (held[None, :, :stop] for held in (keys, values))
-        return attention.attend_newest(q.to(keys.device), keys, values, scaling, sinks=sinks).to(q.device)
+        return attention.attend_newest(q, keys, values, scaling, sinks=sinks)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)

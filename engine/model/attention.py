@@ -119,11 +119,13 @@ def attend_newest(
     """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
 
     With a ``window`` a token sees that many of the newest keys, its own included. Shapes as ``attend``; returns out
-    alone. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
+    alone, where q is. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
     A single token sees everything. A few tokens on a CPU take one call with a
     mask over the keys, which costs half of two calls and a merge, and many do so in turn where our kernel is ahead of
     torch's there too; otherwise past and new are computed apart and merged.
     """
+    if q.device != k.device:  # of a layer that reads the KV of one on another card
+        return attend_newest(q.to(k.device), k, v, scaling, window, sinks).to(q.device)
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
         return joined([attend(q, k, v, scaling)], sinks)
