@@ -19,7 +19,7 @@ from assets.starter.recipe import adapter, asking, card, facts, network, plan, t
 from assets.starter.recipe.english import Story  # noqa: E402
 from assets.starter.recipe.forms import CLAUSE_FORMS, asked_at, name_question, passage, speech_question  # noqa: E402
 from assets.starter.recipe.lessons import LessonMaker, Library  # noqa: E402
-from assets.starter.recipe.prompting import Prompter, Row  # noqa: E402
+from assets.starter.recipe.prompting import Prompter, Row, packed  # noqa: E402
 
 STARTER = Path(__file__).resolve().parents[2] / "assets" / "starter"
 TOKENIZER = STARTER.parent / "demo" / "target"
@@ -96,9 +96,9 @@ def test_a_passage_begins_where_the_question_meets_its_sentence() -> None:
 def test_a_row_knows_where_its_quotation_stands_in_the_text() -> None:
     book, opening, said = [7, 1, 2, 3, 4, 5, 6, 1, 2, 9], [50, 51], (2, 3, 4, 5, 6)
     row = Row((8, 8, *opening, *said), (0.0, 0.0, *[1.0] * 7))
-    assert row.looking(book, opening).looks == ((3, 2), (4, 3), (5, 4))
-    assert row.looking(book * 2, opening).looks == (), "it stands there twice"
-    assert row.looking(book, [50, 52]).looks == (), "it begins otherwise"
+    assert row.looking(packed(book), opening).looks == ((3, 2), (4, 3), (5, 4))
+    assert row.looking(packed(book * 2), opening).looks == (), "it stands there twice"
+    assert row.looking(packed(book), [50, 52]).looks == (), "it begins otherwise"
 
 
 def test_passages_keep_their_own_marks_apart() -> None:

@@ -228,14 +228,12 @@ def asked_at(story: Story, place: tuple[int, int], question: str, behind: str = 
     """
     start, end = place
     words = story.text[start:end]
-    wanted = _telling(question) | _telling(behind)
-    if any(mark in words for mark in '“”"'):
+    if any(mark in words for mark in _MARKS):
         return Asked(question, answered(words, behind), form)
+    wanted = _telling(question) | _telling(behind)
     found = [word.start() for word in re.finditer(r"[A-Za-z0-9]+", words) if _stem(word[0]) in wanted]
     close = (at for at, after in pairwise(found) if after - at < _CLOSE)
     met = next(close, found[0] if found else 0)
-    if any(mark in words[met:] for mark in _MARKS):
-        return Asked(question, answered(words, behind), form)
     if len(words[met:].split()) < SHORTEST_PASSAGE:
         further = next((other for other in story.sentences if end <= other[0] <= end + 1), None)
         more = story.text[end : further[1]] if further else ""

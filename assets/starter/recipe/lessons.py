@@ -18,7 +18,7 @@ from assets.demo.recipe.questions import NOT_FOUND, absent_turn, phrase_turn
 from assets.starter.recipe import facts, talk
 from assets.starter.recipe.english import Story
 from assets.starter.recipe.forms import Asked, Questions, asked_at, varied
-from assets.starter.recipe.prompting import Prompter, Row
+from assets.starter.recipe.prompting import Prompter, Row, packed
 
 CHARS_PER_TOKEN = 4.0
 CURLY_SHARE = 0.5
@@ -98,6 +98,7 @@ class LessonMaker:
         )
         lines = wrapped(text, rng.choice(LINE_WIDTHS)) if rng.random() < WRAPPED_SHARE else text
         ids = self.prompter.book(book.title, lines)
+        places, opening = packed(ids), self.prompter.opening
         rows: list[Row] = []
         turns: list[list[Asked]] = []
         while sum(len(row.ids) for row in rows) < row_tokens:
@@ -108,7 +109,7 @@ class LessonMaker:
             row = self.prompter.row([(one.question, one.answer) for one in asked], most)
             if len(row.ids) <= LONGEST_ROW:
                 turns.append(asked)
-                rows.append(row.looking(ids, self.prompter.opening))
+                rows.append(row.looking(places, opening))
         return Lesson(ids, rows, turns)
 
     def _with_facts(

@@ -26,7 +26,7 @@ ATTENTION = "behind_a_text"
 
 LOOKING = {21: (8,), 22: (7,), 23: (2,)}
 """Heads by layer that are taught where to look: of all, those that the base model lets look at the passage that is
-asked for most often as an answer begins (once in four, after 4,096 tokens)."""
+asked for most often as an answer begins (10 to 13 % of the natural questions, after 4,096 tokens)."""
 LOOKING_WEIGHT = 0.2
 _LEAST_SHARE = 1e-4
 
@@ -175,9 +175,8 @@ def _attention(
     if bins is None:
         attended, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)
         return attended, None
-    query = query * kwargs["scaling"]
+    query, place = query * kwargs["scaling"], int(module.layer_idx)  # type: ignore[arg-type]
     if layers is not None:
-        place = int(module.layer_idx)  # type: ignore[arg-type]
         keys, values = bins.spread(key[0]), bins.spread(value[0])
         if own is not None:
             keys, values = torch.cat([own[place][0], keys], 2), torch.cat([own[place][1], values], 2)
@@ -189,7 +188,7 @@ def _attention(
         query[:, :, :length], read_keys, read_values, is_causal=True, scale=1.0, enable_gqa=True
     )
     keys, values = bins.spread(key[0, :, length:]), bins.spread(value[0, :, length:])
-    rows = _behind(query[:, :, length:], keys, values, read_keys, read_values, bins, int(module.layer_idx))  # type: ignore[arg-type]
+    rows = _behind(query[:, :, length:], keys, values, read_keys, read_values, bins, place)
     return torch.cat([text.transpose(1, 2), rows], 1), None
 
 

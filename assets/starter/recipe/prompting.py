@@ -27,7 +27,8 @@ _KNOWN_BY, _TAUGHT = 5, 3
 _ID_BYTES = 4
 
 
-def _packed(ids: Sequence[int]) -> bytes:
+def packed(ids: Sequence[int]) -> bytes:
+    """Tokens as bytes, in which runs of them are found."""
     return b"".join(number.to_bytes(_ID_BYTES, "little") for number in ids)
 
 
@@ -52,17 +53,16 @@ class Row:
     weights: tuple[float, ...]
     looks: tuple[tuple[int, int], ...] = ()
 
-    def looking(self, book: Sequence[int], opening: Sequence[int]) -> Row:
-        """This row with where in a book its quotations stand, which begin with the tokens `opening`."""
+    def looking(self, text: bytes, opening: Sequence[int]) -> Row:
+        """This row with where its quotations, which begin with the tokens `opening`, stand in a `packed` text."""
         found: list[tuple[int, int]] = []
-        text = _packed(book)
         starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
         for at in starts:
             first = at + len(opening)
             said = self.ids[first : first + _KNOWN_BY]
             if list(self.ids[at:first]) != list(opening) or len(said) < _KNOWN_BY:
                 continue
-            place = _only_place(text, _packed(said))
+            place = _only_place(text, packed(said))
             if place is not None:
                 found += [(first - 1 + more, place + more) for more in range(_TAUGHT)]
         return Row(self.ids, self.weights, tuple(found))
