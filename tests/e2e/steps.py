@@ -112,8 +112,10 @@ def at_rest(page: Page) -> None:
 
 def clean_page(page: Page) -> None:
     """A new chat, through the page's own button."""
+    chat_is_shown(page)  # else the one before is drawn behind the new one's first question
     page.evaluate("document.querySelector('#begin-chat').click()")  # on a phone it lies in a drawer
     until(page, lambda: questions(page) == 0)
+    chat_is_shown(page)
 
 
 def give(page: Page, file: Path) -> None:
