@@ -19,6 +19,7 @@ from engine.bench.report import (
     budget_of,
     check_matplotlib,
     machine,
+    never_slower,
     over_books,
     picture,
     table,
@@ -35,6 +36,8 @@ from engine.session import Session
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
 _CHARACTERS_PER_TOKEN = 16
+# Runs that say whether a row is ever slower than plain decoding.
+_RUNS = 7
 # Held-back books that a table is the median of.
 BOOKS = 6
 
@@ -96,6 +99,15 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--sweep", choices=SWEEPS, help="vary one setting instead; rows: hierarchical, unless others are named"
+    )
+    p.add_argument(
+        "--never-slower",
+        nargs="?",
+        type=int,
+        const=_RUNS,
+        metavar="RUNS",
+        help=f"whether what the app runs is ever slower than plain decoding: {_RUNS} runs of both, each by a "
+        "controller that knows nothing of the book yet, and a sentence for every workload and length",
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
@@ -265,6 +277,9 @@ def main(
         take_real_model(options)
     if options.model is None:
         options.model, options.draft = model, options.draft or draft
+    if options.never_slower is not None:
+        options.repeats = options.never_slower
+        options.rows = options.rows or ["plain", "hierarchical_lookup"]
     usual = [*ROWS, *([LLAMA_CPP] if options.gguf and has_llama_cpp() else [])]
     options.rows = options.rows or (["hierarchical"] if options.sweep else usual)
     books: list[Path] = []
@@ -290,6 +305,8 @@ def main(
     if said := KV_NOTES[session.config.kv]:
         header += f"; {said}"
     sys.stdout.write(f"{header}\n\n{table(results)}\n")
+    if options.never_slower:
+        sys.stdout.write(f"\n{never_slower(results)}\n")
     if options.json:
         write_json(options.json, session, results)
     if options.plot:

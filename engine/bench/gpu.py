@@ -407,6 +407,7 @@ def _options(sizes: Sizes) -> argparse.Namespace:
         questions=1,
         seed=1,
         quiet=False,
+        never_slower=None,
     )
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # Repeated tokens that are counted apart: fewer than stop an answer, since they are copied at any speed already.
 _LEAST_CIRCLE = 24
 
+NEVER_SLOWER = 0.97
+"""Times plain decoding that counts as never slower than it, over a book's runs: no clock is better here."""
+
 STAND_IN = "stand-in weights"
 """What every figure says that was made with synthetic weights."""
 
@@ -84,8 +87,9 @@ class Measurement:
     ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
     others. ``read_tokens_per_s``: how fast the row's program read the book, where it did.
     ``over_floor``, of plain rows: their time over that of reading all weights and KV once at ``memory_gb_per_s``, which
-    is measured beside them. Over several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books,
-    and ``span_to_plain`` is the least and the largest ratio.
+    is measured beside them. ``runs_to_plain``: the ratio run by run, to the plain runs before and behind each. Over
+    several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the
+    least and the largest ratio.
     """
 
     row: str
@@ -113,6 +117,7 @@ class Measurement:
     memory_gb_per_s: float | None = None
     books: int = 1
     span_to_plain: list[float] = field(default_factory=list)
+    runs_to_plain: list[float] = field(default_factory=list)
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
@@ -143,6 +148,7 @@ def over_books(results: Sequence[Measurement]) -> Measurement:
         memory_gb_per_s=_median([r.memory_gb_per_s for r in results]),
         books=len(results),
         span_to_plain=[min(spans), max(spans)] if spans else [],
+        runs_to_plain=[ratio for r in results for ratio in r.runs_to_plain],
     )
 
 
@@ -206,7 +212,16 @@ def measurement_of(
         circling=len(circles) / timed if timed else 0.0,
         circling_ms_per_token=sum(circles) / len(circles) if circles else None,
         read_tokens_per_s=read_tokens_per_s,
+        runs_to_plain=_run_by_run(mine, runs.get("plain", [])),
     )
+
+
+def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
+    """Each run's speed in that of the plain runs before and behind it; nothing where there are none behind."""
+    if len(plain) != 2 * len(mine):
+        return []
+    pairs = zip(mine, plain[::2], plain[1::2], strict=True)
+    return [(before.ms_per_token + behind.ms_per_token) / 2 / run.ms_per_token for run, before, behind in pairs]
 
 
 def _rate(levels: list[Acceptance]) -> float | None:
@@ -304,6 +319,26 @@ def table(results: Sequence[Measurement]) -> str:
             f"| {'' if r.read_tokens_per_s is None else f'{r.read_tokens_per_s:,.0f}'} "
             f"| {'' if r.over_floor is None else f'{r.over_floor:.2f}x ({r.memory_gb_per_s:.0f} GB/s)'} |"
         )
+    return "\n".join(lines)
+
+
+def never_slower(results: Sequence[Measurement]) -> str:
+    """A sentence for every line of a row beside plain: whether it was as fast as plain decoding, on every book.
+
+    A book's figure is the median of its runs, each against the plain runs before and behind it: a machine may be three
+    times slower for a minute, and then it is for all of them.
+    """
+    lines = []
+    for r in results:
+        if r.row == "plain" or not r.runs_to_plain:
+            continue
+        each = len(r.runs_to_plain) // r.books
+        books = [statistics.median(r.runs_to_plain[at : at + each]) for at in range(0, len(r.runs_to_plain), each)]
+        said = "never slower than plain" if min(books) >= NEVER_SLOWER else "SLOWER THAN PLAIN"
+        where = f"{r.row}, {r.workload} {r.context:,} T={r.temperature}"
+        span = f"{min(r.runs_to_plain):.2f}x to {max(r.runs_to_plain):.2f}x"
+        over = ", ".join(f"{book:.2f}x" for book in books)
+        lines.append(f"{said}: {where}: {over}, medians of {each} runs each, runs from {span}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,11 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine import bench
+from engine.bench import rows
 from engine.bench.peers import PEERS
-from engine.bench.report import Run, measurement_of, table
+from engine.bench.report import Measurement, Run, measurement_of, never_slower, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS, Bench
 from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
 from engine.decode import prefill
+from engine.decode.controller import Controller
 from engine.document import Document
 from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
@@ -258,6 +261,36 @@ def test_plain_decoding_is_timed_before_the_others_and_behind_them_and_never_whi
     assert happened[happened.index("plain") :] == ["plain", "hierarchical", "plain"]
     assert "grown" in happened
     assert ", before and behind the others)" in capsys.readouterr().out
+
+
+def test_never_slower_is_asked_of_controllers_that_know_nothing(
+    tiny: Callable[..., str],
+    book: Document,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made: list[Controller] = []
+
+    def controller(*given: Any) -> Controller:
+        made.append(Controller(*given))
+        return made[-1]
+
+    monkeypatch.setattr(rows, "Controller", controller)
+    found = run(tiny, book, tmp_path, "--context", "200", "--budget", "64", "--never-slower", "2")
+    plain, app = found["results"]
+    assert (plain["row"], app["row"]) == ("plain", "hierarchical_lookup")
+    assert len(made) == len(app["runs_to_plain"]) == 2
+    before_and_behind = plain["runs_ms_per_token"][2:]
+    assert app["runs_to_plain"][1] == pytest.approx(sum(before_and_behind) / 2 / app["runs_ms_per_token"][1], rel=0.01)
+    said = capsys.readouterr().out.strip().splitlines()[-1]
+    assert f"hierarchical_lookup, prose 200 T=0.0: {statistics.median(app['runs_to_plain']):.2f}x, medians" in said
+    measured = replace(Measurement(**app), books=2, runs_to_plain=[0.5, 0.98, 1.5, 2.0, 3.0, 1.0])
+    slower = replace(measured, runs_to_plain=[1.5, 0.96, 0.9, 2.0, 3.0, 1.0])
+    fast, slow = never_slower([measured, slower]).splitlines()
+    assert fast.startswith("never slower than plain: hierarchical_lookup, prose 200 T=0.0: 0.98x, 2.00x, medians of 3")
+    assert fast.endswith("runs from 0.50x to 3.00x")
+    assert slow.startswith("SLOWER THAN PLAIN: hierarchical_lookup, prose 200 T=0.0: 0.96x, 2.00x")
 
 
 @pytest.mark.parametrize("packed", [True, False])
