@@ -15,8 +15,8 @@ Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side, each he
 (passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
 (TriForce's 7B with all KV on the device, and all in host memory), ``two_cards`` (the same in host memory, over two
 buses), ``gqa`` (8B at 128K, resident, spilled, beside transformers with an offloaded cache), ``reading`` (128K read,
-second question), ``contexts`` (8K to 512K), ``graphs`` (passes of all levels recorded and not, and how often a round
-waits for the GPU).
+second question), ``contexts`` (8K to 512K), ``middle`` (the middle level by the weights as they are and by a copy in 4
+bits), ``graphs`` (passes of all levels recorded and not, and how often a round waits for the GPU).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sizes:
     temperatures: tuple[float, ...] = (0.0,)
 
 
-PARTS = ("kernels", "checks", "resident", "spilled", "two_cards", "gqa", "reading", "contexts", "graphs")
+PARTS = ("kernels", "checks", "resident", "spilled", "two_cards", "gqa", "reading", "contexts", "middle", "graphs")
 USUAL = {
     "kernels": Sizes("llama-3.1-8b", 131_072, 0),
     "checks": Sizes("llama-3.1-8b", 8_192, 64),
@@ -87,6 +87,7 @@ USUAL = {
     "gqa": Sizes("llama-3.1-8b", 130_048, 128),
     "reading": Sizes("llama-3.1-8b", 130_048, 32),
     "contexts": Sizes("llama-3.1-8b", 524_288, 64),
+    "middle": Sizes("llama-3.1-8b", 32_768, 128),
     "graphs": Sizes("llama-2-7b", 32_768, 128),
 }
 SCRIPT = (
@@ -95,6 +96,7 @@ SCRIPT = (
     ("resident", Sizes("llama-2-7b", 32_768, 64)),
     ("spilled", Sizes("llama-2-7b", 32_768, 32)),
     ("two_cards", Sizes("llama-2-7b", 32_768, 32)),
+    ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("reading", USUAL["reading"]),
     ("resident", Sizes("llama-2-7b", 124_928, 64)),
     ("spilled", Sizes("llama-2-7b", 124_928, 24)),
@@ -119,6 +121,8 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
             yield from _checks(bench, sizes)
         if part == "contexts":
             yield from _contexts(bench, sizes)
+        if part == "middle":
+            yield from _middle(bench)
         if part == "graphs":
             yield from _graphs(bench, sizes)
         for name in ("resident", "spilled") if part == "gqa" else (part,):
@@ -321,6 +325,22 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
         bench.options.context = [context]
         yield from (_decoded("contexts", "resident", result) for result in bench.run())
         context *= 2
+
+
+def _middle(bench: Bench) -> Iterator[Figure]:
+    """The same rows with the middle level computed by the weights as they are, and by a copy in 4 bits."""
+    session, own = bench.session, bench.session.config
+    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
+    for middle in ("stored", "4bit"):
+        bench.reshape(replace(own, middle=middle))
+        if middle == "4bit" and session.hierarchy.middle is None:
+            yield Figure("middle", "a copy in 4 bits", "none: this device or dtype has no product for it", "")
+            break
+        for result in bench.run():
+            yield _decoded("middle", f"middle {middle}", result)
+            stage = f"middle {middle}: {result.row}, its middle level for a token"
+            yield Figure("middle", stage, result.time_split["middle"], "ms", note=STAND_IN)
+    bench.reshape(own)
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:

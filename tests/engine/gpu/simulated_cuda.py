@@ -544,7 +544,7 @@ _shaped: dict[Any, Any] = {}
 def _shapes(func: Any, args: Any, kwargs: dict[str, Any], ours: bool) -> Any:
     """What an operation makes, without its numbers. Decoding asks for the same again and again."""
     key = (func, ours, tree_map(_kind, tuple(args)), tuple((name, tree_map(_kind, x)) for name, x in kwargs.items()))
-    known = str(key)
+    known = str((key, torch.get_default_dtype()))  # transformers sets it while a model is made
     if known not in _shaped:
         shaped_args, shaped = tree_map(_shape_only, (args, kwargs))
         shaped = {name: value for name, value in shaped.items() if name not in ("generator", "pin_memory")}

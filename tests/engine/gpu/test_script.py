@@ -11,6 +11,7 @@ import pytest
 
 from engine.bench import gpu, rows
 from engine.bench.gpu import Sizes
+from engine.bench.report import collect
 from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
 from engine.plan import probe
@@ -66,6 +67,21 @@ def test_the_script_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert shared.startswith("Title: Measured on simulated")
     assert "Nothing of this has been sent" in shared
     assert all(what in shared for what in figures)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_middle_level_is_measured_by_the_weights_and_by_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "EngineConfig", partial(EngineConfig, **(OPTIONS | {"dtype": "bfloat16"})))
+    book = tmp_path / "book.txt"
+    book.write_text(TEXT, encoding="utf-8")
+    with simulated_cuda("lazy"):
+        figures = collect(gpu.measure("middle", Sizes("tiny", 100, 4, 32), book), "middle")
+        asked = {figure.what: figure for figure in figures}
+        for middle in ("stored", "4bit"):
+            assert f"middle {middle}: plain, 100 tokens, T=0.0" in asked
+            assert float(asked[f"middle {middle}: hierarchical, its middle level for a token"].value) > 0
 
 
 def test_what_does_not_begin_in_time_is_left_out(
