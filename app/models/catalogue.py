@@ -584,7 +584,7 @@ PAIRS: tuple[Pair, ...] = (
         ),
         None,
         "Thinks aloud first. Every second layer sees the newest 128 tokens alone. Its files hold 4 bits, which are "
-        "expanded to three times as much. " + _FEW_ASKED,
+        "expanded to three times as much, or rounded to 4 or 8 bits as they are loaded. " + _FEW_ASKED,
         _TINY,
     ),
     Pair(

@@ -99,7 +99,7 @@ class ModelShape:
     ``sharing_layers`` have no cache of their own: ``full_sharing`` of them read that of one that keeps the whole
     context. ``inputs`` are those of the embeddings that give each layer a row for the token. ``asked`` are the
     parameters that a token meets, where they are not all: of experts the chosen ones alone.
-    ``expanded``: the files hold weights in 4 bits, which are expanded in memory before anything else is done with them.
+    ``expanded``: the files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded.
     """
 
     layers: int
@@ -330,11 +330,13 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
     sentence = _sentence(verdict, tokens, spilled, weights, free)
-    expanded, room = target.parameters * itemsize, free.host if free.on_gpu else free.memory
-    if target.expanded and expanded > room:
+    loading, room = _weights(target, itemsize, free.quantization), free.host if free.on_gpu else free.memory
+    if free.quantization in BITS:  # a layer at a time is expanded
+        loading += (target.parameters - target.embeddings) // target.layers * itemsize
+    if target.expanded and loading > room:
         verdict = "none"
         sentence = (
-            f"Does not fit: its weights are stored in 4 bits, take {size(expanded)} of memory when they are loaded, "
+            f"Does not fit: its weights are stored in 4 bits, take {size(loading)} of memory when they are loaded, "
             f"and {size(room)} are free."
         )
     return ModelFit(verdict, tokens, spilled, weights, 1000 * kv.stored, sentence)

@@ -36,6 +36,7 @@ from engine.model.architectures import (
     check_numbers,
     display_name,
     embedding_multiplier,
+    embedding_parameters,
     estimate_parameters,
     experts_of,
     head_dim_of,
@@ -47,6 +48,7 @@ from engine.model.architectures import (
     logits_cap,
     logits_divisor,
     parameters_asked,
+    parameters_of_block,
     pick_dtype,
     recurrent_layers,
     rope_kinds,
@@ -55,7 +57,8 @@ from engine.model.architectures import (
     state_size,
 )
 from engine.model.kernels import cpu
-from engine.quantization import BITS
+from engine.model.mxfp4 import holding_stored
+from engine.quantization import BITS, bytes_per_weight
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
@@ -163,7 +166,7 @@ class Decoder:
         self._tiled: list[Any] = []
         ropes = (getattr(model.model, name, None) for name in ROPE_NAMES)
         self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
-        self._apply_rope = sys.modules[type(model).__module__].apply_rotary_pos_emb
+        self._apply_rope = sys.modules[type(model.model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
         self._sliding = frozenset(sliding_layers(self.config))
         self._rope_kinds: list[tuple[str, ...]] = [(kind,) for kind in rope_kinds(self.config)] or [()]
@@ -444,15 +447,18 @@ def load(
     _check_weights(name, config)
     attention.register()
     wanted = pick_dtype(config, dtype, device)
-    _check_memory(name, config, wanted)
-    model = _from_pretrained(name, config, wanted)
+    _check_memory(name, config, wanted, weights)
+    model = _from_pretrained(name, config, wanted, weights)
     model.requires_grad_(False)
     recurrent.install(model)
     on_host = not KINDS[device.type].streams and packed
-    experts.install(model, range(len(model.model.layers)) if on_host or weights in BITS else in_host)
     title = display_name(name)
+    for number, block in enumerate(model.model.layers):  # experts that are expanded take the memory of one layer
+        if on_host or weights in BITS or number in in_host:
+            experts.install([block])
+        if weights in BITS:
+            layers.quantize([block], weights, title)
     if weights in BITS:
-        layers.quantize(model, weights, title)
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
     norm_offset = FAMILIES[config.model_type].norm_offset
@@ -589,22 +595,31 @@ def _check_weights(name: str, config: Any) -> None:
         )
 
 
-def _check_memory(name: str, config: Any, dtype: torch.dtype) -> None:
-    """Refuse weights that are expanded to more than there is room for, also where they are rounded after that: others
-    are read from their files as they are needed."""
-    needed, free = estimate_parameters(config) * dtype.itemsize, psutil.virtual_memory().available
+def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> None:
+    """Refuse weights that are expanded to more than there is room for: others are read from their files as they are
+    needed. Where they are rounded, one layer at a time is expanded."""
+    free = psutil.virtual_memory().available
+    block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
+    count = int(config.num_hidden_layers)
+    needed = rest + count * block * bytes_per_weight(rounded_to, dtype.itemsize)
+    needed += block * dtype.itemsize if rounded_to in BITS else 0
     if is_expanded(config) and needed > free:
         raise ResourceError(
-            f"The weights of {display_name(name)} are stored in 4 bits and take {needed / 1e9:.0f} GB once they are "
-            f"expanded, and {free / 1e9:.0f} GB of memory are free.",
-            "Close other programs, or choose a smaller model.",
+            f"The weights of {display_name(name)} are stored in 4 bits and take {needed / 1e9:.0f} GB when they are "
+            f"{'rounded' if rounded_to in BITS else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
+            "Close other programs, choose a smaller model" + (", or --weights 4bit." if rounded_to != "4bit" else "."),
         )
 
 
-def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
+def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     library: Any = AutoModelForCausalLM  # its types do not know that it can return two things
+    expanding = _expanding(config)
+    if is_expanded(config) and rounded_to in BITS:  # matrix by matrix, later
+        library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
+        config = copy.deepcopy(config)
+        del config.quantization_config
     try:
         model, found = library.from_pretrained(
             name,
@@ -615,7 +630,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype) -> Any:
             attn_implementation=attention.IMPLEMENTATION,
             output_loading_info=True,
             key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
-            **_expanding(config),
+            **expanding,
         )
     except Exception as error:
         raise ModelError(

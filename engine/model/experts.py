@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.model.mxfp4 import StoredExperts
 from engine.model.recurrent import linear, padded
 
 
@@ -155,9 +156,9 @@ class WithShared(nn.Module):
         return (self.experts(x, ids, shares) + opened * self.shared_expert(x)).view_as(hidden_states)
 
 
-def install(model: Any, numbers: Collection[int]) -> None:
+def install(blocks: Iterable[Any]) -> None:
     """Make linear layers of the experts of some layers of a transformers causal LM, if they have any."""
-    for layer in [model.model.layers[number] for number in numbers]:
+    for layer in blocks:
         block = _mixture_of(layer)
         if block is None:
             continue
@@ -229,15 +230,21 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -
     return (up + 1.0) * (gate * torch.sigmoid(gate * alpha))
 
 
+def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
+    """One matrix (out, in) of every expert."""
+    if isinstance(experts, StoredExperts):
+        return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
+    return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
+
+
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Linear]:
     """One matrix of every expert of transformers' as a layer.
 
     Args:
         interleaved: gates and what they open take turns, where here one comes behind the other.
     """
-    weights, biases = getattr(experts, name), getattr(experts, f"{name}_bias", None)
-    for expert in range(weights.shape[0]):
-        weight = weights[expert].t() if experts.is_transposed else weights[expert]
+    biases = getattr(experts, f"{name}_bias", None)
+    for expert, weight in enumerate(_matrices(experts, name)):
         bias = None if biases is None else biases[expert]
         if interleaved:
             weight, bias = (None if part is None else torch.cat([part[::2], part[1::2]]) for part in (weight, bias))

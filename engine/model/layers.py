@@ -34,7 +34,7 @@ import copy
 import functools
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -778,8 +778,8 @@ _PACKED: dict[type, type[PackedLinear]] = {nn.Linear: PackedLinear, Linear8: Pac
 _BITS = {Linear8: 8, Linear4: 4}
 
 
-def quantize(model: Any, weights: str, name: str) -> None:
-    """Quantize the linear layers of all decoder blocks of a transformers causal LM in place, before it is moved.
+def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
+    """Quantize the linear layers of decoder blocks of a transformers causal LM in place, before they are moved.
 
     Args:
         weights: "8bit" or "4bit".
@@ -789,7 +789,7 @@ def quantize(model: Any, weights: str, name: str) -> None:
         ModelError: the model's widths do not allow it.
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
-    for block in model.model.layers:
+    for block in blocks:
         kept = {id(layer) for layer in choosing(block)}  # another choice is another model
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:

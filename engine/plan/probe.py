@@ -290,9 +290,9 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.fill_(_FILLING)
     for held in model.model.layers[0].buffers():
         held.zero_()
-    experts.install(model, (0,) if weights in BITS or not KINDS[device.type].streams else ())
+    experts.install(model.model.layers if weights in BITS or not KINDS[device.type].streams else ())
     if weights in BITS:
-        layers.quantize(model, weights, config.model_type)
+        layers.quantize(model.model.layers, weights, config.model_type)
     norm_offset = FAMILIES[config.model_type].norm_offset
     if device.type == "cuda":
         layers.fuse_norms(model, norm_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from engine.decode import rounds
 from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
 from engine.kv.full import FullCache
-from engine.model import decoder
+from engine.model import decoder, experts, layers
 from engine.model.kernels import cpu
+from engine.model.recurrent import linear
 from engine.plan import probe
 
 CPU = torch.device("cpu")
@@ -94,13 +96,9 @@ def test_a_probe_asks_other_experts_for_every_token(kind: str, weights: str, tin
     assert len(ids.unique()) == 8
 
 
-def test_weights_of_4_bits_are_expanded_where_there_is_room(
-    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def in_4_bits(tiny: Callable[..., str], tmp_path: Path) -> Path:
     """As gpt-oss is published: MXFP4, two numbers in a byte and a power of two for every 32."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.quantization_config import Mxfp4Config
-
     shutil.copytree(tiny("gpt_oss"), tmp_path, dirs_exist_ok=True)
     file, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
     found, generator = load_file(file), torch.Generator().manual_seed(0)
@@ -112,17 +110,52 @@ def test_weights_of_4_bits_are_expanded_where_there_is_room(
     save_file(found, file, metadata={"format": "pt"})
     quantized = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "quantization_config": quantized}))
-    ids = torch.randint(6, 380, (1, 80), generator=generator)
+    return tmp_path
+
+
+def test_weights_of_4_bits_are_expanded_where_there_is_room(in_4_bits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    ids = torch.randint(6, 380, (1, 80), generator=torch.Generator().manual_seed(0))
     theirs: Any = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager", quantization_config=Mxfp4Config(dequantize=True)
+        in_4_bits, dtype=torch.float32, attn_implementation="eager", quantization_config=Mxfp4Config(dequantize=True)
     )
-    model = decoder.load(str(tmp_path), window=128, device=CPU)
+    model = decoder.load(str(in_4_bits), window=128, device=CPU)
     with torch.inference_mode():
         expected = theirs(input_ids=ids).logits[0]
         logits = rounds.full_pass(model, FullCache(model.kv_shape, 128), 0, ids[0].tolist())
     assert (logits - expected).abs().max() < 1e-5 * expected.abs().max()
-    monkeypatch.setattr(decoder.psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
-    with pytest.raises(ResourceError, match="stored in 4 bits and take 0 GB once they are expanded, and 0 GB"):
-        decoder.load(str(tmp_path), window=128, device=CPU)
-    told = shape_of(json.loads(settings.read_text()), "it", file.stat().st_size)
-    assert told.parameters == pytest.approx(model.parameters, rel=0.05)  # its memory is told by these
+    free = model.parameters * 3  # bytes: not of weights in float32, and of those in 4 bits
+    monkeypatch.setattr(decoder.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    with pytest.raises(ResourceError, match="stored in 4 bits and take 0 GB when they are expanded, and 0 GB") as told:
+        decoder.load(str(in_4_bits), window=128, device=CPU)
+    assert told.value.remedy.endswith("or --weights 4bit.")
+    decoder.load(str(in_4_bits), window=128, device=CPU, weights="4bit")
+    settings = json.loads((in_4_bits / "config.json").read_text())
+    shape = shape_of(settings, "it", (in_4_bits / "model.safetensors").stat().st_size)
+    assert shape.parameters == pytest.approx(model.parameters, rel=0.05)  # its memory is told by these
+
+
+@pytest.mark.parametrize("weights", ["8bit", "4bit"])
+def test_rounding_expands_one_layer_at_a_time(weights: str, in_4_bits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the very bits of a model that was expanded whole before it was rounded."""
+    whole = decoder.load(str(in_4_bits), window=64, device=CPU, packed=False).model
+    experts.install(whole.model.layers)
+    layers.quantize(whole.model.layers, weights, "it")
+    alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+    most = 0
+
+    def watched(*parts: torch.Tensor) -> torch.nn.Linear:
+        nonlocal most
+        made = linear(*parts)
+        alive.add(made)
+        most = max(most, len(alive))
+        return made
+
+    monkeypatch.setattr(experts, "linear", watched)
+    model = decoder.load(str(in_4_bits), window=64, device=CPU, weights=weights, packed=False).model
+    numbers, config = model.state_dict(), model.config
+    assert most <= 2 * config.num_local_experts + config.num_hidden_layers  # routers stay
+    assert numbers.keys() == whole.state_dict().keys()
+    assert all(torch.equal(numbers[name], held) for name, held in whole.state_dict().items())

@@ -1,0 +1,62 @@
+"""Experts whose files hold 4 bits (MXFP4), read as they are and expanded one by one while they are rounded.
+
+transformers expands those of all layers at once, which takes three times the memory of the files before anything can be
+rounded. Here a model has the stored numbers themselves in the places of its experts, so that one matrix at a time is
+expanded, by transformers' own function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+GROUP = 32
+"""Neighbouring inputs that share a scale."""
+
+_BYTES = GROUP // 2  # two numbers lie in a byte
+
+
+class StoredExperts(nn.Module):
+    """The experts of a layer as the files have them: of each matrix ``blocks`` (experts, out, in / 32, 16) and
+    ``scales`` (experts, out, in / 32).
+
+    Args:
+        experts: of transformers, without weights yet.
+    """
+
+    is_transposed, is_concatenated = False, False
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.alpha, self.limit = experts.alpha, experts.limit
+        self.dtype: torch.dtype = experts.down_proj.dtype
+        for name in ("gate_up_proj", "down_proj"):
+            weights = getattr(experts, name)
+            count, inputs, outputs = weights.shape
+            scales = weights.new_empty(count, outputs, inputs // GROUP, dtype=torch.uint8)
+            self.register_buffer(f"{name}_blocks", scales.new_empty(*scales.shape, _BYTES))
+            self.register_buffer(f"{name}_scales", scales)
+            self.register_parameter(f"{name}_bias", getattr(experts, f"{name}_bias"))
+
+    def matrix(self, name: str, expert: int) -> torch.Tensor:
+        """The weights (out, in) of one of the matrices of an expert."""
+        from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+        place = slice(expert, expert + 1)
+        stored = (getattr(self, f"{name}_{part}")[place] for part in ("blocks", "scales"))
+        expanded: torch.Tensor = convert_moe_packed_tensors(*stored, dtype=self.dtype)[0]
+        return expanded.t()
+
+
+def holding_stored(architecture: Any) -> Any:
+    """A class like that of a transformers causal LM, whose models take experts as the files have them."""
+
+    class Holding(architecture):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            for layer in self.model.layers:
+                layer.mlp.experts = StoredExperts(layer.mlp.experts)
+
+    return Holding
