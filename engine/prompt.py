@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from engine.document import Document
 from engine.errors import ModelError
+from engine.passages import Passages, reminded
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
@@ -420,7 +421,8 @@ class Prompt:
 class Conversation:
     """The open book and the turns about it.
 
-    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context.
+    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. Behind a question stand up to
+    ``num_passages`` passages that share words with it, for a model that asks for them.
     """
 
     tokenizer: BookTokenizer
@@ -428,14 +430,21 @@ class Conversation:
     book: BookTokens
     form: ChatFormat
     end_ids: frozenset[int]
+    num_passages: int = 0
     read: int = 0
     tokens: list[int] = field(default_factory=list)
     turns: list[CachedTurn] = field(default_factory=list)
+    _passages: tuple[int, Passages] | None = None  # of so many tokens
 
     @property
     def pages_read(self) -> int:
         """Pages whose tokens are all usable."""
         return self.book.pages_within(self.read)
+
+    @property
+    def words_read(self) -> str:
+        """The text of the tokens of the book that are usable."""
+        return self.tokenizer.decode(self.book.ids[self.book.page_starts[0] : self.read])
 
     def begin(self, read: int) -> None:
         """Start with ``read`` tokens of the book and no turn."""
@@ -520,4 +529,12 @@ class Conversation:
         # An answer that ended by itself already carries the token that closes its turn.
         if not first and lead and before[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
-        return [*lead, *self.tokenizer.words(question), *self.tokenizer.template_words(self.form.after_question)]
+        words = self.tokenizer.words(self._reminded(question))
+        return [*lead, *words, *self.tokenizer.template_words(self.form.after_question)]
+
+    def _reminded(self, question: str) -> str:
+        if not self.num_passages:
+            return question
+        if self._passages is None or self._passages[0] != self.read:
+            self._passages = self.read, Passages(self.words_read)
+        return reminded(question, self._passages[1].about(question, self.num_passages))

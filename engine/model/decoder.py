@@ -58,6 +58,7 @@ from engine.model.architectures import (
 )
 from engine.model.kernels import cpu
 from engine.model.mxfp4 import holding_stored
+from engine.passages import MOST_PASSAGES
 from engine.quantization import BITS, bytes_per_weight
 
 # RoPE kinds whose frequencies depend on the longest position of a call.
@@ -259,6 +260,12 @@ class Decoder:
         """What the model's own settings say of how it is sampled."""
         own = getattr(self.model, "generation_config", None)
         return own_sampling({} if own is None else own.to_dict())
+
+    @property
+    def num_passages(self) -> int:
+        """How many passages of the book the model's own settings want beside a question (``engine.passages``)."""
+        number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
+        return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(n,) token ids to hidden states (1, n, hidden)."""

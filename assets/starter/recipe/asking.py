@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM
 
 from assets.starter.recipe import network
 from assets.starter.recipe.prompting import Prompter
+from engine.passages import reminded
 
 MOST_TOKENS = 100
 SHORTEST_QUOTATION = 12
@@ -37,6 +38,8 @@ class Reader:
     def __init__(self, model: LlamaForCausalLM, prompter: Prompter, title: str, text: str) -> None:
         network.prepare(model)
         self._model, self._prompter = model, prompter
+        self._passages = prompter.passages(text)
+        self._num_passages = getattr(model.generation_config, "passages", 0)
         self._sampler = prompter.sampler(text, exact_quotes=getattr(model.generation_config, "exact_quotes", False))
         ids = prompter.book(title, text)
         self.num_tokens = len(ids)
@@ -45,7 +48,11 @@ class Reader:
     @torch.inference_mode()
     def ask(self, questions: Sequence[str]) -> list[str]:
         """The answers, greedy, each up to its end or MOST_TOKENS."""
-        rows = [self._prompter.question(question) for question in questions]
+        beside = [self._passages.about(question, self._num_passages) for question in questions]
+        rows = [
+            self._prompter.question(reminded(question, found))
+            for question, found in zip(questions, beside, strict=True)
+        ]
         width = max(map(len, rows))
         empty = torch.tensor([width - len(row) for row in rows])
         keys, _ = self._layers[0]

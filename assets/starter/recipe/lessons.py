@@ -17,8 +17,9 @@ from assets.demo.recipe.corpus import Book, curl_quotes, random_span
 from assets.demo.recipe.questions import NOT_FOUND, absent_turn, phrase_turn
 from assets.starter.recipe import facts, talk
 from assets.starter.recipe.english import Story
-from assets.starter.recipe.forms import Asked, Questions, asked_at, varied
-from assets.starter.recipe.prompting import Prompter, Row, packed
+from assets.starter.recipe.forms import Asked, Questions, answered, asked_at, varied
+from assets.starter.recipe.prompting import NUM_PASSAGES, Prompter, Row, packed
+from engine.passages import Passages, reminded
 
 CHARS_PER_TOKEN = 4.0
 CURLY_SHARE = 0.5
@@ -35,7 +36,11 @@ CUT_SHARE, CUT_ANSWER = 0.7, 12
 """Share of the answers that stop after so many tokens: by then it is decided which passage is quoted."""
 WRAPPED_SHARE, LINE_WIDTHS = 0.5, (45, 60, 72, 90)
 """Share of the texts whose lines are broken, as those of a PDF are, at so many characters; those of answers are not."""
-LONGEST_ROW = 192
+LONGEST_ROW = 384
+SHUFFLED_SHARE = 0.5
+"""Share of the questions whose passages lie in any order, so that they are read: the first is right too often."""
+_KNOWN_BY = 16
+_ANSWERED = re.compile(r"“ ?(?:… )?(.*)”([^”]*)", re.DOTALL)
 SECOND_TURN = 0.2
 MIX = {
     "form": 0.34,
@@ -46,6 +51,8 @@ MIX = {
     "summary": 0.03,
     "continuation": 0.02,
 }
+IN_THEIR_WORDS = ("phrase", "absent", "talk", "summary", "continuation")
+"""Forms whose answers are as they are drawn; the others quote one of the passages."""
 PLAIN_FORMS, PLAIN_SHARE = ("topic", "thing", "yes"), 0.4
 """Forms that fit nearly every sentence, and how many of those that are drawn are asked."""
 
@@ -99,12 +106,15 @@ class LessonMaker:
         lines = wrapped(text, rng.choice(LINE_WIDTHS)) if rng.random() < WRAPPED_SHARE else text
         ids = self.prompter.book(book.title, lines)
         places, opening = packed(ids), self.prompter.opening
+        passages = self.prompter.passages(lines)
         rows: list[Row] = []
         turns: list[list[Asked]] = []
         while sum(len(row.ids) for row in rows) < row_tokens:
-            asked = [makers.draw()]
-            if rng.random() < SECOND_TURN:
-                asked.append(makers.draw())
+            drawn = [makers.draw() for _ in range(2 if rng.random() < SECOND_TURN else 1)]
+            beside = [with_passages(one, passages, rng) for one in drawn]
+            asked = [one for one in beside if one is not None]
+            if not asked:
+                continue
             most = CUT_ANSWER if rng.random() < CUT_SHARE else None
             row = self.prompter.row([(one.question, one.answer) for one in asked], most)
             if len(row.ids) <= LONGEST_ROW:
@@ -139,6 +149,19 @@ class LessonMaker:
                 text = f"{text[:place]} {fact.sentence}{text[place:]}"
             stated.append(fact)
         return text, stated, unsaid
+
+
+def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked | None:
+    """A question with passages beside it, answered with the one that is asked for; None where that is not there."""
+    found = passages.about(asked.question, NUM_PASSAGES)
+    if rng.random() < SHUFFLED_SHARE:
+        rng.shuffle(found)
+    question, quoted = reminded(asked.question, found), _ANSWERED.fullmatch(asked.answer)
+    if asked.form in IN_THEIR_WORDS or quoted is None:
+        return replace(asked, question=question)
+    begins = " ".join(quoted[1].split())[:_KNOWN_BY]
+    passage = next((passage for passage in found if begins in passage), None)
+    return replace(asked, question=question, answer=answered(passage, quoted[2].strip())) if passage else None
 
 
 def wrapped(text: str, width: int) -> str:

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-BIN = 192
+BIN = 384
 """Tokens of a bin; no row is longer."""
 ATTENTION = "behind_a_text"
 

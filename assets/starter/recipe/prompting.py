@@ -17,8 +17,11 @@ from engine.config import GREEDY
 from engine.decode.quotations import Quotable
 from engine.decode.verify import Sampler, make_sampler
 from engine.document import Document, Page
+from engine.passages import Passages
 from engine.prompt import BookTokenizer
 
+NUM_PASSAGES = 4
+"""Passages of the text beside a question; `build.py` writes it into the model's settings."""
 FIRST_TOKENS = 6
 """Of an answer: they decide of what kind it is and from which place it quotes."""
 FIRST_WEIGHT = 3.0
@@ -95,6 +98,11 @@ class Prompter:
             *tokenizer.words(words),
             *tokenizer.template_words(form.after_question),
         ]
+
+    @staticmethod
+    def passages(text: str) -> Passages:
+        """What of a text is laid beside a question about it."""
+        return Passages(text)
 
     def row(self, turns: Sequence[tuple[str, str]], most: int | None = None) -> Row:
         """Questions with their answers as they stand in a chat, each answer ended by the template's own end token.

@@ -1,0 +1,115 @@
+"""Passages of a book that share words with a question, for models too small to find them by themselves.
+
+A model that asks for it (`passages` among its settings for generating) gets them once more behind the question. The
+whole book stands before the question as ever; what is laid beside it is a reminder. Ranked by BM25 (Robertson and
+Zaragoza 2009) over sentences, so it depends on the book and the question alone: the same question is the same tokens.
+
+Knows no model. The words that say nothing are English ones; in other languages only rarity tells words apart.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+SHORTEST, LONGEST = 60, 320
+"""Characters of a passage: shorter sentences are joined to the next one, longer ones are cut at a comma."""
+SATURATION, LENGTH_SHARE = 1.2, 0.4
+"""BM25's k1 and b; passages are of about one length, so b matters little."""
+NEIGHBOURS = 0.3
+"""What a word counts that stands in the passage before or behind."""
+MOST_PASSAGES = 16
+"""No model gets more."""
+STEM = 5
+"""Letters that words are compared by: "lamp" is not "lamps", "lighted" is "lighting"."""
+
+_WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r"(?<![ .](?:Mr|Ms|Dr|St|No))(?<!Mrs)(?<!\b[A-Z])[.!?…][”\"’')\]]*(?=\s+[^a-z\s])")
+_PAUSE = re.compile(r"[;:,—–](?=\s)|\s(?=[—–])")
+_SILENT = frozenset(
+    word
+    for line in (
+        "a about all also an and any are as at be been book but by call called can could did do does for from give had",
+        "has have he her him his how i if in into is it its kind long many me much my name named no not of on one or",
+        "our out say says she so some tell text than that the their them then there they this those to up us very was",
+        "we were what when where which who whom whose why will with would you your",
+    )
+    for word in line.split()
+)
+
+
+def reminded(question: str, passages: Sequence[str]) -> str:
+    """A question as it is put to a model that gets passages beside it."""
+    if not passages:
+        return question
+    return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
+
+
+class Passages:
+    """The passages of one text. Made in about a second for a long book."""
+
+    def __init__(self, text: str) -> None:
+        self._all = [" ".join(text[start:stop].split()) for start, stop in spans(text)]
+        self._words = [Counter(stems(passage)) for passage in self._all]
+        self._places: dict[str, list[int]] = {}
+        for place, words in enumerate(self._words):
+            for word in words:
+                self._places.setdefault(word, []).append(place)
+        self._mean = max(1.0, sum(words.total() for words in self._words) / max(1, len(self._words)))
+
+    def about(self, question: str, most: int) -> list[str]:
+        """Up to `most` passages, on one line each, those that share more and rarer words with the question first."""
+        scores: defaultdict[int, float] = defaultdict(float)
+        for word in dict.fromkeys(stems(question)):
+            places = self._places.get(word, [])
+            weight = math.log(1 + (len(self._all) - len(places) + 0.5) / (len(places) + 0.5))
+            beside = set()
+            for place in places:
+                scores[place] += weight * self._count(word, place)
+                beside |= {place - 1, place + 1}
+            for place in beside.difference(places):
+                scores[place] += NEIGHBOURS * weight
+        known = ((score, -place) for place, score in scores.items() if 0 <= place < len(self._all))
+        return [self._all[-place] for _, place in heapq.nlargest(most, known)]
+
+    def _count(self, word: str, place: int) -> float:
+        """How often a word stands in a passage, as BM25 counts it."""
+        words = self._words[place]
+        size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
+        return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
+
+
+def stems(text: str) -> Iterator[str]:
+    """The beginnings of the words of a text that say something."""
+    for match in _WORD.finditer(text):
+        word = match[0].lower().replace("’", "'").removesuffix("'s")
+        if word not in _SILENT:
+            yield word.removesuffix("s")[:STEM] if len(word) > 3 else word
+
+
+def spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where the passages of a text begin and end: sentences, none across a blank line."""
+    start = 0
+    for gap in [*_PARAGRAPH.finditer(text), None]:
+        stop = gap.start() if gap else len(text)
+        ends = [match.end() for match in _SENTENCE.finditer(text, start, stop)]
+        for end in [*ends, stop]:
+            if end - start >= SHORTEST or end == stop:
+                yield from _parts(text, start, end)
+                start = end
+        start = gap.end() if gap else stop
+
+
+def _parts(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """A passage in parts of at most LONGEST characters, cut at pauses where there are any."""
+    while stop - start > LONGEST:
+        pauses = [match.end() for match in _PAUSE.finditer(text, start + SHORTEST, start + LONGEST)]
+        cut = pauses[-1] if pauses else start + LONGEST
+        yield start, cut
+        start = cut
+    if text[start:stop].strip():
+        yield start, stop

@@ -1,0 +1,75 @@
+"""Passages that share words with a question: which they are, and that they stand in the prompt and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from engine.document import Document, Page
+from engine.passages import LONGEST, SHORTEST, Passages, reminded, spans
+from engine.prompt import BookTokenizer, Conversation, Turn
+
+TEXT = (
+    "Mr. Fenwick kept the north light for thirty years, as his father had done before him. It was a cold house.\n\n"
+    "“Ephraim Gough,” he said. “I am Town Clerk, and you have come about the lamps.” The clerk shut his book.\n\n"
+    "Orre lies eleven miles from the mainland, and the boat\ntakes two hours on a quiet day in the summer months. "
+    "Nobody had counted the hens since the wells ran dry. There are nine lamps in the street behind the chapel.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "begins"),
+    [
+        ("Who kept the north light?", "Mr. Fenwick kept"),
+        ("How far is it to the mainland?", "Orre lies eleven"),
+        ("what is the name of the TOWN CLERK", "“Ephraim Gough,”"),
+        ("Who was counting hens?", "Nobody had counted"),
+    ],
+)
+def test_the_passage_with_the_rarest_words_comes_first(question: str, begins: str) -> None:
+    found = Passages(TEXT).about(question, 2)
+    assert found[0].startswith(begins)
+    assert len(found) <= 2
+
+
+def test_a_question_without_words_of_the_book_gets_none() -> None:
+    passages = Passages(TEXT)
+    for question in ("What is it about?", "Zebra?", "", "¿?"):
+        assert passages.about(question, 4) == []
+        assert reminded(question, passages.about(question, 4)) == question
+    assert Passages("").about("Who kept the light?", 4) == []
+
+
+def test_passages_are_the_whole_text_in_order() -> None:
+    long = "and then the sea came in again, " * 60
+    text = f"{TEXT}\n \n{long}\n\n{'x' * 1_000} Mrs. Bly said so. A. B. Low went. Go!"
+    found = list(spans(text))
+    assert all(before[1] <= after[0] for before, after in pairwise(found))
+    assert "".join("".join(text[slice(*span)].split()) for span in found) == "".join(text.split())
+    assert all(stop - start <= LONGEST for start, stop in found)
+    inner = [text[slice(*span)] for span in found]
+    assert not any(words.rstrip().endswith(("Mr.", "Mrs.", " A.", " B.")) for words in inner)
+    assert all(len(words) >= SHORTEST for words in inner if not words.endswith((".", ".”", "!", "\n")))
+
+
+def test_passages_stand_behind_the_question_in_every_turn(tiny: Callable[..., str]) -> None:
+    tokenizer = BookTokenizer(tiny())
+    document = Document("Lamps", "", (Page(1, "1", TEXT),), "txt", "")
+    form = tokenizer.format_for("Lamps")
+    book = tokenizer.book(document, form)
+    talk = Conversation(tokenizer, document, book, form, frozenset(), num_passages=2)
+    talk.begin(len(book.ids))
+    history = [Turn("Who kept the north light?", "Mr. Fenwick.")]
+    prompt = talk.compose("How far is the mainland?", history)
+    words = tokenizer.decode(prompt.tokens[len(book.ids) :])
+    assert words.index("north light?\n\nFrom the book:\n- Mr. Fenwick kept") < words.index("mainland?\n\nFrom the book")
+    assert prompt.tokens == talk.compose("How far is the mainland?", history).tokens
+    assert "From the book" not in tokenizer.decode(
+        replace(talk, num_passages=0).compose("How far is the mainland?", history).tokens
+    )
+    # What has not been read is not laid beside a question.
+    talk.begin(len(book.ids) // 3)
+    assert "mainland, and" not in tokenizer.decode(talk.compose("How far is the mainland?", []).tokens)
