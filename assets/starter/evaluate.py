@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -21,14 +20,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-import torch  # noqa: E402  (the recipe is found from the repository's root)
-from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: E402
 
-from assets.demo.recipe.corpus import Book, read_books  # noqa: E402
+from assets.demo.recipe.corpus import Book, read_books  # noqa: E402  (found from the repository's root)
 from assets.demo.recipe.questions import phrase_turn  # noqa: E402
 from assets.starter.recipe import asking, card  # noqa: E402
 from assets.starter.recipe.asking import Reader  # noqa: E402
-from assets.starter.recipe.prompting import Prompter, text_of  # noqa: E402
+from assets.starter.recipe.prompting import text_of  # noqa: E402
 
 QUESTIONS = HERE / "questions.json"
 SAMPLE = HERE.parent / "sample"
@@ -47,7 +44,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-depth", type=int, default=2, help="phrases for each fifth of a text")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the arithmetic")
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
     parser.add_argument("--examples", type=Path, help="write every question and answer there, a line each")
     return parser.parse_args()
@@ -83,10 +79,9 @@ class Texts:
 class Measuring:
     """Figures of one model, with every question and answer on the way."""
 
-    def __init__(self, name: str, folder: Path, options: argparse.Namespace, asked: dict[str, Any]) -> None:
+    def __init__(self, name: str, reader: Reader, options: argparse.Namespace, asked: dict[str, Any]) -> None:
         self.name, self.options, self.asked = name, options, asked
-        self.model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=options.dtype).eval()
-        self.prompter = Prompter(folder)
+        self.reader = reader
         self.texts = Texts(asked, options.docs)
         self.examples: list[dict[str, Any]] = []
 
@@ -107,15 +102,15 @@ class Measuring:
             natural = [one for one in self.asked["natural"] if one["text"] == name]
             absent = [one["question"] for one in self.asked["absent"] if one["text"] == name]
             talk = self.asked["talk"][number :: len(self.asked["texts"])]
-            reader = Reader(self.model, self.prompter, self.texts.title(name), text)
-            answers = reader.ask([one["question"] for one in natural])
+            self.reader.read(self.texts.title(name), text)
+            answers = self.reader.ask([one["question"] for one in natural])
             for one, answer in zip(natural, answers, strict=True):
                 fact, quoted = asking.has_fact(answer, one["facts"]), asking.verified(answer, text)
                 marks = (fact and quoted, fact, quoted, asking.circles(answer))
                 for kind, mark in zip(hits["natural"], marks, strict=True):
                     hits["natural"][kind].append(mark)
                 self._note("natural", length, one["question"], answer, fact and quoted)
-            answers = reader.ask([*absent, *talk])
+            answers = self.reader.ask([*absent, *talk])
             for question, answer in zip(absent, answers[: len(absent)], strict=True):
                 hits["absent"]["said_so"].append(asking.says_absent(answer))
                 self._note("absent", length, question, answer, hits["absent"]["said_so"][-1])
@@ -139,7 +134,8 @@ class Measuring:
             start = book.text.rfind("\n", 0, rng.randrange(max(1, len(book.text) - size))) + 1
             text = book.text[start : start + size].strip()
             asked = list(phrases(text, options.per_depth, rng))
-            answers = Reader(self.model, self.prompter, book.title, text).ask([question for question, _ in asked])
+            self.reader.read(book.title, text)
+            answers = self.reader.ask([question for question, _ in asked])
             for (question, passage), answer in zip(asked, answers, strict=True):
                 right.append(asking.quotes(answer, passage))
                 self._note("quoting", length, question, answer, right[-1])
@@ -171,7 +167,6 @@ def rate(hits: list[bool]) -> float:
 
 def main() -> None:
     options = arguments()
-    torch.set_num_threads(options.threads)
     asked = json.loads(QUESTIONS.read_text(encoding="utf-8"))
     books = [book for book in read_books(options.books, held_back=True) if len(book.text) > 80_000]
     lengths, quoting = (
@@ -179,14 +174,15 @@ def main() -> None:
     )
     for model in options.model:
         name, _, folder = model.partition("=")
-        measuring = Measuring(name, Path(folder), options, asked)
-        figures: dict[str, Any] = {}
-        for length in quoting:
-            figures[f"quoting {length}"] = measuring.quoting(books, length)
-            print(name, length, json.dumps(figures), flush=True)
-        for length in lengths:
-            figures |= measuring.questions(length)
-            print(name, length, json.dumps(figures), flush=True)
+        with Reader(Path(folder), options.dtype) as reader:
+            measuring = Measuring(name, reader, options, asked)
+            figures: dict[str, Any] = {}
+            for length in quoting:
+                figures[f"quoting {length}"] = measuring.quoting(books, length)
+                print(name, length, json.dumps(figures), flush=True)
+            for length in lengths:
+                figures |= measuring.questions(length)
+                print(name, length, json.dumps(figures), flush=True)
         report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
         report.setdefault(name, {}).update(figures)
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

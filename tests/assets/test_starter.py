@@ -17,9 +17,10 @@ from assets.demo.recipe.questions import NOT_FOUND  # noqa: E402
 from assets.starter import build  # noqa: E402
 from assets.starter.recipe import adapter, asking, card, facts, network, plan, talk, training  # noqa: E402
 from assets.starter.recipe.english import Story  # noqa: E402
-from assets.starter.recipe.forms import CLAUSE_FORMS, asked_at, name_question, passage, speech_question  # noqa: E402
-from assets.starter.recipe.lessons import LessonMaker, Library  # noqa: E402
+from assets.starter.recipe.forms import CLAUSE_FORMS, Asked, asked_at, name_question, passage, speech_question  # noqa: E402
+from assets.starter.recipe.lessons import LessonMaker, Library, with_passages  # noqa: E402
 from assets.starter.recipe.prompting import Prompter, Row, packed  # noqa: E402
+from engine.passages import Passages  # noqa: E402
 
 STARTER = Path(__file__).resolve().parents[2] / "assets" / "starter"
 TOKENIZER = STARTER.parent / "demo" / "target"
@@ -169,12 +170,13 @@ def test_rows_behind_a_text_equal_rows_that_follow_it_alone() -> None:
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
-def test_answers_in_a_batch_equal_answers_one_by_one(prompter: Prompter) -> None:
-    model = small_model()
-    reader = asking.Reader(model, prompter, "A title", TEXT)
-    questions = ["Who?", "Why did he leave the island?", "Hello"]
-    assert reader.ask(questions) == [reader.ask([question])[0] for question in questions]
-    ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(questions[1])])
+def test_what_is_measured_is_what_the_model_says(prompter: Prompter) -> None:
+    question = "Why did he leave the island?"
+    model = transformers.AutoModelForCausalLM.from_pretrained(TOKENIZER, dtype=torch.float32)
+    with asking.Reader(TOKENIZER, "float32") as reader:
+        reader.read("A title", TEXT)
+        answers = reader.ask(["Who?", question])
+    ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(question)])
     made = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -183,7 +185,26 @@ def test_answers_in_a_batch_equal_answers_one_by_one(prompter: Prompter) -> None
         eos_token_id=prompter.end_ids[0],
         pad_token_id=0,
     )[0, ids.shape[1] :].tolist()
-    assert reader.ask(questions)[1] == prompter.decode([token for token in made if token not in prompter.end_ids])
+    assert answers[1] == prompter.decode([token for token in made if token not in prompter.end_ids])
+
+
+def test_lessons_answer_with_one_of_the_passages() -> None:
+    passages = Passages(TEXT)
+    asked = Asked("Who counted the lanterns?", "“… counted the lanterns twice before he locked” It was Thomas.", "who")
+    taught = [with_passages(asked, passages, random.Random(seed)) for seed in range(8)]
+    kept = "Thomas Fenwick counted the lanterns twice before he locked the shed."
+    for one in taught:
+        assert one is not None
+        assert one.question.startswith("Who counted the lanterns?\n\nFrom the book:\n- ")
+        assert one.answer.startswith(f"“{kept}")
+        assert one.answer.endswith("” It was Thomas.")
+    assert len({one.question for one in taught if one}) > 1  # in any order
+    elsewhere = Asked(asked.question, "“… the emperor of China” It was he.", "who")
+    assert with_passages(elsewhere, passages, random.Random(1)) is None
+    phrase = Asked("Find: counted the lanterns", "“… counted the lanterns twice.”", "phrase")
+    beside = with_passages(phrase, passages, random.Random(1))
+    assert beside is not None
+    assert beside.answer == phrase.answer
 
 
 def test_a_merged_adapter_equals_one_applied(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""A model that has read one text and answers several questions about it at once, greedily.
+"""A model that has read one text and answers questions about it, as the app would let it.
 
-Owns batched generation behind one reading, and what counts as a right answer. Works with any Llama folder that the app
-could open. Knows no question by heart.
+Owns what counts as a right answer. Works with any folder that the app could open. Knows no question by heart.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-import torch
-from transformers import LlamaForCausalLM
-
-from assets.starter.recipe import network
-from assets.starter.recipe.prompting import Prompter
-from engine.passages import reminded
+from engine import Document, Engine, EngineConfig, Page, SamplingParams
+from engine.events import AnswerDone
 
 MOST_TOKENS = 100
 SHORTEST_QUOTATION = 12
@@ -33,61 +29,30 @@ _NOT_THERE = re.compile(
 
 
 class Reader:
-    """A model with a text in its memory. Several questions are answered in one batch, each as if it were the first."""
+    """A model that has read one text, in the engine of the app. Every question is asked as if it were the first."""
 
-    def __init__(self, model: LlamaForCausalLM, prompter: Prompter, title: str, text: str) -> None:
-        network.prepare(model)
-        self._model, self._prompter = model, prompter
-        self._passages = prompter.passages(text)
-        self._num_passages = getattr(model.generation_config, "passages", 0)
-        self._sampler = prompter.sampler(text, exact_quotes=getattr(model.generation_config, "exact_quotes", False))
-        ids = prompter.book(title, text)
-        self.num_tokens = len(ids)
-        self._layers = network.read(model, ids)
+    def __init__(self, folder: Path, dtype: str = "auto") -> None:
+        self._engine = Engine(EngineConfig(model=str(folder), dtype=dtype))
 
-    @torch.inference_mode()
+    def __enter__(self) -> Reader:
+        self._engine.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.__exit__(*error)
+
+    def read(self, title: str, text: str) -> None:
+        """Opens a text in place of the one before."""
+        for _ in self._engine.read(Document(title, "", (Page(1, "1", text),), "txt", "")):
+            pass
+
     def ask(self, questions: Sequence[str]) -> list[str]:
-        """The answers, greedy, each up to its end or MOST_TOKENS."""
-        beside = [self._passages.about(question, self._num_passages) for question in questions]
-        rows = [
-            self._prompter.question(reminded(question, found))
-            for question, found in zip(questions, beside, strict=True)
+        """The answers, greedy, each up to its end or MOST_TOKENS; quotations as the model's own settings say."""
+        how = SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)
+        return [
+            next(event.answer for event in self._engine.ask(question, sampling=how) if isinstance(event, AnswerDone))
+            for question in questions
         ]
-        width = max(map(len, rows))
-        empty = torch.tensor([width - len(row) for row in rows])
-        keys, _ = self._layers[0]
-        none = keys.new_zeros(keys.shape[1], len(rows), 0, keys.shape[3])
-        own = [(none, none) for _ in self._layers]
-        tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
-        answers: list[list[int]] = [[] for _ in rows]
-        open_rows = set(range(len(rows)))
-        samplers = [self._sampler] * len(rows)
-        for seen in range(width, width + MOST_TOKENS):
-            count = tokens.shape[1]
-            places = torch.arange(seen - count, seen)
-            visible = (torch.arange(seen)[None, :] >= empty[:, None])[:, None] & (
-                torch.arange(seen)[None, :] <= places[:, None]
-            )
-            bins = network.Bins(
-                tokens.flatten(),
-                (self.num_tokens + places[None, :] - empty[:, None]).clamp(min=self.num_tokens).flatten(),
-                torch.arange(tokens.numel()),
-                network.as_bias(visible[:, None], keys.dtype),
-            )
-            hidden = network.hidden_behind(self._model, self._layers, bins, own)[count - 1 :: count]
-            logits = self._model.lm_head(hidden).split(1)
-            chosen = [sampler(row).argmax(-1) for sampler, row in zip(samplers, logits, strict=True)]
-            samplers = [sampler.after(token) for sampler, token in zip(samplers, chosen, strict=True)]
-            tokens = torch.stack(chosen)
-            for number in list(open_rows):
-                token = int(tokens[number])
-                if token in self._prompter.end_ids:
-                    open_rows.discard(number)
-                else:
-                    answers[number].append(token)
-            if not open_rows:
-                break
-        return [self._prompter.decode(answer) for answer in answers]
 
 
 def plain(words: str) -> str:

@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from app.readers.reader import read_document
-from engine.config import GREEDY
-from engine.decode.quotations import Quotable
-from engine.decode.verify import Sampler, make_sampler
 from engine.document import Document, Page
 from engine.passages import Passages
 from engine.prompt import BookTokenizer
@@ -78,11 +73,6 @@ class Prompter:
         self._tokenizer = BookTokenizer(str(folder))
         self._form = self._tokenizer.format_for("Title")
         self.end_ids = self._tokenizer.end_ids
-
-    def sampler(self, text: str, *, exact_quotes: bool) -> Sampler:
-        """Greedy, as the engine holds a model to its own settings: with `exact_quotes` it quotes the text alone."""
-        book = Quotable(text, self._tokenizer.pieces or []) if exact_quotes else None
-        return make_sampler(GREEDY, 0, torch.tensor([], dtype=torch.long), book)
 
     def book(self, title: str, text: str) -> list[int]:
         """The beginning of every prompt about a text."""
