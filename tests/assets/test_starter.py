@@ -159,7 +159,7 @@ def test_rows_behind_a_text_equal_rows_that_follow_it_alone() -> None:
     model, rng = small_model(), random.Random(1)
     network.prepare(model)
     text = [rng.randrange(4096) for _ in range(70)]
-    rows = [[rng.randrange(4096) for _ in range(length)] for length in (5, 120, 90, 31)]
+    rows = [[rng.randrange(4096) for _ in range(length)] for length in (5, 220, 180, 31)]
     bins = network.Bins.of(rows, len(text), torch.float32)
     with torch.no_grad():
         behind = network.hidden_behind(model, network.read(model, text, segment=32), bins)

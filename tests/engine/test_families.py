@@ -109,7 +109,8 @@ def test_the_walk_and_a_draft_say_what_transformers_says(kind: str, tiny: Callab
         whole: Any = AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
         expected = whole(input_ids=ids[None]).logits[0]
     # Where there are states what is read is divided by its own length, however small that is, and its error grows.
-    near = (1e-4 if model.kv_shape.recurrent else 1e-5) * expected.abs().max()
+    # Sums of eight lanes and of sixteen, as processors have them, differ by up to 1.4e-5 in the deepest model.
+    near = (1e-4 if model.kv_shape.recurrent else 3e-5) * expected.abs().max()
     assert (walked - expected).abs().max() < near
     assert (torch.cat(rows) - expected[:60]).abs().max() < near
 

@@ -62,7 +62,7 @@ class Bins:
     """Rows behind a text, one row behind the other; they lie in bins only where rows attend to themselves.
 
     ids, positions: (tokens,). places: (tokens,) where in the flat bins a token lies.
-    bias: (bins, 1, length, seen) is added to the scores of a bin's tokens among themselves.
+    bias: (bins, 1, length, length) is added to the scores of a bin's tokens among themselves.
     """
 
     ids: Tensor
@@ -128,12 +128,8 @@ def read(model: LlamaForCausalLM, ids: Sequence[int], segment: int = 2048) -> La
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 
-def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins, own: Layers | None = None) -> Tensor:
-    """Hidden states (tokens, width) of the rows behind a text that has been read.
-
-    own: for every layer the keys and values (kv_heads, bins, seen, head_dim) of the bins' earlier tokens; those of
-        these tokens are put behind them.
-    """
+def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor:
+    """Hidden states (tokens, width) of the rows behind a text that has been read."""
     states: Tensor = model.model(
         input_ids=bins.ids[None],
         position_ids=bins.positions[None],
@@ -141,7 +137,6 @@ def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins, own: Laye
         use_cache=False,
         bins=bins,
         layers=layers,
-        own=own,
     ).last_hidden_state
     return states[0]
 
@@ -169,7 +164,7 @@ def loss(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor, weights: Tensor) 
 
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
-    bins: Bins | None = None, layers: Layers | None = None, own: Layers | None = None, **kwargs: Any,
+    bins: Bins | None = None, layers: Layers | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention of a Llama layer; query (1, heads, seq, head_dim), key and value (1, kv_heads, seq, head_dim)."""
     if bins is None:
@@ -178,9 +173,6 @@ def _attention(
     query, place = query * kwargs["scaling"], int(module.layer_idx)  # type: ignore[arg-type]
     if layers is not None:
         keys, values = bins.spread(key[0]), bins.spread(value[0])
-        if own is not None:
-            keys, values = torch.cat([own[place][0], keys], 2), torch.cat([own[place][1], values], 2)
-            own[place] = (keys, values)
         return _behind(query, keys, values, *layers[place], bins, place), None
     length = query.shape[2] - len(bins.ids)
     read_keys, read_values = key[:, :, :length], value[:, :, :length]
@@ -197,7 +189,7 @@ def _behind(
 ) -> Tensor:
     """What the rows' tokens attend to, (1, tokens, heads, head_dim): the whole text and their own row.
 
-    query: (1, heads, tokens, head_dim). keys, values: (kv_heads, bins, seen, head_dim).
+    query: (1, heads, tokens, head_dim). keys, values: (kv_heads, bins, length, head_dim).
     """
     kv_heads, begin = keys.shape[0], read_keys.shape[2]
     asked = query[0].unflatten(0, (kv_heads, -1))

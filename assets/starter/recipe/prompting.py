@@ -15,8 +15,8 @@ from engine.document import Document, Page
 from engine.passages import Passages
 from engine.prompt import BookTokenizer
 
-NUM_PASSAGES = 1
-"""Passages of the text beside a question (with four it quoted the right one half as often); `build.py` writes it into the model's settings."""
+NUM_PASSAGES = 4
+"""Passages of the text beside a question; `build.py` writes it into the model's settings."""
 FIRST_TOKENS = 6
 """Of an answer: they decide of what kind it is and from which place it quotes."""
 FIRST_WEIGHT = 3.0
