@@ -247,5 +247,6 @@ def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterato
     for expert, weight in enumerate(_matrices(experts, name)):
         bias = None if biases is None else biases[expert]
         if interleaved:
-            weight, bias = (None if part is None else torch.cat([part[::2], part[1::2]]) for part in (weight, bias))
+            weight = torch.cat([weight[::2], weight[1::2]])
+            bias = None if bias is None else torch.cat([bias[::2], bias[1::2]])
         yield linear(weight, bias)

@@ -53,7 +53,7 @@ class StoredExperts(nn.Module):
 def holding_stored(architecture: Any) -> Any:
     """A class like that of a transformers causal LM, whose models take experts as the files have them."""
 
-    class Holding(architecture):  # type: ignore[misc]
+    class Holding(architecture):
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             for layer in self.model.layers:
