@@ -24,7 +24,7 @@ NEIGHBOURS = 0.3
 MOST_PASSAGES = 16
 """No model gets more."""
 STEM = 5
-"""Letters that words are compared by: "lamp" is not "lamps", "lighted" is "lighting"."""
+"""Letters that words are compared by, without an s at their end: "lamps" is "lamp", "lighted" is "lighting"."""
 
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")

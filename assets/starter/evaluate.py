@@ -20,7 +20,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-
 from assets.demo.recipe.corpus import Book, read_books  # noqa: E402  (found from the repository's root)
 from assets.demo.recipe.questions import phrase_turn  # noqa: E402
 from assets.starter.recipe import asking, card  # noqa: E402
