@@ -13,8 +13,8 @@ from engine.config import EngineConfig
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 # Tokens, and how much faster than reading opening again must be; a tenth of what was measured, for busy machines. Of
-# few tokens reading takes less than a second, and most of opening is what it costs whatever the length.
-WINDOW, LEAST = (32_768, 20.0) if LONG else (3_072, 2.0)
+# few tokens reading takes about a second, and most of opening is what it costs whatever the length.
+WINDOW, LEAST = (32_768, 20.0) if LONG else (3_072, 1.2)
 
 
 def test_opening_again_is_much_faster_than_reading_wherever_the_kv_goes(
