@@ -26,8 +26,6 @@ from app.core.format import size
 from engine import Status
 from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
-    FAMILIES,
-    FULL,
     MLP_NUMBERS,
     STATE_NUMBERS,
     check_architecture,
@@ -44,6 +42,7 @@ from engine.model.architectures import (
     state_size,
     text_settings,
 )
+from engine.model.families import FAMILIES, FULL
 from engine.plan.cost_model import MIN_BUDGET
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import (
@@ -189,6 +188,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     config["model_type"] = kind = kind if isinstance(kind, str) else "nameless"
     window = _number(config, "max_position_embeddings", name) if kind in FAMILIES else 0
     check_architecture(SimpleNamespace(**config), name, window)
+    family = FAMILIES[kind]
     width = _number(config, "hidden_size", name)
     layers = _number(config, "num_hidden_layers", name)
     heads = _number(config, "num_attention_heads", name)
@@ -196,24 +196,25 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     head_dim = _number(config, "head_dim", name, width // heads)
     inner = _number(config, "intermediate_size", name, config.get("block_ff_dim", config.get("moe_intermediate_size")))
     vocabulary = _number(config, "vocab_size", name)
-    tied = config.get("tie_word_embeddings", FAMILIES[kind].tied)
+    tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * width
-    gemma_4 = kind == "gemma4_text"
-    if gemma_4:
-        _check_gemma_4(config, name)
+    chooses = "enable_moe_block" in family.reads
+    has_experts = family.experts and config.get("num_local_experts") != 0  # where none are, it is said so
+    has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
+    _check_own(config, family.reads, name)
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
     sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
     recurrent = len(recurrent_layers(sized))
-    for key in STATE_NUMBERS[FAMILIES[kind].others] if recurrent else ():
+    for key in STATE_NUMBERS[family.others] if recurrent else ():
         _number(config, key, name)
-    has_experts = FAMILIES[kind].experts and config.get("num_local_experts") != 0  # where none are, it is said so
     sources = _check_kv_sources(sized, name)
-    has_experts = has_experts and (not gemma_4 or config.get("enable_moe_block") is True)
     for key in MLP_NUMBERS:
-        if key in config and (has_experts or ("num" not in key and not gemma_4)):
+        if key in config and (has_experts or ("num" not in key and not chooses)):
             _number(config, key, name)
     if has_experts:
         _number(config, "num_experts", name, config.get("num_local_experts"))
+        for key in ("top_k_experts", "moe_intermediate_size") if chooses else ():
+            _number(config, key, name)
     factor = config.get("block_ffn_dim_multiplier", 1)
     if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
         raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
@@ -239,16 +240,14 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
 
 
-def _check_gemma_4(config: Mapping[str, Any], name: str) -> None:
-    """The numbers that only this family has."""
-    _number(config, "global_head_dim", name)
-    if config.get("hidden_size_per_layer_input"):
+def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
+    """The numbers of those settings that only some families know."""
+    if "global_head_dim" in own:
+        _number(config, "global_head_dim", name)
+        _number(config, "num_global_key_value_heads", name, 1)
+    if "hidden_size_per_layer_input" in own and config.get("hidden_size_per_layer_input"):
         _number(config, "hidden_size_per_layer_input", name)
         _number(config, "vocab_size_per_layer_input", name)
-    _number(config, "num_global_key_value_heads", name, 1)
-    if config.get("enable_moe_block") is True:
-        for key in ("num_experts", "top_k_experts", "moe_intermediate_size"):
-            _number(config, key, name)
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:

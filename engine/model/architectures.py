@@ -1,174 +1,27 @@
-"""The facts about a family of models, each once: what is supported, and what a model takes by its configuration alone.
+"""What a model is by its configuration alone: whether it is supported, the kinds of its layers, and what it takes.
 
-Owns the list of architectures that the walk of ``engine.model.decoder`` is right for. Reads no weights, and imports
-neither torch nor transformers before it is asked to load: who judges a model before a download needs the same facts.
-Sizes are in tokens, bytes and floating point operations.
+Owns the refusal of what the walk of ``engine.model.decoder`` is not right for. What sets one family apart from another
+stands in the table of ``families``, and nowhere else. Reads no weights, and imports neither torch nor transformers
+before it is asked to load: who judges a model before a download needs the same facts. Sizes are in tokens, bytes and
+floating point operations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.model import weights
+from engine.model.families import CONVOLUTION, FAMILIES, FULL, MAMBA, ORDINARY, RECURRENT, SLIDING
 from engine.quantization import StateSize
 
 if TYPE_CHECKING:
     import torch
 
-
-@dataclass(frozen=True)
-class Family:
-    """What the walk must know of an architecture that its layers do not do by themselves.
-
-    Args:
-        title: what people call it.
-        mlp_matrices: of one block: three with a gate, two without.
-        tied: whether embedding and output head are one matrix where ``config.json`` does not say.
-        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
-            preceding it.
-        plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
-        gated: whether attention has a gate for its output, as wide as its queries.
-        others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
-        experts: whether its MLPs are mixtures of experts.
-        stored: a format of quantized weights from which they can be expanded; empty where there is none.
-        full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
-        norm_offset: what RMS norms add to their weights.
-        caps: whether logits have a cap where its settings give one.
-        rotates_apart: whether its RoPE turns queries and keys in calls of their own.
-        last_norm: the name of the norm behind the last layer.
-        defaults: numbers that ``config.json`` may leave out.
-    """
-
-    title: str
-    mlp_matrices: int = 3
-    tied: bool = False
-    norms_after_rope: tuple[str, str] | None = None
-    plain: bool = False
-    gated: bool = False
-    others: str = ""
-    experts: bool = False
-    stored: str = ""
-    full_every: int = 0
-    norm_offset: float = 0.0
-    caps: bool = False
-    rotates_apart: bool = False
-    last_norm: str = "norm"
-    defaults: Mapping[str, int | str] = field(default_factory=dict)
-
-
-FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
-MAMBA = "mamba"
-"""Kinds of layers, in the words of ``layer_types``. transformers has Mamba's as ``linear_attention`` too."""
-
-MXFP4 = "mxfp4"
-"""A format of weights in 4 bits, in the word of ``quant_method``."""
-
-_GEMMA_3 = {
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
-    **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
-}
-
-_GEMMA_4: dict[str, int | str] = {
-    **{"hidden_size": 2_304, "intermediate_size": 9_216, "num_hidden_layers": 30, "vocab_size": 262_144},
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512},
-    **{"max_position_embeddings": 131_072, "sliding_window": 512, "num_kv_shared_layers": 0},
-    **{"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256},
-}
-
-_QWEN_3_5 = {
-    **{"hidden_size": 4_096, "intermediate_size": 12_288, "num_hidden_layers": 32, "vocab_size": 248_320},
-    **{"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768},
-    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
-    **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
-}
-
-_QWEN_3_MOE = {
-    **{"num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1},
-    **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
-}
-
-_EXPERTS_OF_QWEN_3_5 = {
-    **{"num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512},
-    **{"decoder_sparse_step": 1, "num_key_value_heads": 2, "hidden_size": 2_048, "num_hidden_layers": 40},
-}
-
-_GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
-
-_GRANITE_4: dict[str, int | str] = {
-    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_d_head": "auto"},
-    **{"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
-}
-
-_LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
-
-FAMILIES = {
-    "llama": Family("Llama", plain=True),
-    "mistral": Family("Mistral", plain=True),
-    "ministral3": Family("Ministral 3"),
-    "qwen2": Family("Qwen 2", plain=True),
-    "qwen3": Family("Qwen 3", plain=True),
-    "qwen3_moe": Family("Qwen 3 with experts", experts=True, defaults=_QWEN_3_MOE),
-    "gpt_oss": Family("gpt-oss", others=SLIDING, full_every=2, experts=True, stored=MXFP4, defaults=_GPT_OSS),
-    "phi3": Family("Phi-3 and Phi-4", plain=True),
-    "smollm3": Family("SmolLM3", tied=True),
-    "granite": Family("Granite"),
-    "olmo2": Family("OLMo 2"),
-    "seed_oss": Family("Seed-OSS"),
-    "apertus": Family("Apertus", mlp_matrices=2),
-    "hunyuan_v1_dense": Family("Hunyuan", norms_after_rope=("query_layernorm", "key_layernorm")),
-    "exaone4": Family("EXAONE 4", others=SLIDING, full_every=4),
-    "ernie4_5": Family("ERNIE 4.5", tied=True),
-    "arcee": Family("Arcee", mlp_matrices=2),
-    "glm": Family("GLM-4"),
-    "glm4": Family("GLM-4-0414"),
-    "hyperclovax": Family("HyperCLOVA X"),
-    "gemma3_text": Family(
-        "Gemma 3", tied=True, others=SLIDING, full_every=6, norm_offset=1.0, caps=True, defaults=_GEMMA_3
-    ),
-    "gemma4_text": Family(
-        "Gemma 4",
-        tied=True,
-        others=SLIDING,
-        experts=True,
-        full_every=6,
-        caps=True,
-        rotates_apart=True,
-        defaults=_GEMMA_4,
-    ),
-    "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
-    "cohere2": Family("Command A and R7B", tied=True, others=SLIDING, full_every=4),
-    "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
-    "qwen3_5_moe_text": Family(
-        "Qwen 3.5 with experts",
-        gated=True,
-        others=RECURRENT,
-        experts=True,
-        full_every=4,
-        norm_offset=1.0,
-        defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5},
-    ),
-    "granitemoehybrid": Family("Granite 4 with Mamba", others=MAMBA, experts=True, full_every=10, defaults=_GRANITE_4),
-    "lfm2_moe": Family(
-        "LFM2 with experts",
-        tied=True,
-        others=CONVOLUTION,
-        experts=True,
-        last_norm="embedding_norm",
-        defaults={**_LFM_2, "num_experts_per_tok": 4, "num_dense_layers": 2, "moe_intermediate_size": 1_792},
-    ),
-    "lfm2": Family("LFM2", tied=True, others=CONVOLUTION, last_norm="embedding_norm", defaults=_LFM_2),
-}
-FAMILIES["qwen3_next"] = replace(
-    FAMILIES["qwen3_5_moe_text"],
-    title="Qwen3-Next",
-    defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
-)
-"""What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
 MLP_NUMBERS = (
     "num_experts",
@@ -213,65 +66,27 @@ _CPU_FLOAT32_PARAMETERS = 1_500_000_000  # of the largest model that a processor
 
 # Far beyond every model that there is.
 _MAXIMA = {
-    "num_hidden_layers": 1_000,
-    "hidden_size": 1 << 18,
-    "intermediate_size": 1 << 22,
-    "num_attention_heads": 1 << 12,
-    "num_key_value_heads": 1 << 12,
-    "head_dim": 1 << 13,
-    "vocab_size": 1 << 24,
-    "max_position_embeddings": 1 << 30,
-    "sliding_window": 1 << 30,
-    "linear_num_key_heads": 1 << 12,
-    "linear_num_value_heads": 1 << 12,
-    "linear_key_head_dim": 1 << 13,
-    "linear_value_head_dim": 1 << 13,
-    "linear_conv_kernel_dim": 1 << 8,
-    "conv_L_cache": 1 << 8,
-    "mamba_n_heads": 1 << 12,
-    "mamba_n_groups": 1 << 12,
-    "mamba_d_state": 1 << 13,
-    "mamba_d_head": 1 << 13,
-    "mamba_d_conv": 1 << 8,
-    "shared_intermediate_size": 1 << 22,
-    "block_multiple_of": 1 << 22,
-    "num_experts": 1 << 14,
-    "num_local_experts": 1 << 14,
-    "num_experts_per_tok": 1 << 14,
-    "top_k_experts": 1 << 14,
-    "global_head_dim": 1 << 13,
-    "num_global_key_value_heads": 1 << 12,
-    "num_kv_shared_layers": 1_000,
-    "hidden_size_per_layer_input": 1 << 18,
-    "vocab_size_per_layer_input": 1 << 24,
-    "moe_intermediate_size": 1 << 22,
-    "shared_expert_intermediate_size": 1 << 22,
+    **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
+    **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
     "decoder_sparse_step": 1 << 10,
-    DRAFT_HEAD: 1 << 24,
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads"), 1 << 12),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "mamba_n_heads", "mamba_n_groups"), 1 << 12),
+    **dict.fromkeys(("head_dim", "global_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 1 << 13),
+    **dict.fromkeys(("mamba_d_state", "mamba_d_head"), 1 << 13),
+    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok", "top_k_experts"), 1 << 14),
+    **dict.fromkeys(("hidden_size", "hidden_size_per_layer_input"), 1 << 18),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), 1 << 22),
+    **dict.fromkeys(("shared_intermediate_size", "block_multiple_of"), 1 << 22),
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", DRAFT_HEAD), 1 << 24),
+    **dict.fromkeys(("max_position_embeddings", "sliding_window"), 1 << 30),
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
-    *(
-        "rms_norm_eps",
-        "layer_norm_eps",
-        "norm_eps",
-        "embedding_multiplier",
-        "attention_multiplier",
-        "residual_multiplier",
-    ),
-    *(
-        "final_logit_softcapping",
-        "logits_scaling",
-        "logit_scale",
-        "swiglu_alpha",
-        "swiglu_limit",
-        "block_ffn_dim_multiplier",
-    ),
+    *("rms_norm_eps", "layer_norm_eps", "norm_eps", "logits_scaling", "logit_scale", "final_logit_softcapping"),
+    *("embedding_multiplier", "attention_multiplier", "residual_multiplier"),
+    *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
 )
-_ROPE_IN_WINDOWS = ("exaone4", "cohere2")  # and in no layer that keeps the whole context
-_LOGITS_FACTOR = {"hyperclovax": "logits_scaling", "cohere2": "logit_scale"}  # which logits are multiplied by
-_QUERY_SCALE = "llama_4_scaling_beta"  # Ministral 3: how much queries grow with their position
-_ORDINARY = Family("")
+_QUERY_SCALE = "llama_4_scaling_beta"  # how much queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
@@ -338,10 +153,16 @@ def text_config(whole: Any) -> Any:
     return _with_both_heads(text)
 
 
+def setting(config: Any, key: str, otherwise: Any = None) -> Any:
+    """What the settings say under a name that only some families know; ``otherwise`` in all others."""
+    return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
+
+
 def _with_both_heads(config: Any) -> Any:
     """The same, with the heads of full layers under the names of ``config.json`` where they are not those of others:
     transformers keeps them by layer. Where every layer is another, they have a size that means nothing."""
-    if not getattr(config, "is_heterogeneous", False) or config.model_type != "gemma4_text":
+    own = FAMILIES.get(config.model_type, ORDINARY).reads
+    if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
         return config
     config.allow_global_per_layer_attribute_access = True
     kinds, layers = config.layer_types, config.per_layer_config
@@ -363,8 +184,9 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         outer["wrapper"] = settings.get("model_type")
     found = {**outer, **(text if isinstance(text, Mapping) else settings)}
     kind = found.get("model_type")
-    found = {**(FAMILIES.get(kind, _ORDINARY).defaults if isinstance(kind, str) else {}), **found}
-    if kind == "gemma4_text":
+    family = FAMILIES.get(kind, ORDINARY) if isinstance(kind, str) else ORDINARY
+    found = {**family.defaults, **found}
+    if "global_head_dim" in family.reads:
         found |= _saved_heads(found)
     if found.get("mamba_d_head") == "auto":
         inner, heads = (found.get(key) for key in ("hidden_size", "mamba_n_heads"))
@@ -401,7 +223,7 @@ def check_numbers(config: Any, name: str) -> None:
         raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
     if (shared := _shared_kv_layers(config)) and not _sources(config):
         raise _meaningless(name, f"num_kv_shared_layers is {shared}")
-    if config.model_type == "ministral3":
+    if _QUERY_SCALE in FAMILIES[config.model_type].reads:
         numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
     for key, value in numbers:
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
@@ -461,7 +283,7 @@ def is_expanded(config: Any) -> bool:
     """Whether a model's weights are stored in a format of 4 bits and expanded when they are loaded."""
     quantized = getattr(config, "quantization_config", None)
     method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
-    return bool(method) and method == FAMILIES.get(config.model_type, _ORDINARY).stored
+    return bool(method) and method == FAMILIES.get(config.model_type, ORDINARY).stored
 
 
 def _other_layers(config: Any) -> str:
@@ -476,7 +298,7 @@ def _other_layers(config: Any) -> str:
 def layer_kinds(config: Any) -> tuple[str, ...]:
     """The kind of every layer, in the words of ``layer_types``; empty where all are alike and none is named."""
     named = getattr(config, "layer_types", None)
-    family = FAMILIES.get(config.model_type, _ORDINARY)
+    family = FAMILIES.get(config.model_type, ORDINARY)
     if isinstance(named, list | tuple):
         words = {RECURRENT: MAMBA, "attention": FULL} if family.others == MAMBA else {}
         return tuple(words.get(kind, kind) for kind in named if isinstance(kind, str))
@@ -509,8 +331,8 @@ def kv_sources(config: Any) -> dict[int, int]:
 
 
 def _shared_kv_layers(config: Any) -> int:
-    shared = getattr(config, "num_kv_shared_layers", 0)
-    return shared if config.model_type == "gemma4_text" and type(shared) is int else 0
+    shared = setting(config, "num_kv_shared_layers")
+    return shared if type(shared) is int else 0
 
 
 def _sources(config: Any) -> dict[int, int]:
@@ -524,17 +346,17 @@ def _sources(config: Any) -> dict[int, int]:
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
     """KV heads of a layer of a kind that has such, and numbers in a key or value of one of them."""
-    heads, width = int(config.num_key_value_heads), head_dim_of(config)
-    if kind != FULL or config.model_type != "gemma4_text":
+    heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
+    if kind != FULL or own is None:
         return heads, width
-    own = getattr(config, "num_global_key_value_heads", None) if getattr(config, "attention_k_eq_v", False) else None
-    return int(own or heads), int(config.global_head_dim)
+    alike = setting(config, "attention_k_eq_v", False)
+    return int((alike and setting(config, "num_global_key_value_heads")) or heads), int(own)
 
 
 def inputs_of_layers(config: Any) -> int:
     """Numbers that each layer takes of an embedding of its own of the token; 0 where there is none."""
-    width = getattr(config, "hidden_size_per_layer_input", 0)
-    return width if config.model_type == "gemma4_text" and type(width) is int else 0
+    width = setting(config, "hidden_size_per_layer_input")
+    return width if type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
@@ -543,7 +365,7 @@ def recurrent_layers(config: Any) -> tuple[int, ...]:
 
 
 def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
-    others = FAMILIES.get(config.model_type, _ORDINARY).others
+    others = FAMILIES.get(config.model_type, ORDINARY).others
     if others not in wanted:
         return ()
     return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == others)
@@ -569,6 +391,89 @@ def display_name(name: str) -> str:
 
 def looks_like_path(name: str) -> bool:
     return Path(name).exists() or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") != 1
+
+
+def head_dim_of(config: Any) -> int:
+    """Numbers in a key or value of one head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def rotated_layers(config: Any) -> tuple[bool, ...]:
+    """Of every layer, whether its queries and keys are rotated by their positions (RoPE)."""
+    layers, named = config.num_hidden_layers, setting(config, "no_rope_layers")
+    if named is not None:
+        return tuple(bool(rotated) for rotated in named[:layers])
+    if FAMILIES[config.model_type].rope_in_windows and config.sliding_window is not None:
+        return tuple(kind == SLIDING for kind in config.layer_types[:layers])
+    return (setting(config, "position_embedding_type", "rope") == "rope",) * layers
+
+
+def rope_kinds(config: Any) -> tuple[str, ...]:
+    """The kinds of layers that there are, where each has a RoPE of its own; empty where all have one."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = (FULL, SLIDING) if sliding_layers(config) else (FULL,)
+    return kinds if isinstance(rope.get(FULL), Mapping) else ()
+
+
+def embedding_multiplier(config: Any) -> float:
+    """What embeddings are multiplied by before the first layer."""
+    return float(getattr(config, "embedding_multiplier", 1.0))
+
+
+def logits_divisor(config: Any) -> float:
+    """What logits are divided by."""
+    if factor := FAMILIES[config.model_type].logits_factor:
+        return 1.0 / float(getattr(config, factor))
+    return float(getattr(config, "logits_scaling", 1.0))
+
+
+def logits_cap(config: Any) -> float | None:
+    """What logits stay below: they go through a tangens hyperbolicus of that height; None where they have no cap."""
+    cap = setting(config, "final_logit_softcapping")
+    return None if cap is None else float(cap)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: of ``count`` MLPs in a layer, each of ``inner`` numbers, ``chosen`` are asked for a token;
+    ``layers`` have such, the others one MLP. ``shared`` are the numbers of an MLP beside them that all tokens ask; 0
+    where there is none."""
+
+    count: int
+    chosen: int
+    inner: int
+    layers: int
+    shared: int
+
+
+def experts_of(config: Any) -> Experts | None:
+    """The experts of a model; None where it has none that are supported."""
+    family = FAMILIES.get(config.model_type, ORDINARY)
+    if not family.experts or not _count_experts(config):
+        return None
+    if "enable_moe_block" in family.reads:  # beside an MLP that all tokens ask, in every layer or in none
+        if not setting(config, "enable_moe_block"):
+            return None
+        chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
+        return Experts(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
+    every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
+    dense = dense if isinstance(dense, list | tuple) else ()
+    numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
+    first = getattr(config, "num_dense_layers", 0)
+    first = first if type(first) is int else 0
+    layers = sum(number % every == 0 and number - 1 not in dense and number > first for number in numbers)
+    inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
+    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
+
+
+def _count_experts(config: Any) -> int:
+    return max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
+
+
+def is_distilled(config: Any) -> bool:
+    """Whether a model is a draft that has neither embedding nor head of its own."""
+    return getattr(config, DRAFT_HEAD, None) is not None
 
 
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
@@ -597,88 +502,9 @@ def cpu_holds_halves(parameters: int) -> bool:
     return parameters > _CPU_FLOAT32_PARAMETERS or cpu.multiplies_pairs()
 
 
-def head_dim_of(config: Any) -> int:
-    """Numbers in a key or value of one head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-def rotated_layers(config: Any) -> tuple[bool, ...]:
-    """Of every layer, whether its queries and keys are rotated by their positions (RoPE)."""
-    layers = config.num_hidden_layers
-    if config.model_type == "smollm3":
-        return tuple(bool(rotated) for rotated in config.no_rope_layers[:layers])
-    if config.model_type == "granitemoehybrid":
-        return (config.position_embedding_type == "rope",) * layers
-    if config.model_type in _ROPE_IN_WINDOWS and config.sliding_window is not None:
-        return tuple(kind == "sliding_attention" for kind in config.layer_types[:layers])
-    return (True,) * layers
-
-
-def rope_kinds(config: Any) -> tuple[str, ...]:
-    """The kinds of layers that there are, where each has a RoPE of its own; empty where all have one."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = (FULL, SLIDING) if sliding_layers(config) else (FULL,)
-    return kinds if isinstance(rope.get(FULL), Mapping) else ()
-
-
-def embedding_multiplier(config: Any) -> float:
-    """What embeddings are multiplied by before the first layer."""
-    return float(getattr(config, "embedding_multiplier", 1.0))
-
-
-def logits_divisor(config: Any) -> float:
-    """What logits are divided by."""
-    if config.model_type in _LOGITS_FACTOR:
-        return 1.0 / float(getattr(config, _LOGITS_FACTOR[config.model_type]))
-    return float(getattr(config, "logits_scaling", 1.0))
-
-
-def logits_cap(config: Any) -> float | None:
-    """What logits stay below: they go through a tangens hyperbolicus of that height; None where they have no cap."""
-    cap = getattr(config, "final_logit_softcapping", None)
-    return None if cap is None or not FAMILIES[config.model_type].caps else float(cap)
-
-
 def estimate_parameters(config: Any) -> int:
     """Parameters of a model, from its configuration alone; good to a few per cent."""
     return int(config.num_hidden_layers * parameters_of_block(config) + embedding_parameters(config))
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A mixture of experts: of ``count`` MLPs in a layer, each of ``inner`` numbers, ``chosen`` are asked for a token;
-    ``layers`` have such, the others one MLP. ``shared`` are the numbers of an MLP beside them that all tokens ask; 0
-    where there is none."""
-
-    count: int
-    chosen: int
-    inner: int
-    layers: int
-    shared: int
-
-
-def experts_of(config: Any) -> Experts | None:
-    """The experts of a model; None where it has none that are supported."""
-    if not FAMILIES.get(config.model_type, _ORDINARY).experts or not _count_experts(config):
-        return None
-    if config.model_type == "gemma4_text":  # beside an MLP that all tokens ask, in every layer or in none
-        if not getattr(config, "enable_moe_block", False):
-            return None
-        chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
-        return Experts(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
-    every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
-    dense = dense if isinstance(dense, list | tuple) else ()
-    numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
-    first = getattr(config, "num_dense_layers", 0)
-    first = first if type(first) is int else 0
-    layers = sum(number % every == 0 and number - 1 not in dense and number > first for number in numbers)
-    inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
-    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
-
-
-def _count_experts(config: Any) -> int:
-    return max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
 
 
 def parameters_of_block(config: Any) -> int:
@@ -695,9 +521,9 @@ def parameters_asked(config: Any) -> int:
 
 def _parameters_of_block(config: Any, experts: int) -> int:
     """With so many of the experts."""
-    if config.model_type == "gemma4_text":
-        return _parameters_of_gemma_4(config, experts) // int(config.num_hidden_layers)
-    family, width, layers = FAMILIES.get(config.model_type, _ORDINARY), config.hidden_size, config.num_hidden_layers
+    if setting(config, "global_head_dim") is not None:
+        return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
+    family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
     of_queries = 3 if family.gated else 2  # with the output, and its gate
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
@@ -716,15 +542,15 @@ def _parameters_of_block(config: Any, experts: int) -> int:
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
-def _parameters_of_gemma_4(config: Any, experts: int) -> int:
+def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
     """Those of all blocks of a model whose layers differ in their heads, and in whether they have keys and values."""
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
     matrices, found = 0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
         heads, head_dim = kv_heads_of(config, kind)
-        alike = kind == FULL and getattr(config, "attention_k_eq_v", False)
+        alike = kind == FULL and setting(config, "attention_k_eq_v")
         own = 0 if layer in sources else heads * (1 if alike else 2)
-        doubled = layer in sources and getattr(config, "use_double_wide_mlp", False)
+        doubled = layer in sources and setting(config, "use_double_wide_mlp")
         matrices += head_dim * (2 * config.num_attention_heads + own) + 3 * inner * (2 if doubled else 1)
         matrices += 2 * inputs_of_layers(config)
         if found is not None:
@@ -734,19 +560,13 @@ def _parameters_of_gemma_4(config: Any, experts: int) -> int:
 
 def _inner(config: Any) -> int:
     """Numbers between the matrices of an MLP. LFM2 has two thirds of what it says, times a factor, rounded up."""
-    if config.model_type == "granitemoehybrid":  # the other is that of experts
-        return int(config.shared_intermediate_size)
-    inner: int = getattr(config, "block_ff_dim", None) or config.intermediate_size
-    if config.model_type != "lfm2" or not getattr(config, "block_auto_adjust_ff_dim", True):
+    family = FAMILIES.get(config.model_type, ORDINARY)
+    inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
+    if not setting(config, "block_auto_adjust_ff_dim"):
         return inner
     inner = int(getattr(config, "block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
     step = getattr(config, "block_multiple_of", 256)
     return -(-inner // step) * step
-
-
-def is_distilled(config: Any) -> bool:
-    """Whether a model is a draft that has neither embedding nor head of its own."""
-    return getattr(config, DRAFT_HEAD, None) is not None
 
 
 def embedding_parameters(config: Any) -> int:

@@ -25,12 +25,7 @@ from engine.errors import ModelError, ResourceError, UnsupportedModel, Vocabular
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
 from engine.model import attention, experts, layers, recurrent, weights
 from engine.model.architectures import (
-    FAMILIES,
-    FULL,
-    MAMBA,
-    RECURRENT,
     SHARED_VOCABULARY,
-    SLIDING,
     TEXT_WEIGHTS,
     check_architecture,
     check_numbers,
@@ -56,6 +51,7 @@ from engine.model.architectures import (
     sliding_layers,
     state_size,
 )
+from engine.model.families import FAMILIES, FULL, MAMBA, RECURRENT, SLIDING
 from engine.model.kernels import cpu
 from engine.model.mxfp4 import holding_stored
 from engine.passages import MOST_PASSAGES

@@ -22,8 +22,9 @@ from torch import nn
 
 from engine.errors import ModelError, VocabularyMismatch
 from engine.model import attention, decoder, layers, weights
-from engine.model.architectures import DRAFT_HEAD, FAMILIES, display_name, is_distilled, parameters_of_block
+from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, parameters_of_block
 from engine.model.decoder import Decoder
+from engine.model.families import FAMILIES
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")

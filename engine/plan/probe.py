@@ -31,8 +31,6 @@ from engine.devices import KINDS
 from engine.kv.full import FullCache
 from engine.model import attention, experts, layers
 from engine.model.architectures import (
-    FAMILIES,
-    FULL,
     experts_of,
     inputs_of_layers,
     kv_heads_of,
@@ -40,6 +38,7 @@ from engine.model.architectures import (
     parameters_asked,
 )
 from engine.model.decoder import ROPE_NAMES, Decoder, kv_shape_of
+from engine.model.families import FAMILIES, FULL
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.planner import spill_folder

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from app.models.fit import shape_of
-from engine.model import architectures
+from engine.model import architectures, families
 from engine.plan import hardware
 
-FAMILIES = architectures.FAMILIES
+FAMILIES = families.FAMILIES
 
 
 def described(family: str, **changes: Any) -> tuple[Any, Any]:
@@ -32,13 +32,13 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
     }
     if family == "exaone4":
         shape["layer_types"] = ["full_attention"] * 4
-    elif FAMILIES[family].others == architectures.RECURRENT:
+    elif FAMILIES[family].others == families.RECURRENT:
         shape |= {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 64}
         shape |= {"num_experts": 16, "moe_intermediate_size": 96, "shared_expert_intermediate_size": 80}
-    elif FAMILIES[family].others == architectures.MAMBA:
+    elif FAMILIES[family].others == families.MAMBA:
         shape |= {"layer_types": [*["mamba"] * 3, "attention"], "mamba_n_heads": 8, "mamba_d_state": 64}
         shape |= {"shared_intermediate_size": 300}
-    elif FAMILIES[family].others == architectures.CONVOLUTION:
+    elif FAMILIES[family].others == families.CONVOLUTION:
         shape |= {"layer_types": [*["conv"] * 3, "full_attention"], "moe_intermediate_size": 96, "num_experts": 16}
     elif FAMILIES[family].others:
         shape |= {"sliding_window": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"]}

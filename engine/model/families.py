@@ -1,0 +1,197 @@
+"""The families of models that are supported: one table of what sets each apart from Llama.
+
+Facts alone, and the names of settings; what follows from them for a configuration is in ``architectures``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the walk must know of an architecture that its layers do not do by themselves.
+
+    Args:
+        title: what people call it.
+        mlp_matrices: of one block: three with a gate, two without.
+        tied: whether embedding and output head are one matrix where ``config.json`` does not say.
+        norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
+            preceding it.
+        plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayer`` computes.
+        gated: whether attention has a gate for its output, as wide as its queries.
+        others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
+        experts: whether its MLPs are mixtures of experts.
+        stored: a format of quantized weights from which they can be expanded; empty where there is none.
+        full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
+        norm_offset: what RMS norms add to their weights.
+        rotates_apart: whether its RoPE turns queries and keys in calls of their own.
+        rope_in_windows: whether layers that keep the whole context have no RoPE where others have a window.
+        last_norm: the name of the norm behind the last layer.
+        dense_inner: the setting that has the width of an MLP.
+        logits_factor: the setting that has what logits are multiplied by; empty where there is none.
+        reads: settings that mean something in this family, and that others ignore (``setting``).
+        defaults: numbers that ``config.json`` may leave out.
+    """
+
+    title: str
+    mlp_matrices: int = 3
+    tied: bool = False
+    norms_after_rope: tuple[str, str] | None = None
+    plain: bool = False
+    gated: bool = False
+    others: str = ""
+    experts: bool = False
+    stored: str = ""
+    full_every: int = 0
+    norm_offset: float = 0.0
+    rotates_apart: bool = False
+    rope_in_windows: bool = False
+    last_norm: str = "norm"
+    dense_inner: str = "intermediate_size"
+    logits_factor: str = ""
+    reads: tuple[str, ...] = ()
+    defaults: Mapping[str, int | str] = field(default_factory=dict)
+
+
+FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
+MAMBA = "mamba"
+"""Kinds of layers, in the words of ``layer_types``. transformers has Mamba's as ``linear_attention`` too."""
+
+MXFP4 = "mxfp4"
+"""A format of weights in 4 bits, in the word of ``quant_method``."""
+
+_GEMMA_3 = {
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
+}
+
+_GEMMA_4: dict[str, int | str] = {
+    **{"hidden_size": 2_304, "intermediate_size": 9_216, "num_hidden_layers": 30, "vocab_size": 262_144},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512},
+    **{"max_position_embeddings": 131_072, "sliding_window": 512, "num_kv_shared_layers": 0},
+    **{"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256},
+}
+
+_QWEN_3_5 = {
+    **{"hidden_size": 4_096, "intermediate_size": 12_288, "num_hidden_layers": 32, "vocab_size": 248_320},
+    **{"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768},
+    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
+    **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+}
+
+_QWEN_3_MOE = {
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1},
+    **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
+}
+
+_EXPERTS_OF_QWEN_3_5 = {
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512},
+    **{"decoder_sparse_step": 1, "num_key_value_heads": 2, "hidden_size": 2_048, "num_hidden_layers": 40},
+}
+
+_GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
+
+_GRANITE_4: dict[str, int | str] = {
+    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_d_head": "auto"},
+    **{"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
+}
+
+_READ_BY_GEMMA_4 = (
+    *("global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers"),
+    *("hidden_size_per_layer_input", "use_double_wide_mlp", "enable_moe_block", "final_logit_softcapping"),
+)
+
+_LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
+
+FAMILIES = {
+    "llama": Family("Llama", plain=True),
+    "mistral": Family("Mistral", plain=True),
+    "ministral3": Family("Ministral 3", reads=("llama_4_scaling_beta",)),
+    "qwen2": Family("Qwen 2", plain=True),
+    "qwen3": Family("Qwen 3", plain=True),
+    "qwen3_moe": Family("Qwen 3 with experts", experts=True, defaults=_QWEN_3_MOE),
+    "gpt_oss": Family("gpt-oss", others=SLIDING, full_every=2, experts=True, stored=MXFP4, defaults=_GPT_OSS),
+    "phi3": Family("Phi-3 and Phi-4", plain=True),
+    "smollm3": Family("SmolLM3", tied=True, reads=("no_rope_layers",)),
+    "granite": Family("Granite"),
+    "olmo2": Family("OLMo 2"),
+    "seed_oss": Family("Seed-OSS"),
+    "apertus": Family("Apertus", mlp_matrices=2),
+    "hunyuan_v1_dense": Family("Hunyuan", norms_after_rope=("query_layernorm", "key_layernorm")),
+    "exaone4": Family("EXAONE 4", others=SLIDING, full_every=4, rope_in_windows=True),
+    "ernie4_5": Family("ERNIE 4.5", tied=True),
+    "arcee": Family("Arcee", mlp_matrices=2),
+    "glm": Family("GLM-4"),
+    "glm4": Family("GLM-4-0414"),
+    "hyperclovax": Family("HyperCLOVA X", logits_factor="logits_scaling"),
+    "gemma3_text": Family(
+        "Gemma 3",
+        tied=True,
+        others=SLIDING,
+        full_every=6,
+        norm_offset=1.0,
+        reads=("final_logit_softcapping",),
+        defaults=_GEMMA_3,
+    ),
+    "gemma4_text": Family(
+        "Gemma 4",
+        tied=True,
+        others=SLIDING,
+        experts=True,
+        full_every=6,
+        rotates_apart=True,
+        reads=_READ_BY_GEMMA_4,
+        defaults=_GEMMA_4,
+    ),
+    "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
+    "cohere2": Family(
+        "Command A and R7B", tied=True, others=SLIDING, full_every=4, rope_in_windows=True, logits_factor="logit_scale"
+    ),
+    "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
+    "qwen3_5_moe_text": Family(
+        "Qwen 3.5 with experts",
+        gated=True,
+        others=RECURRENT,
+        experts=True,
+        full_every=4,
+        norm_offset=1.0,
+        defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5},
+    ),
+    "granitemoehybrid": Family(
+        "Granite 4 with Mamba",
+        others=MAMBA,
+        experts=True,
+        full_every=10,
+        dense_inner="shared_intermediate_size",  # the other is that of experts
+        reads=("position_embedding_type",),
+        defaults=_GRANITE_4,
+    ),
+    "lfm2_moe": Family(
+        "LFM2 with experts",
+        tied=True,
+        others=CONVOLUTION,
+        experts=True,
+        last_norm="embedding_norm",
+        defaults={**_LFM_2, "num_experts_per_tok": 4, "num_dense_layers": 2, "moe_intermediate_size": 1_792},
+    ),
+    "lfm2": Family(
+        "LFM2",
+        tied=True,
+        others=CONVOLUTION,
+        last_norm="embedding_norm",
+        dense_inner="block_ff_dim",
+        reads=("block_auto_adjust_ff_dim",),
+        defaults={**_LFM_2, "block_auto_adjust_ff_dim": True},
+    ),
+}
+FAMILIES["qwen3_next"] = replace(
+    FAMILIES["qwen3_5_moe_text"],
+    title="Qwen3-Next",
+    defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
+)
+"""What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
+
+ORDINARY = Family("")
+"""What is not supported."""
