@@ -12,8 +12,9 @@ Within a round, proposing stops early once the chance that all of it is accepted
 add less in expected tokens than its time is worth (``EarlyStop``), at the speed that the plan promises.
 
 ``best_plan`` is a pure function. ``Controller`` keeps the running estimates that it is given, and now and then tries
-what it would not choose, because acceptance changes with the text. Plans change only speed, never the distribution of
-the text.
+what it would not choose, because acceptance changes with the text. All trials together may cost a share of the time
+(``Tuning.trial_share``): what they take longer than the plan would have taken for their tokens. Plans change only
+speed, never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -106,16 +107,22 @@ def expected_tokens(rate: float, proposed: float) -> float:
     return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
 
 
-def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
-    """Expected speed of a round."""
+def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
+    """Expected tokens of a round, and its milliseconds."""
     if plan.copy:
-        return expected_tokens(rates.lookup, plan.copy) / costs.verify.ms(plan.copy + 1)
+        return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
     if plan.passes == 0:
         ms = plan.draft * costs.draft + costs.verify.ms(plan.draft + 1)
-        return expected_tokens(rates.direct, plan.draft) / ms if plan.draft else 1.0 / ms
+        return expected_tokens(rates.direct, plan.draft) if plan.draft else 1.0, ms
     pending = plan.passes * expected_tokens(rates.middle, plan.draft)
     ms = plan.passes * (plan.draft * costs.draft + costs.middle.ms(plan.draft + 1)) + costs.verify.ms(pending + 1)
-    return expected_tokens(rates.verify, pending) / ms
+    return expected_tokens(rates.verify, pending), ms
+
+
+def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
+    """Expected speed of a round."""
+    tokens, ms = expected_round(plan, costs, rates)
+    return tokens / ms
 
 
 def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
@@ -208,6 +215,8 @@ class Controller:
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
         self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
+        self._allowance = 0.0  # plain steps that trials may cost: a share of the time so far, less what they did cost
+        self._planned: float | None = None  # in a trial, plain steps for a token of the plan
         self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
         self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
 
@@ -237,7 +246,7 @@ class Controller:
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most]
-        plan = self.plan
+        plan, self._planned = self.plan, None
         if copies:
             costs, rates = self.costs, self.statistics.rates(match.length)
             copy = max(copies, key=lambda plan: tokens_per_ms(plan, costs, rates))
@@ -249,7 +258,7 @@ class Controller:
         if not plan.speculates:
             plan = self._probe()
         elif self._since_plain >= (tuning.plain_rounds_close if self._is_close(plan) else tuning.plain_rounds_far):
-            plan = PLAIN
+            plan = self._within_bound(PLAIN)
         elif plan.passes and not plan.draft and self.limits.draft:
             plan = self._try_draft(plan)
         return self._with_early_stops(plan)
@@ -297,14 +306,18 @@ class Controller:
         """Count what the round won or lost against plain decoding, in steps of it: a machine that is slow for a while
         is slow for both."""
         tuning = self._tuning
-        fade = max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
-        self._tokens = fade * self._tokens + len(done.tokens)
+        made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
+        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
+        steps = spent / self._verify.cost.ms(1)
+        self._tokens = fade * self._tokens + made
         self._lost *= fade
+        self._allowance += tuning.trial_share * steps
+        if self._planned is not None:
+            self._allowance -= steps - made * self._planned
+        self._allowance = max(-tuning.most_allowance, min(tuning.most_allowance, self._allowance))
         if not plan.speculates:
             self._not_aged += 1
             return
-        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
-        steps, made = spent / self._verify.cost.ms(1), len(done.tokens)
         recent = tuning.recent_fade
         tokens, spans, weight = self._recent
         self._recent = recent * tokens + made, recent * spans + steps, recent * weight + 1.0
@@ -368,20 +381,37 @@ class Controller:
         if self._plain_rounds < self._wait or self._in_debt:
             return PLAIN
         costs, rates = self.costs, self.rates
-        self._plain_rounds, self._wait = 0, min(tuning.last_probe, 2 * self._wait)
+        self._plain_rounds, wait = 0, self._wait
+        self._wait = min(tuning.last_probe, 2 * wait)
         hopes = AcceptanceRates(*(r + tuning.hope * (1.0 - r) for r in (rates.middle, rates.verify, rates.direct)))
         hoped = best_plan(costs, hopes, PlanLimits(self.limits.draft, self.limits.passes))
         if tokens_per_ms(hoped, costs, hopes) < tuning.worth_changing * tokens_per_ms(PLAIN, costs, rates):
             return PLAIN
-        return DraftPlan(min(2, hoped.draft), min(1, hoped.passes))
+        trial = self._within_bound(DraftPlan(min(2, hoped.draft), min(1, hoped.passes)))
+        self._wait = self._wait if trial.speculates else wait
+        return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
         """Passes without the draft model; now and then with one token of it each. The first few decide too much."""
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
             return plan
-        self._since_draft, self._draft_wait = 0, min(self._tuning.last_draft_rounds, 2 * self._draft_wait)
-        return replace(plan, draft=1)
+        trial = self._within_bound(replace(plan, draft=1))
+        if trial.draft:
+            self._since_draft, self._draft_wait = 0, min(self._tuning.last_draft_rounds, 2 * self._draft_wait)
+        return trial
+
+    def _within_bound(self, trial: DraftPlan) -> DraftPlan:
+        """The trial, or the plan where the trial may cost more than is left for trials."""
+        costs, rates = self.costs, self.rates
+        step_ms = costs.verify.ms(1)
+        planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
+        # A draft that is not in the plan is not believed in: it may bring nothing.
+        tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
+        if ms / step_ms - tokens * planned > self._allowance:
+            return self.plan
+        self._planned = planned
+        return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
         """The plan with early stops: longer where proposals are sure, shorter where they are not."""

@@ -171,6 +171,10 @@ class Tuning:
 
     # Trying what is not chosen ------------------------------------------------------------------------------------
 
+    trial_share: float = 0.01
+    """Share of the time that trials may cost: what they take longer than the plan would have for their tokens."""
+    most_allowance: float = 2.0
+    """Plain steps up to which that share is saved for later trials, or lacks after a trial on a disturbed machine."""
     hope: float = 0.5
     """Share of what is rejected now that a try supposes to be accepted."""
     first_probe: int = 16

@@ -312,6 +312,64 @@ def test_a_book_that_misleads_costs_little(costs: Costs, right: float, share: fl
     assert speed_of_short_answers(costs, known, limits, offered) > 0.965 / costs.verify.ms(1) / 1.05
 
 
+def share_of_trials(costs: Costs, known: AcceptanceRates, seed: int, tokens: tuple[int, ...]) -> list[float]:
+    """Behind so many tokens of a first answer: of its time, what rounds cost that tried another way than the one that
+    the controller believes in, beside what that way takes for their tokens."""
+    world, controller = World(costs, known, seed), Controller(measured(costs), LIMITS)
+    made, spent, tried, shares = 0, 0.0, 0.0, []
+    for wanted in tokens:
+        while made < wanted:
+            plan, held = controller.next(), controller.plan
+            done, observation = world.round(plan)
+            controller.observe(plan, done, observation)
+            made += len(done.tokens)
+            spent += done.split.total
+            if plan.speculates != held.speculates or bool(plan.draft) != bool(held.draft):
+                tried += done.split.total - 1.05 * len(done.tokens) / tokens_per_ms(held, costs, known)
+        shares.append(tried / spent)
+    return shares
+
+
+def dear_draft(ms: float) -> Costs:
+    """A long book and a draft that costs so much a token; a pass of the retrieval level takes 8 ms."""
+    return replace(LONG_BOOK, draft=ms)
+
+
+@pytest.mark.parametrize(
+    ("costs", "known"),
+    [
+        (dear_draft(4.0), rates(0.0, 0.95)),
+        (dear_draft(8.0), rates(0.0, 0.95)),
+        (dear_draft(30.0), rates(0.1, 0.95)),
+        (LONG_BOOK, rates(0.2, 0.55)),
+        (STEEP, rates(0.0, 0.0)),
+    ],
+)
+def test_trying_costs_a_hundredth_of_an_answer(costs: Costs, known: AcceptanceRates) -> None:
+    """The first trials are counted too. Without a bound the draft of 8 ms cost 3.1 % of the first 128 tokens."""
+    answers = [share_of_trials(costs, known, seed, (128, 256, 512)) for seed in range(20)]
+    for shares in zip(*answers, strict=True):
+        assert sum(shares) / len(shares) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("before", "after", "known"),
+    [
+        (dear_draft(20.0), LONG_BOOK, rates(0.8, 0.97)),  # a draft is fast now
+        (SHORT_TEXT, replace(SHORT_TEXT, verify=PassCost(24.0, 0.6)), rates(0.2, 0.95)),  # reading the book is slow now
+        (LONG_BOOK, replace(LONG_BOOK, verify=PassCost(100.0, 2.0, 10.0)), rates(0.2, 0.5)),  # plain steps are fast now
+    ],
+)
+def test_a_way_that_becomes_the_best_is_found(before: Costs, after: Costs, known: AcceptanceRates, seed: int) -> None:
+    world, controller = World(before, known, seed), Controller(measured(before), LIMITS)
+    speed(world, controller, 100)
+    held, world.costs = controller.plan, after
+    speed(world, controller, 250)
+    best = tokens_per_ms(best_plan(after, known, LIMITS), after, known) / 1.05
+    assert speed(world, controller, 100) > 0.8 * best > tokens_per_ms(held, after, known)
+
+
 def test_follows_a_change_of_the_text() -> None:
     """Easy words, hard ones, and easy ones again: the lengths follow."""
     world = World(LONG_BOOK, rates(0.97, 0.99), 1)
