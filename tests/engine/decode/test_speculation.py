@@ -10,7 +10,8 @@ import torch
 
 from engine.config import MIN_TEMPERATURE, MIN_TOP_P, SamplingParams
 from engine.decode import verify
-from engine.decode.verify import Sampler, draw, make_generator, rejection_sample, residual
+from engine.decode.verify import Sampler, draw, make_generator, make_sampler, rejection_sample, residual
+from engine.model.distilled import PartialHead
 
 DRAWS = 100_000
 # Draws through rejection_sample itself, which takes one text at a time: with these the rule that draws from p after a
@@ -70,6 +71,34 @@ def test_two_levels_by_draws(params: SamplingParams) -> None:
     assert total_variation(outer, full[0]) < noise(full[0], JUDGED)
     # The levels really differ: without the judging the test could not fail.
     assert total_variation(inner, full[0]) > 2 * noise(full[0], JUDGED)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [*SETTINGS, SamplingParams(temperature=0.8, top_k=4, top_p=0.95, repetition_penalty=1.3)],
+    ids=["T=0.6,p=0.9", "T=1.0", "T=0.8,k=4,p=0.95,penalty=1.3"],
+)
+def test_a_draft_that_cannot_say_some_tokens_leaves_the_law_as_it_is(params: SamplingParams) -> None:
+    """A distilled draft's head has the most frequent tokens alone. Those that it lacks come by the residual, also where
+    they are the likeliest, or where what it says is nothing that the target could."""
+    vocabulary, rows, g = 12, 64, torch.Generator().manual_seed(21)
+    wanted = 1.5 * torch.randn(rows, vocabulary, generator=g)
+    head = PartialHead(torch.nn.Identity(), torch.arange(0, vocabulary, 3), vocabulary)
+    said = head(wanted[:, ::3] + torch.randn(rows, vocabulary // 3, generator=g))
+    sampler = make_sampler(params, vocabulary, torch.tensor([0, 5, 6]))
+    p, q = sampler(wanted), sampler(said)
+    assert bool((q.view(rows, -1, 3)[..., 1:] == 0).all())
+    kept = torch.minimum(p, q)
+    rejected = 1.0 - kept.sum(dim=1, keepdim=True)
+    assert torch.allclose(kept + rejected * residual(p, q), p, atol=1e-6)
+    assert bool((kept.sum(dim=1) == 0).any()) or params.top_k is None
+    missing = (p * (q == 0)).sum(dim=1)
+    at = int((missing * (1.0 - missing)).argmax())
+    row = slice(at, at + 1)
+    counts, draws, enough = torch.zeros(vocabulary), make_generator(22, torch.device("cpu")), JUDGED // 4
+    while counts.sum() < enough:
+        counts += torch.bincount(torch.tensor(judged(q[row], p[row], draws)), minlength=vocabulary)
+    assert total_variation(counts, p[row]) < noise(p[row], enough) < 0.3 * float(missing[row])
 
 
 def test_the_known_wrong_rule_is_caught() -> None:
