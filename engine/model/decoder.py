@@ -389,8 +389,11 @@ class Decoder:
         twin = copy.copy(self)
         twin.rounded_bits = BITS[weights]
         if KINDS[self.device.type].gpu:
-            can = can_round(self.config, weights, self.dtype, self.device) and not self._host_weights
-            twin._tiled = (layers.tiled_blocks(self.model) if can else None) or []
+            can = can_round(self.config, weights, self.dtype, self.device)
+            parts = self.split.devices if self.split else (self.device,)
+            devices = [parts[self.part_of(layer)] for layer in range(self.num_layers)]
+            waiting = self._host_weights.values()
+            twin._tiled = (layers.tiled_blocks(self.model, devices, waiting) if can else None) or []
             return twin if twin._tiled else None
         if self._fused is None or not isinstance(self._head, layers.PackedLinear):
             return None

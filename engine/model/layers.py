@@ -738,22 +738,35 @@ class TiledLinear4(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
-def tiled_blocks(model: Any) -> list[nn.Module] | None:
-    """Copies of the decoder blocks of a transformers causal LM in bfloat16 on a GPU, with linear layers in 4 bits, for
-    passes over at most ``MOST_TILED_ROWS`` rows. All else is shared. None where torch's product does not take them."""
+def tiled_blocks(
+    model: Any, devices: Sequence[torch.device], in_host: Iterable[torch.Tensor] = ()
+) -> list[nn.Module] | None:
+    """Copies of the decoder blocks of a transformers causal LM in bfloat16 on GPUs, with linear layers in 4 bits, for
+    passes over at most ``MOST_TILED_ROWS`` rows. All else is shared. None where torch's product does not take them.
+
+    Args:
+        devices: of each block.
+        in_host: weights of blocks that wait in host memory, whose copies share nothing and lie on the devices.
+    """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % _TILE_OUT for layer in linear):
         return None
-    return [_tiled(block) for block in model.model.layers] if _multiplies_tiles(linear[0].weight.device) else None
+    if not _multiplies_tiles(devices[0]):
+        return None
+    shared = {id(held): held for held in (*model.parameters(), *model.buffers(), *in_host)}
+    return [_tiled(block, device, shared) for block, device in zip(model.model.layers, devices, strict=True)]
 
 
-def _tiled(block: nn.Module) -> nn.Module:
-    shared = {id(held): held for held in (*block.parameters(), *block.buffers())}
-    twin = copy.deepcopy(block, shared)
+def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
+    twin: nn.Module = copy.deepcopy(block, dict(shared))
+    if hasattr(twin, "_hf_hook"):  # it would bring the block's weights from host memory for every pass
+        from accelerate.hooks import remove_hook_from_module
+
+        remove_hook_from_module(twin, recurse=True)
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, nn.Linear):
-            _replace(twin, path, TiledLinear4(Linear4(layer)))
-    return twin
+            _replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
+    return twin.to(device)
 
 
 def _multiplies_tiles(device: torch.device) -> bool:

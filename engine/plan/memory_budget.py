@@ -186,6 +186,12 @@ class Share:
         """Bytes that come over the device's bus between the ends of two verifications."""
         return self.spilled * size.kv + _PASSES * self.in_host * size.weights
 
+    def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
+        """Whether all that lies on the device whatever waits elsewhere finds room there."""
+        held = self.layers - self.in_host + (self.in_host > 0)  # the weights of one layer at a time pass through
+        needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
+        return needed <= int(room.free * WEIGHTS_SHARE)
+
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
     """What of ``layers`` layers stays on a device: weights before KV, since every pass needs those."""

@@ -158,20 +158,26 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: that may be used, the one with most room first.
 
     Raises:
-        OptionError: a copy for the middle level was asked for, and there is no room for it beside the weights.
+        OptionError: a copy for the middle level was asked for, and there is no room for it, or none beside weights that
+            would have some without it.
     """
-    device = devices[0]
+    device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
         return Layout(device)
     size, taken = model_bytes(config, model, draft, device)
     limit = bytes_of(config.device_memory)
     rooms = [DeviceRoom(kinds.free_memory(card), taken if card == device else 0, limit) for card in devices]
-    layout = layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
-    if layout.in_host and _copy_bytes(config, model, device):
-        raise OptionError(
-            "A copy of the weights for the middle level does not fit beside them and the buffers of a whole window.",
-            "Use --middle stored, a smaller model, no draft model, or a shorter window.",
-        )
+    shares = share_layers(layers, size, rooms)
+    layout, copied = layout_of(shares, devices), _copy_bytes(config, model, device)
+    if layout.in_host and copied:
+        alone = share_layers(layers, replace(size, beside=size.beside - copied), rooms)
+        fits = all(share.fits(size, room) for share, room in zip(shares, rooms, strict=True))
+        if not fits or not any(share.in_host for share in alone):
+            raise OptionError(
+                "A copy of the weights for the middle level does not fit beside "
+                + ("them and the buffers of a whole window." if fits else "the buffers of a whole window."),
+                "Use --middle stored, a smaller model, no draft model, or a shorter window.",
+            )
     return layout
 
 

@@ -25,7 +25,7 @@ from engine.model.architectures import estimate_parameters
 from engine.model.decoder import kv_shape_of
 from engine.plan import planner
 from engine.plan.cost_model import MIN_BUDGET
-from engine.plan.memory_budget import CHUNK, MEMORY_SHARE, RETRIEVAL_TAIL, DeviceRoom, LayerBytes, share_layers
+from engine.plan.memory_budget import CHUNK, MEMORY_SHARE, RETRIEVAL_TAIL, DeviceRoom, LayerBytes, Share, share_layers
 from tests.engine.gpu.counting import DRAFTED, PASSES, RoundCalls, round_calls
 from tests.house import ROOT
 
@@ -80,13 +80,25 @@ PAIRS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What the planner says of a model and its book on cards of one kind. ``spare`` are bytes that stay free."""
+    """What the planner says of a model and its book on cards of one kind. ``spare`` are bytes that stay free; ``fits``:
+    whether what waits nowhere else has room."""
 
     kv: KvShape
     size: LayerBytes
     layout: planner.Layout
     plan: planner.Plan
     spare: int
+    fits: bool
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of weights in host memory."""
+        return len(self.layout.in_host) * self.size.weights
+
+    @property
+    def moved(self) -> int:
+        """Bytes that come over the bus for a verification."""
+        return self.plan.kv.host + self.waiting
 
 
 def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -> Fit | None:
@@ -95,7 +107,8 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -
     size, taken = planner.model_bytes(config, model, draft, devices[0])
     free = memory * GIB - CONTEXT_BYTES
     rooms = [DeviceRoom(free, 0 if index else taken) for index in range(count)]
-    layout = planner.layout_of(share_layers(model.num_hidden_layers, size, rooms), devices)
+    shares = share_layers(model.num_hidden_layers, size, rooms)
+    layout, fits = planner.layout_of(shares, devices), all(map(Share.fits, shares, [size] * count, rooms))
     kv = replace(kv_shape_of(model, torch.bfloat16, devices[0]), split=layout.split).indexed(CHUNK)
     # The retrieval cache and a copy are there before a book is; its mean keys come with the book.
     beside = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
@@ -106,7 +119,7 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -
     if plan is None:
         return None
     spare = sum(free - bytes_ for bytes_ in used) - plan.kv.device - plan.staging - BOOK * kv.index_bytes_per_token
-    return Fit(kv, size, layout, plan, spare)
+    return Fit(kv, size, layout, plan, spare, fits)
 
 
 def row(pair: str, card: str, memory: int, rate: float, bus: float, count: int) -> str:
@@ -117,8 +130,7 @@ def row(pair: str, card: str, memory: int, rate: float, bus: float, count: int) 
         return f"{name} does not fit | | | | |"
     kv, plan, weights = found.kv, found.plan, found.size.weights
     host = plan.placement.count(Tier.HOST)
-    in_host = len(found.layout.in_host)
-    moved = plan.kv.host + in_host * weights
+    in_host, moved = len(found.layout.in_host), found.moved
     read = plan.kv.total + kv.layers * weights
     ms = max(read / (rate * GB), moved / (bus * GB * len(kv.parts))) * 1000
     return (
@@ -174,7 +186,7 @@ def calls_table(plain: RoundCalls, spilled: RoundCalls, replayed: RoundCalls) ->
 def verify_ms(found: Fit, head: int, rate: float, bus: float) -> float:
     """Milliseconds of a pass over all weights and KV, of one token or a few."""
     read = found.kv.layers * found.size.weights + head + found.plan.kv.total
-    return max(read / (rate * GB), found.plan.kv.host / (bus * GB)) * 1000
+    return max(read / (rate * GB), found.moved / (bus * GB)) * 1000
 
 
 def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, replayed: RoundCalls) -> str:
@@ -185,7 +197,8 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
     found = fit(config, model, draft if drafts else None, memory, count)
     words = "4 bits" if middle == "4bit" else "bfloat16"
     name = f"| {card} | {'1B' if drafts else 'none'} | {words} |"
-    if found is None or found.layout.in_host:
+    without = fit(CONFIG, model, draft if drafts else None, memory, count)
+    if found is None or without is None or not found.fits or bool(found.waiting) != bool(without.waiting):
         return f"{name} refused: no room for the copy | | | | | | |"
     head = model.vocab_size * model.hidden_size * 2
     alone = fit(CONFIG, model, None, memory, count)
@@ -193,6 +206,8 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
     weights = found.size.beside - alone.size.beside if middle == "4bit" else found.size.weights
     read = found.kv.layers * weights + head + (MIN_BUDGET + RETRIEVAL_TAIL) * found.kv.compute_bytes_per_token
     draft_ms, middle_ms = (bytes_ / (rate * GB) * 1000 for bytes_ in (2 * estimate_parameters(draft), read))
+    if middle == "stored":
+        middle_ms = max(middle_ms, found.waiting / (bus * GB) * 1000)
     whole_ms = verify_ms(found, head, rate, bus)
     costs = Costs(draft_ms, PassCost(middle_ms, 0.0), PassCost(whole_ms, 0.0))
     limits = PlanLimits(TUNING.most_draft if drafts else 0, TUNING.most_passes)
@@ -209,8 +224,8 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
     host = found.plan.placement.count(Tier.HOST)
     return (
         f"{name} {found.kv.layers - host} + {host} | {read / GB:.1f} GB, {middle_ms:.1f} ms | "
-        f"{found.plan.kv.host / GB:.1f} GB, {whole_ms:.0f} ms | {' | '.join(gains)} | "
-        f"{launches * LAUNCH_US / 1000:.0f} ms |"
+        f"{found.moved / GB:.1f} GB, {whole_ms:.0f} ms | {' | '.join(gains)} | "
+        + ("not counted |" if found.waiting else f"{launches * LAUNCH_US / 1000:.0f} ms |")
     )
 
 
@@ -219,7 +234,7 @@ def middle_table(spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
     kept = " | ".join(f"kept {each:.2f}" for each in KEPT)
     yield f"| card | draft | middle level | KV layers | a middle pass | a verification | {kept} | launching |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
-    for card in ("RTX 4090", "H200"):
+    for card in ("RTX 4070", "RTX 4090", "H200"):
         for drafts in (True, False):
             for middle in ("stored", "4bit"):
                 yield middle_row(card, middle, drafts=drafts, spilled=spilled, replayed=replayed)

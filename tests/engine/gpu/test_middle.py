@@ -70,6 +70,31 @@ def test_a_copy_says_nearly_what_the_model_says_and_leaves_it_as_it_is(tiny: Cal
         cache.clear()
 
 
+def test_a_copy_brings_no_weights_from_host_memory(tiny: Callable[..., str]) -> None:
+    """Layers that wait there come for the full level alone; the copy of each lies on the card."""
+    ids, name = list(range(20, 36)), tiny("qwen2", spread=0.1)
+    logits = []
+    for in_host in ((), (1,)):
+        with simulated_cuda("delayed", 3) as gpu, torch.no_grad():
+            target = decoder.load(name, window=256, device=GPU, dtype="bfloat16", in_host=in_host)
+            cache = FullCache(target.kv_shape, 256)
+            stored = {name: weights.clone() for name, weights in target.named_weights() if weights.device.type == "cpu"}
+            held = full_pass(target, cache, 0, ids).cpu()
+            twin = target.rounded("4bit")
+            assert twin is not None
+            sent, allocated = gpu.sent[0], gpu.allocated[0]
+            logits.append(full_pass(twin, cache, 0, ids).cpu())
+            layer = sum(weights.nbytes for weights in stored.values())
+            assert bool(layer) == bool(in_host)
+            assert gpu.sent[0] - sent < 1_000
+            assert gpu.allocated[0] == allocated
+            assert torch.equal(full_pass(target, cache, 0, ids).cpu(), held)
+            assert gpu.sent[0] - sent >= layer
+            assert all(torch.equal(weights, stored.get(name, weights)) for name, weights in target.named_weights())
+            cache.clear()
+    assert torch.equal(*logits)
+
+
 def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
     read: list[bool] = []
@@ -115,8 +140,18 @@ def test_a_copy_is_planned_for_or_refused(pair: tuple[str, str]) -> None:
                 planner.model_bytes(each, settings, None, GPU) for each in (other, replace(other, middle="stored"))
             )
             assert found == without
-    fits = taken + LAYERS * (alone.weights + alone.beside) + 2 * alone.buffer
-    with simulated_cuda("eager", limit=int(fits / 0.95) + 1000):
+    wanted = taken + LAYERS * alone.beside + 2 * alone.buffer
+
+    def card(weights: float) -> Any:
+        """One with room for so many layers' weights beside all else."""
+        return simulated_cuda("eager", limit=int((wanted + weights * alone.weights) / 0.95) + 1000)
+
+    with card(LAYERS):
         assert not planner.lay_out(config, settings, None, [GPU]).in_host
-        with pytest.raises(OptionError, match="does not fit beside"):
+        with pytest.raises(OptionError, match="does not fit beside them"):
             planner.lay_out(copied, settings, None, [GPU])
+    with card(LAYERS - 0.2):  # weights wait in host memory anyway, and the copy spares the middle level from them
+        assert planner.lay_out(config, settings, None, [GPU]).in_host
+        assert planner.lay_out(copied, settings, None, [GPU]).in_host
+    with card(LAYERS - 0.5), pytest.raises(OptionError, match="does not fit beside the buffers"):
+        planner.lay_out(copied, settings, None, [GPU])
