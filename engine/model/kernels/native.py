@@ -43,8 +43,9 @@ ACCUMULATORS = {16: 16}  # vectors of this many numbers, with 32 registers: accu
 _FEW_ACCUMULATORS = 12  # with 16 registers
 _KEYS = 4  # that meet a query together
 _SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
-_VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
+VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
 LINE = 64  # bytes of a cache line
+_SHARE_BITS = 20  # behind the point of how many lines a step asks for
 LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
 Sums = list[list[Variable]]
@@ -285,6 +286,11 @@ def _store_sums(
             e.store(value, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
 
 
+def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
+    """Whether a block of rows as large as ``row_blocks`` has them can be had of these."""
+    return e.b.icmp_signed(">=", rows, long(row_blocks(e.lanes, vectors)[0]))
+
+
 def row_blocks(lanes: int, vectors: int) -> list[int]:
     """Rows that are computed together, largest first, so that the sums of ``vectors`` for each stay in registers."""
     most = max(1, ACCUMULATORS.get(lanes, _FEW_ACCUMULATORS) // vectors)
@@ -346,26 +352,11 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), start) for of in (first_seen, seen))
             _soften(e, own, begin, limit, scale, line, near_values.scales, head_dim)
-        ahead = e.b.add(start, long(BLOCK))
-        later = [
-            (e.at(source, e.b.mul(ahead, stride), kind), stride)
+        ahead = [
+            Ahead(e, source, stride, start, kind, head_dim)
             for source, stride in ((keys, key_token), (values, value_token))
         ]
-
-        def near(
-            key: ir.Value,
-            places: list[ir.Value],
-            is_first: ir.Value,
-            values: Vectors = near_values,
-            later: list[tuple[ir.Value, ir.Value]] = later,
-        ) -> list[ir.Value]:
-            with e.b.if_then(is_first):  # what the next block begins with is brought near meanwhile
-                for source, stride in later:
-                    for offset in range(0, head_dim, LINE // BYTES[kind]):
-                        e.prefetch(e.at(source, e.b.add(e.b.mul(key, stride), long(offset)), kind))
-            return [values.load(key, place) for place in places]
-
-        add_values(e, scores, BLOCK, BLOCK, near, parts, rows, head_dim)
+        add_values(e, scores, BLOCK, BLOCK, near_values.load_all, parts, rows, head_dim, ahead)
     e.end()
 
 
@@ -386,13 +377,45 @@ class Vectors:
         """As many pairs of numbers as a vector has lanes, in bfloat16; levels are exact in it."""
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
-    def prefetch(self, token: ir.Value, width: int) -> None:
-        """Bring the ``token``-th key or value near."""
-        for at in range(0, width, LINE // BYTES[self.kind]):
-            self._e.prefetch(self._e.at(self._place, self._where(token, long(at)), self.kind))
+    def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
+        """``load`` from each of the places on."""
+        return [self.load(token, place) for place in places]
 
     def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
         return self._e.b.add(self._e.b.mul(token, self._step), at)
+
+
+class Ahead:
+    """The keys or values behind the block that begins at ``start``, which are brought near while that is computed.
+
+    Asked for all at once they come while nothing is multiplied, and the memory rests while something is. So each step
+    of the sums asks for a few lines where there are many, and who lays a block out for few rows asks for its tokens.
+    """
+
+    def __init__(
+        self, e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type, head_dim: int
+    ) -> None:
+        self._e, self._stride, self._kind, self._width = e, stride, kind, head_dim
+        self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
+        self._numbers = LINE // BYTES[kind]
+        self._lines = -(-head_dim // self._numbers)  # of a token
+
+    def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
+        """Ask for one of so many equal shares of the block's lines."""
+        e, lines = self._e, self._lines
+        step = e.b.sdiv(long(BLOCK * lines << _SHARE_BITS), shares)  # the same for all, and computed once
+        begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
+        end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
+        with e.loop(begin, end) as line:
+            token, number = e.b.sdiv(line, long(lines)), e.b.srem(line, long(lines))
+            self._ask(token, e.b.mul(number, long(self._numbers)))
+
+    def ask_token(self, token: ir.Value) -> None:
+        for at in range(0, self._width, self._numbers):
+            self._ask(token, long(at))
+
+    def _ask(self, token: ir.Value, at: ir.Value) -> None:
+        self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
 
 
 def block_of(
@@ -519,10 +542,11 @@ def add_values(
     weights: ir.Value,
     step: int,
     words: int,
-    near: Callable[[ir.Value, list[ir.Value], ir.Value], list[ir.Value]],
+    near: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
     parts: ir.Value,
     rows: ir.Value,
     head_dim: int,
+    ahead: Sequence[Ahead],
     pairs: bool = False,
 ) -> None:
     """Add a block's values by their weights to the sums of every row.
@@ -530,11 +554,12 @@ def add_values(
     Args:
         weights: of the block's first key, ``step`` words from a row's to the next row's.
         words: of the block's weights in a row: numbers, or pairs of them.
-        near: the vectors at places of the ``word``-th value, or pair of values; told whether it is asked for the first
-            time.
+        near: the vectors at places of the ``word``-th value, or pair of values.
+        ahead: asked for meanwhile; of pairs where ``are_many`` of ``VALUE_VECTORS``, else at the first.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, _FEW_ACCUMULATORS)
-    for row, block in blocks_of_rows(e, rows, row_blocks(e.lanes, _VALUE_VECTORS)):
+    blocks = row_blocks(e.lanes, VALUE_VECTORS)
+    for row, block in blocks_of_rows(e, rows, blocks):
         together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
         lines, own_weights = [], []
         for at in range(block):
@@ -545,8 +570,17 @@ def add_values(
             places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
             sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
             is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
+            passes = count // together
+            one = e.b.add(e.b.mul(e.b.sdiv(row, long(block)), long(passes)), e.b.sdiv(column, long(together * e.lanes)))
+            shares = e.b.mul(e.b.sdiv(rows, long(block)), long(passes * words))
             with e.loop(long(0), long(words)) as word:
-                add_products(e, own_weights, word, near(word, places, is_first), sums, pairs)
+                for other in ahead:
+                    if block == blocks[0]:
+                        other.ask_share(e.b.add(e.b.mul(one, long(words)), word), shares)
+                    elif not pairs:
+                        with e.b.if_then(is_first):
+                            other.ask_token(word)
+                add_products(e, own_weights, word, near(word, places), sums, pairs)
             for line, own in zip(lines, sums, strict=True):
                 for place, total in zip(places, own, strict=True):
                     e.store(total.value, e.at(line, place, F32))

@@ -44,12 +44,15 @@ from engine.model.kernels.native import (
     SUMS,
     VALUE_HEAD,
     VALUE_TOKEN,
+    VALUE_VECTORS,
     VALUES,
+    Ahead,
     Sums,
     Vectors,
     X,
     add_products,
     add_values,
+    are_many,
     block_of,
     blocks_of_rows,
     emit_product,
@@ -150,7 +153,7 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
     scores = e.at(laid_out, long(BLOCK * head_dim + PIECE), F32)
 
-    def paired(pair: ir.Value, places: list[ir.Value], _: ir.Value) -> list[ir.Value]:
+    def paired(pair: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
         base = e.b.mul(pair, long(head_dim))
         return [e.load_vector(laid_out, e.b.add(base, place)) for place in places]
 
@@ -160,10 +163,16 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
     count = e.b.sub(stop, first)
     with e.loop(first, stop, BLOCK) as start:
         near = block_of(e, keys, key_token, room, start, length, head_dim, kind)
-        _turn(e, near, _next(e, keys, key_token, start, kind), laid_out, words)
-        for row, block in blocks_of_rows(e, rows, row_blocks(lanes, _KEY_VECTORS)):
+        ahead = Ahead(e, keys, key_token, start, kind, head_dim)
+        _turn(e, near, ahead, are_many(e, rows, _KEY_VECTORS), laid_out, words)
+        blocks = row_blocks(lanes, _KEY_VECTORS)
+        for row, block in blocks_of_rows(e, rows, blocks):
             own = e.at(scores, e.b.add(e.b.mul(row, long(PIECE)), e.b.sub(start, first)), F32)
-            _score(e, e.at(queries, e.b.mul(row, long(head_dim)), I16), block, laid_out, near.scales, own, words)
+            line = e.at(queries, e.b.mul(row, long(head_dim)), I16)
+            done = e.b.mul(e.b.sdiv(row, long(block)), long(words))
+            shares = e.b.mul(e.b.sdiv(rows, long(block)), long(words))
+            asked = (ahead, done, shares) if block == blocks[0] else None
+            _score(e, line, block, laid_out, near.scales, own, words, asked)
     if value_scales is not None:
         _collect_scales(e, e.at(values, e.b.mul(first, value_token), kind), value_token, count, value_scales, head_dim)
     with e.loop(long(0), rows) as row:
@@ -173,15 +182,11 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
         _soften(e, own, begin, limit, count, scale, line, value_scales, head_dim)
     with e.loop(first, stop, BLOCK) as start:
         near = block_of(e, values, value_token, room, start, length, head_dim, kind)
-        _pair(e, near, _next(e, values, value_token, start, kind), laid_out, head_dim)
+        ahead = Ahead(e, values, value_token, start, kind, head_dim)
+        _pair(e, near, ahead, are_many(e, rows, VALUE_VECTORS), laid_out, head_dim)
         weights = e.at(scores, e.b.sub(start, first), I16)
-        add_values(e, weights, PIECE, BLOCK // 2, paired, parts, rows, head_dim, pairs=True)
+        add_values(e, weights, PIECE, BLOCK // 2, paired, parts, rows, head_dim, [ahead], pairs=True)
     e.end()
-
-
-def _next(e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type) -> Vectors:
-    """The block behind the one that begins at ``start``."""
-    return Vectors(e, e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind), stride, kind, None)
 
 
 def _collect_scales(
@@ -194,24 +199,26 @@ def _collect_scales(
         e.store(number(0.0), e.at(room, at, F32))
 
 
-def _turn(e: Emitter, keys: Vectors, ahead: Vectors, turned: ir.Value, words: int) -> None:
-    """Pairs of a block's keys to (words, BLOCK), while ``ahead`` is brought near in its order."""
+def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
+    """Pairs of a block's keys to (words, BLOCK), while ``ahead`` is asked for in its order, unless that comes later."""
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
         tokens = e.lanes * e.lanes // words
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
-        for at in range(tokens):
-            ahead.prefetch(e.b.add(asked, long(at)), 2 * words)
+        with e.b.if_then(e.b.not_(later)):
+            for at in range(tokens):
+                ahead.ask_token(e.b.add(asked, long(at)))
         for at, vector in enumerate(e.transposed(loaded)):
             place = e.b.add(e.b.mul(e.b.add(word, long(at)), long(BLOCK)), token)
             e.store(vector, e.at(turned, place, F32))
 
 
-def _pair(e: Emitter, values: Vectors, ahead: Vectors, paired: ir.Value, head_dim: int) -> None:
+def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
     """Values of two neighbouring keys side by side: (BLOCK / 2, head_dim) pairs. ``ahead`` as in ``_turn``."""
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
-        ahead.prefetch(e.b.add(token, e.b.sdiv(column, long(2 * e.lanes))), head_dim)
+        with e.b.if_then(e.b.not_(later)):
+            ahead.ask_token(e.b.add(token, e.b.sdiv(column, long(2 * e.lanes))))
         place = e.b.add(e.b.mul(e.b.sdiv(token, long(2)), long(head_dim)), column)
         for at, vector in enumerate(e.interleaved(*both)):
             e.store(vector, e.at(paired, e.b.add(place, long(at * e.lanes)), F32))
@@ -225,8 +232,13 @@ def _score(
     scales: ir.Value | None,
     scores: ir.Value,
     words: int,
+    asked: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
-    """Products of ``rows`` queries, one behind the other, with a block's turned keys."""
+    """Products of ``rows`` queries, one behind the other, with a block's turned keys.
+
+    Args:
+        asked: what is asked for meanwhile, how many shares of it have been, and how many there are.
+    """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
         sums = [[e.variable(e.constant(0.0)) for _ in offsets] for _ in range(rows)]
@@ -234,6 +246,9 @@ def _score(
         with e.loop(long(0), long(words)) as word:
             base = e.b.mul(word, long(BLOCK))
             near = [e.load_vector(turned, e.b.add(base, offset)) for offset in offsets]
+            if asked is not None:
+                ahead, done, shares = asked
+                ahead.ask_share(e.b.add(done, word), shares)
             add_products(e, lines, word, near, sums, pairs=True)
         for row, own in enumerate(sums):
             for offset, total in zip(offsets, own, strict=True):
