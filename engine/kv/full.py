@@ -497,13 +497,14 @@ class FullPass:
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         cache, start, stop = self._cache, self._start, self._start + q.shape[2]
         place = cache.shape.place_of(layer)
         if place is None:
             keys, values = cache.bounded.near(layer, start, q.shape[2], k, v)
             window = cache.shape.window_of(layer)
-            return attention.attend_newest(q, keys, values, scaling, window, sinks)
+            return attention.attend_newest(q, keys, values, scaling, window, sinks, cap)
         layer = place
         as_stored = cache.shape.quantized and attention.reads_levels(q)
         if not (as_stored and cache.is_resident(layer)):
@@ -512,7 +513,7 @@ class FullPass:
             cache.write(layer, start, k, v)
         levels = cache.levels(layer, stop) if as_stored else None
         keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
-        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks)
+        out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
         if self._observer is not None and k is not None:  # one layer chooses for those that read its KV too
             self._observer.observe(layer, q, scaling)
         return out
@@ -539,6 +540,7 @@ class FixedFullPass(NoStates):
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
         keys, values = self._cache._slots(layer)
@@ -546,7 +548,7 @@ class FixedFullPass(NoStates):
         values.index_copy_(1, self._places, v[0])
         self.queries.append(q)
         keys, values = (x[None, :, : self._span.stop] for x in (keys, values))
-        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen, sinks)
+        return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen, sinks, cap)
 
 
 def spill_more(full: FullCache, error: BaseException | None = None) -> bool:

@@ -274,20 +274,21 @@ class RetrievalPass:
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         full = self._cache.full
         place = full.shape.place_of(layer)
         if place is None:
             keys, values = full.bounded.near(layer, self._position, q.shape[2], k, v)
             window = full.shape.window_of(layer)
-            return attention.attend_newest(q, keys, values, scaling, window, sinks)
+            return attention.attend_newest(q, keys, values, scaling, window, sinks, cap)
         keys, values = self._cache._parts(place)
         start, stop = self._start, self._start + q.shape[2]
         if k is not None and v is not None:
             keys[:, start:stop] = k[0]
             values[:, start:stop] = v[0]
         keys, values = (held[None, :, :stop] for held in (keys, values))
-        return attention.attend_newest(q, keys, values, scaling, sinks=sinks)
+        return attention.attend_newest(q, keys, values, scaling, sinks=sinks, cap=cap)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)
@@ -310,12 +311,13 @@ class FixedRetrievalPass(NoStates):
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         assert k is not None and v is not None  # noqa: PT018 - layers that read others' KV have windows beside them
         keys, values = self._cache._parts(layer)
         keys.index_copy_(1, self._places, k[0])
         values.index_copy_(1, self._places, v[0])
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen, sinks)
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, self._seen, sinks, cap)
 
 
 class VerifyObserver(Protocol):

@@ -153,6 +153,7 @@ class StreamingPass:
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         cache, start = self._cache, self._start
         stop, source = start + q.shape[2], cache.shape.source_of(layer)
@@ -164,7 +165,7 @@ class StreamingPass:
             cache._values[source][:, start:stop] = v[0]
         keys, values = cache._rotated[source][:, :stop], cache._values[source][:, :stop]
         window = cache.shape.window_of(layer)
-        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks)
+        return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks, cap)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         cache = self._cache
@@ -187,6 +188,7 @@ class FixedStreamingPass(NoStates):
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor:
         cache, slots, source = self._cache, self._slots, self._cache.shape.source_of(layer)
         rotated = cache._rotate(layer, q if k is None else torch.cat([q, k], dim=1), slots, q.shape[1])
@@ -198,4 +200,4 @@ class FixedStreamingPass(NoStates):
         keys, values, seen = cache._rotated[source], cache._values[source], self._seen
         if (window := cache.shape.window_of(layer)) is not None:
             seen = seen & (torch.arange(cache.capacity, device=slots.device) > slots[:, None] - window)
-        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks)
+        return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)

@@ -82,7 +82,8 @@ _MAXIMA = {
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
-    *("rms_norm_eps", "layer_norm_eps", "norm_eps", "logits_scaling", "logit_scale", "final_logit_softcapping"),
+    *("rms_norm_eps", "layer_norm_eps", "norm_eps", "logits_scaling", "logit_scale"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
     *("embedding_multiplier", "attention_multiplier", "residual_multiplier"),
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
 )
@@ -275,7 +276,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
             "Choose a model of the same family that is for text alone.",
         )
     for key, what in _UNLIKE.items():
-        if getattr(config, key, None) not in (None, False, 0, _EYES_ALONE):
+        if key not in FAMILIES[kind].reads and getattr(config, key, None) not in (None, False, 0, _EYES_ALONE):
             raise UnsupportedModel(f"{title} {what}, which is not supported yet.", _SUPPORTED)
 
 

@@ -9,7 +9,8 @@ Also owns the bridge to transformers: ``register`` installs an attention functio
 and values to the cache object that came down the call as ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
-(heads,), in models that have such: a score beside those of the keys that takes weight and adds nothing.
+(heads,), in models that have such: a score beside those of the keys that takes weight and adds nothing. A ``cap``, in
+models that have one, is what scores stay below (``engine.model.kernels``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from engine.model.kernels import Kernel, cpu, cuda, join, plain
+from engine.model.kernels import cpu, cuda, in_pieces, join, plain
 from engine.model.recurrent import States, padded
 
 IMPLEMENTATION = "trifold"
@@ -42,6 +43,7 @@ class KeyValues(States, Protocol):
         v: torch.Tensor | None,
         scaling: float,
         sinks: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> torch.Tensor: ...
 
 
@@ -62,13 +64,16 @@ def _forward(
     scaling: float,
     kv: KeyValues,
     s_aux: torch.Tensor | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    out = kv.attend(module.layer_idx, query, key, value, scaling, s_aux)
+    out = kv.attend(module.layer_idx, query, key, value, scaling, s_aux, softcap)
     return out.transpose(1, 2), None
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of every query to every key, unmasked.
 
     Returns:
@@ -78,7 +83,11 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) ->
     if k.shape[2] == 0:
         return torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"), dtype=torch.float32)
     packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    return _unpacked(q, *_kernel_for(packed)(packed, k, v, scaling))
+    if q.device.type == "cpu":
+        return _unpacked(q, *cpu.attend(packed, k, v, scaling, cap))
+    if cap is not None:
+        return _unpacked(q, *in_pieces(packed, k, v, scaling, cap))
+    return _unpacked(q, *cuda.fastest(q.device, q.dtype, packed.shape[1], q.shape[3])(packed, k, v, scaling))
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,6 +124,7 @@ def attend_newest(
     scaling: float,
     window: int | None = None,
     sinks: torch.Tensor | None = None,
+    cap: float | None = None,
 ) -> torch.Tensor:
     """Causal attention of n new tokens that are the last n of the keys: what one forward pass needs.
 
@@ -122,33 +132,45 @@ def attend_newest(
     alone, where q is. Where ``reads_levels`` says so k and v may be as they are stored in 8 bits.
     A single token sees everything. A few tokens on a CPU take one call with a
     mask over the keys, which costs half of two calls and a merge, and many do so in turn where our kernel is ahead of
-    torch's there too; otherwise past and new are computed apart and merged.
+    torch's there too, or torch's has no cap; otherwise past and new are computed apart and merged.
     """
     if q.device != k.device:  # of a layer that reads the KV of one on another card
-        return attend_newest(q.to(k.device), k, v, scaling, window, sinks).to(q.device)
+        return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
-        return joined([attend(q, k, v, scaling)], sinks)
+        return joined([attend(q, k, v, scaling, cap)], sinks)
     if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
-        return _attend_rows(q, k, v, scaling, window, sinks)
-    if q.device.type == "cpu" and cpu.reads_in_pairs(q):
-        return _attend_in_turn(q, k, v, scaling, window, sinks)
+        return _attend_rows(q, k, v, scaling, window, sinks, cap)
+    if q.device.type == "cpu" and (cap is not None or cpu.reads_in_pairs(q)):
+        return _attend_in_turn(q, k, v, scaling, window, sinks, cap)
     if window is not None:
-        return _attend_windows(q, k, v, scaling, window, sinks)
-    newer = attend_causal(q, k[:, :, past:], v[:, :, past:], scaling)
-    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer] if past else [newer], sinks)
+        return _attend_windows(q, k, v, scaling, window, sinks, cap)
+    newer = attend_causal(q, k[:, :, past:], v[:, :, past:], scaling, cap)
+    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer] if past else [newer], sinks)
 
 
 def _attend_rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    cap: float | None,
 ) -> torch.Tensor:
     packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    parts = cpu.attend_newest(packed, k, v, scaling, q.shape[2], window)
+    parts = cpu.attend_newest(packed, k, v, scaling, q.shape[2], window, cap)
     return joined([_unpacked(q, *part) for part in parts], sinks)
 
 
 def _attend_in_turn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    cap: float | None,
 ) -> torch.Tensor:
     """``attend_newest`` on a processor, a few tokens after the other, each with no more keys than they see."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
@@ -158,12 +180,18 @@ def _attend_in_turn(
         stop = min(n, start + step)
         first = 0 if window is None else max(0, past + start - window + 1)
         keys, values = (kv[:, :, first : past + stop] for kv in (k, v))
-        out[:, :, start:stop] = _attend_rows(q[:, :, start:stop], keys, values, scaling, window, sinks)
+        out[:, :, start:stop] = _attend_rows(q[:, :, start:stop], keys, values, scaling, window, sinks, cap)
     return out
 
 
 def _attend_windows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    window: int,
+    sinks: torch.Tensor | None,
+    cap: float | None,
 ) -> torch.Tensor:
     """``attend_newest`` with a window, in pieces, so that the keys of each are not many more than its window."""
     n, past = q.shape[2], k.shape[2] - q.shape[2]
@@ -176,8 +204,8 @@ def _attend_windows(
         newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
         seen = (places <= newest) & (places > newest - window)
         keys, values = k[:, :, first:stop], v[:, :, first:stop]
-        if sinks is not None:  # which the fused kernel says too little for
-            outs.append(attend_seen(some, keys, values, scaling, seen, sinks))
+        if sinks is not None or cap is not None:  # which the fused kernel says too little for, or has not
+            outs.append(attend_seen(some, keys, values, scaling, seen, sinks, cap))
             continue
         packed = some.reshape(1, k.shape[1], -1, q.shape[3])
         seen = seen.repeat(q.shape[1] // k.shape[1], 1)
@@ -198,12 +226,13 @@ def attend_seen(
     scaling: float,
     seen: torch.Tensor,
     sinks: torch.Tensor | None = None,
+    cap: float | None = None,
 ) -> torch.Tensor:
     """Attention of n tokens to those of the keys that ``seen`` (n, seq) says, whatever lies in the others.
 
     Shapes as ``attend``; returns out alone. For passes whose shapes may not depend on how much a cache holds.
     """
-    return joined([_attend_masked(q, k, v, scaling, seen)], sinks)
+    return joined([_attend_masked(q, k, v, scaling, seen, cap)], sinks)
 
 
 def attend_past_and_seen(
@@ -214,26 +243,30 @@ def attend_past_and_seen(
     past: int,
     seen: torch.Tensor,
     sinks: torch.Tensor | None = None,
+    cap: float | None = None,
 ) -> torch.Tensor:
     """The same where all of the first ``past`` keys are seen, and ``seen`` (n, seq - past) says which of the others.
 
     So the kernel for many keys has all but a few of them.
     """
-    newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen)
-    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling), newer], sinks)
+    newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen, cap)
+    return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer], sinks)
 
 
 def _attend_masked(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, seen: torch.Tensor, cap: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     packed = q.reshape(1, k.shape[1], -1, q.shape[3])
-    return _unpacked(q, *plain(packed, k, v, scaling, seen.repeat(q.shape[1] // k.shape[1], 1)))
+    return _unpacked(q, *plain(packed, k, v, scaling, seen.repeat(q.shape[1] // k.shape[1], 1), cap))
 
 
 def attend_causal(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of n new tokens to themselves: token i sees tokens 0..i. Shapes as ``attend`` with seq = n."""
+    if cap is not None:
+        seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril()
+        return _attend_masked(q, k, v, scaling, seen, cap)
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
@@ -241,9 +274,3 @@ def attend_causal(
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scaling)
         return out, lse
     return cuda.attend_causal(q, k, v, scaling)
-
-
-def _kernel_for(q: torch.Tensor) -> Kernel:
-    if q.device.type == "cpu":
-        return cpu.attend
-    return cuda.fastest(q.device, q.dtype, q.shape[1], q.shape[3])

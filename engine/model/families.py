@@ -62,6 +62,11 @@ MAMBA = "mamba"
 MXFP4 = "mxfp4"
 """A format of weights in 4 bits, in the word of ``quant_method``."""
 
+_GEMMA_2 = {
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    **{"vocab_size": 256_000, "max_position_embeddings": 8_192, "sliding_window": 4_096},
+}
+
 _GEMMA_3 = {
     **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
     **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
@@ -126,6 +131,15 @@ FAMILIES = {
     "glm": Family("GLM-4"),
     "glm4": Family("GLM-4-0414"),
     "hyperclovax": Family("HyperCLOVA X", logits_factor="logits_scaling"),
+    "gemma2": Family(
+        "Gemma 2",
+        tied=True,
+        others=SLIDING,
+        full_every=2,
+        norm_offset=1.0,
+        reads=("final_logit_softcapping", "attn_logit_softcapping"),
+        defaults=_GEMMA_2,
+    ),
     "gemma3_text": Family(
         "Gemma 3",
         tied=True,

@@ -315,8 +315,9 @@ def pack(model: Any, offset: float = 0.0) -> None:
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
+    capped = any(getattr(layer, "attn_logit_softcapping", None) for layer in model.modules())
     for head_dim in _head_dims(model):
-        kernels.prepare(head_dim, model.dtype, [_BITS[kind] for kind in weights])
+        kernels.prepare(head_dim, model.dtype, [_BITS[kind] for kind in weights], capped)
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:

@@ -133,6 +133,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.25,
         "logits_scaling": 0.125,
     },
+    # Many scores are far above their cap: without it every answer is another one.
+    "gemma2": {
+        **{"head_dim": 16, "query_pre_attn_scalar": 1, "sliding_window": 48},
+        **{"attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     # Heads as in the 1B model. The book is many times as long as the window. Embeddings are small
     # and attention is sharp, or the model would say one word for ever: its head is the embedding, multiplied.
     "gemma3_text": {

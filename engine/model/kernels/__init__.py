@@ -1,7 +1,8 @@
 """Kernels for a few queries over many keys, behind one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
 
 Queries are packed: q (1, kv_heads, rows, head_dim), the query group of a KV head and the new tokens together as rows; k
-and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked.
+and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A score
+that has a cap goes through a tangens hyperbolicus of that height, in the plain path and in our own for processors.
 
 Here are the plain path, which defines the right answer, and the two helpers that cut the keys of one sequence into
 pieces and merge what a kernel gives for each: neither a processor nor a GPU is busy with one sequence otherwise. The
@@ -30,10 +31,17 @@ def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
 
 
 def plain(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, mask: torch.Tensor | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    mask: torch.Tensor | None = None,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The definition that every fast path is tested against."""
     scores = torch.matmul(q, k.transpose(-1, -2)).float() * scaling
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     lse = torch.logsumexp(scores, dim=-1)
@@ -41,13 +49,15 @@ def plain(
     return torch.matmul(weights.to(v.dtype), v), lse
 
 
-def in_pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+def in_pieces(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``plain`` over so many keys at a time that their scores take little memory, however long the context is."""
     step = max(1, _MOST_SCORES // (q.shape[1] * q.shape[2]))
     if k.shape[2] <= step:
-        return plain(q, k, v, scaling)
+        return plain(q, k, v, scaling, cap=cap)
     spans = [slice(start, start + step) for start in range(0, k.shape[2], step)]
-    parts = [plain(q, k[:, :, span], v[:, :, span], scaling) for span in spans]
+    parts = [plain(q, k[:, :, span], v[:, :, span], scaling, cap=cap) for span in spans]
     outs, lses = (torch.cat(part) for part in zip(*parts, strict=True))
     return join(outs, lses), torch.logsumexp(lses, dim=0, keepdim=True)
 

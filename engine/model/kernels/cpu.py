@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from engine.model.kernels import attend_each, split_attend
+from engine.model.kernels import attend_each, in_pieces, plain, split_attend
 from engine.quantization import LAST_LEVEL, LEVEL_BITS
 
 logger = logging.getLogger(__name__)
@@ -39,11 +39,15 @@ KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"
 """The kernels' names of dtypes."""
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of packed queries to all keys, and its log-sum-exp; shapes as in ``engine.model.kernels``."""
     own = native() if q.shape[2] <= MOST_ROWS else None
     if own is not None and own.takes(q, k, v):
-        return own.attend(q, k, v, scaling, _all_seen(q.shape[2], k.shape[2]))
+        return own.attend(q, k, v, scaling, _all_seen(q.shape[2], k.shape[2]), cap=cap)
+    if cap is not None:
+        return in_pieces(q, k, v, scaling, cap)
     pieces = splits(q.shape[1], k.shape[2], torch.get_num_threads())
     if pieces == 1:
         return _fused(q, k, v, scaling)
@@ -67,7 +71,13 @@ def reads_in_pairs(q: torch.Tensor) -> bool:
 
 
 def attend_newest(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, new: int, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    new: int,
+    window: int | None = None,
+    cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
     that many of them. Returns parts over disjoint keys, to be merged.
@@ -78,8 +88,11 @@ def attend_newest(
     if own is not None and own.takes(q, k, v):
         seen = _newest_seen(new, k.shape[2] - new, q.shape[2] // new)
         first = None if window is None else _window_starts(new, k.shape[2] - new, q.shape[2] // new, window)
-        return [own.attend(q, k, v, scaling, seen, first)]
+        return [own.attend(q, k, v, scaling, seen, first, cap)]
     past = k.shape[2] - new
+    if cap is not None:
+        mask = _newest_mask(new, past, q.shape[2] // new, torch.float32, window)
+        return [plain(q, k, v, scaling, mask == 0, cap)]
     pieces = splits(k.shape[1], past, torch.get_num_threads()) if window is None else 1
     even = past // pieces * pieces if pieces > 1 else 0
     mask = _newest_mask(new, past - even, q.shape[2] // new, q.dtype, window)
@@ -236,6 +249,7 @@ class Native:
         scaling: float,
         seen: torch.Tensor,
         first: torch.Tensor | None = None,
+        cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As ``attend`` of this module; row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
 
@@ -251,7 +265,8 @@ class Native:
         q = (q.float() if levels and not pairs else q).contiguous()
         out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
         first = _from_first(rows) if first is None else first
-        kernel = self.address("attend_pairs" if pairs else "attend", head_dim, KIND[k.dtype])
+        kernel = self.address("attend_pairs" if pairs else "attend", head_dim, KIND[k.dtype], cap is not None)
+        scale = scaling if cap is None else 2 * scaling / cap
         join = self.address("join", head_dim)
         with self.lock:
             needed = heads * pieces * rows * (head_dim + 2)
@@ -266,8 +281,8 @@ class Native:
                 *(q.data_ptr(), k.data_ptr(), v.data_ptr()),
                 *(k.stride(1), k.stride(2), v.stride(1), v.stride(2), length),
                 *(rows, pieces, seen.data_ptr(), self._parts.data_ptr()),
-                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), bits(scaling * _LOG2E)),
-                first.data_ptr(),
+                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), bits(scale * _LOG2E)),
+                *(first.data_ptr(), bits((cap or 0.0) * _LOG2E)),
             ]
             self.pool.run(kernel, self._at, heads * pieces)
             self.pool.run(join, self._at, heads)
@@ -449,16 +464,17 @@ class Native:
             self.pool.run(kernel, self._at, heads)
         return behind
 
-    def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = ()) -> None:
+    def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = (), capped: bool = False) -> None:
         """Compile what a model of this head dimension and dtype can need, so that no answer waits for it.
 
         Args:
             bits: of quantized weights among its own.
+            capped: whether its scores have a cap.
         """
         if head_dim % self.lanes == 0:
             pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
             for stored in (dtype, torch.int8):
-                self.address("attend_pairs" if pairs else "attend", head_dim, KIND[stored])
+                self.address("attend_pairs" if pairs else "attend", head_dim, KIND[stored], capped)
             self.address("join", head_dim)
         half = dtype is torch.bfloat16
         levels_as_pairs = half and self.looks_up_levels

@@ -55,10 +55,10 @@ Sums = list[list[Variable]]
 X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
 # Arguments of ``attend`` and ``join``. Strides in numbers.
 QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
-HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST = range(8, 18)
+HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST, CAP = range(8, 19)
 # Arguments of ``norm``, behind ``X`` to ``ROWS``.
 WIDTH, TILE_ROWS, EPSILON = range(4, 7)
-NUM_ARGUMENTS = 18
+NUM_ARGUMENTS = 19
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
@@ -297,15 +297,17 @@ def row_blocks(lanes: int, vectors: int) -> list[int]:
     return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
-def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
+def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
     """One piece of one KV head's keys for all rows of its queries.
 
     A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
     ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
+    With a cap ``CAP`` is log2(e) times that, and ``SCALE`` as ``scaled`` wants it.
 
     Args:
         stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, with their scale behind
             them in bfloat16. Queries are of this kind too, but float32 beside levels.
+        capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
@@ -313,6 +315,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
     seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
     scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
+    cap = e.splat(e.load(e.at(arguments, long(CAP), I64), F32)) if capped else None
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
     kind, query_kind = KINDS[stored], F32 if stored == "int8" else KINDS[stored]
     keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
@@ -351,7 +354,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), start) for of in (first_seen, seen))
-            _soften(e, own, begin, limit, scale, line, near_values.scales, head_dim)
+            _soften(e, own, begin, limit, scale, cap, line, near_values.scales, head_dim)
         ahead = [
             Ahead(e, source, stride, start, kind, head_dim)
             for source, stride in ((keys, key_token), (values, value_token))
@@ -488,12 +491,27 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
             e.store(total, e.at(scores, e.b.add(start, long(row * BLOCK)), F32))
 
 
+def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
+    """A vector of scores to base 2.
+
+    With a ``cap`` they go through a tangens hyperbolicus of that height, to 2e-7 of it: ``scale`` makes them the
+    exponent of ``2 ** -abs(score)``, by which it is computed.
+    """
+    score = e.b.fmul(score, scale)
+    if cap is None:
+        return score
+    one, fallen = e.constant(1.0), e.exp2(e.b.fneg(e.call("llvm.fabs", score)))
+    height = e.b.fdiv(e.b.fsub(one, fallen), e.b.fadd(one, fallen))
+    return e.b.fmul(e.call("llvm.copysign", height, score), cap)
+
+
 def _soften(
     e: Emitter,
     scores: ir.Value,
     begin: ir.Value,
     limit: ir.Value,
     scale: ir.Value,
+    cap: ir.Value | None,
     line: ir.Value,
     value_scales: ir.Value | None,
     head_dim: int,
@@ -510,7 +528,7 @@ def _soften(
     for at in range(0, BLOCK, e.lanes):
         low, high = (e.splat(e.b.sub(edge, I32(at))) for edge in edges)
         hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
-        score = e.b.fmul(e.load_vector(scores, long(at)), scale)
+        score = scaled(e, e.load_vector(scores, long(at)), scale, cap)
         vectors.append(e.b.select(hidden, e.constant(LOWEST), score))
     largest = vectors[0]
     for vector in vectors[1:]:

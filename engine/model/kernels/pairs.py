@@ -24,6 +24,7 @@ from llvmlite import ir
 from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, LEVELS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.native import (
     BLOCK,
+    CAP,
     FIRST,
     HEAD_ROWS,
     INPUTS,
@@ -59,6 +60,7 @@ from engine.model.kernels.native import (
     emit_product4,
     row_blocks,
     scale_of,
+    scaled,
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
@@ -125,12 +127,13 @@ def emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
     e.end()
 
 
-def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str) -> None:
+def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
     """One piece of one KV head's keys for all rows of its queries: arguments and results as of ``native``'s attend.
 
     Args:
         lanes: 16. head_dim: a multiple of twice as much.
         stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 beside both.
+        capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
@@ -138,6 +141,7 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
     rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
     seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
     scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
+    cap = e.splat(e.load(e.at(arguments, long(CAP), I64), F32)) if capped else None
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
     kind, words = KINDS[stored], head_dim // 2
     keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
@@ -179,7 +183,7 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
         line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
         own = e.at(scores, e.b.mul(row, long(PIECE)), F32)
         begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), first) for of in (first_seen, seen))
-        _soften(e, own, begin, limit, count, scale, line, value_scales, head_dim)
+        _soften(e, own, begin, limit, count, scale, cap, line, value_scales, head_dim)
     with e.loop(first, stop, BLOCK) as start:
         near = block_of(e, values, value_token, room, start, length, head_dim, kind)
         ahead = Ahead(e, values, value_token, start, kind, head_dim)
@@ -265,6 +269,7 @@ def _soften(
     limit: ir.Value,
     count: ir.Value,
     scale: ir.Value,
+    cap: ir.Value | None,
     line: ir.Value,
     value_scales: ir.Value | None,
     head_dim: int,
@@ -287,7 +292,7 @@ def _soften(
             at = e.b.add(start, long(offset))
             low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
             hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
-            score = e.b.fmul(e.load_vector(scores, at), scale)
+            score = scaled(e, e.load_vector(scores, at), scale, cap)
             score = e.b.select(hidden, e.constant(LOWEST), score)
             e.store(score, e.at(scores, at, F32))
             largest.value = e.larger(largest.value, score)

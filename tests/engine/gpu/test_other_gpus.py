@@ -164,7 +164,7 @@ def test_rounded_weights_and_kv(open_session: Callable[..., Session]) -> None:
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "lfm2", "qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "lfm2", "qwen3_moe", "gpt_oss"])
 def test_layers_of_other_kinds(family: str, tiny: Callable[..., str]) -> None:
     """Windows, convolutions and experts say what they say on the processor."""
     name, tokens, said = tiny(family), [10 + index % 90 for index in range(200)], []

@@ -10,12 +10,19 @@ from engine.model.kernels import cpu
 
 
 def definition(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, causal: bool, window: int = 1 << 30
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float,
+    causal: bool,
+    window: int = 1 << 30,
+    cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention spelled out; with ``causal`` the queries are the last positions of the keys."""
     group = q.shape[1] // k.shape[1]
     k, v = k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
     scores = q.double() @ k.transpose(-1, -2) * scaling
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
     if causal:
         n, seq = q.shape[2], k.shape[2]
         own = (seq - n + torch.arange(n)).unsqueeze(1)
@@ -88,6 +95,35 @@ def test_a_window_hides_what_lies_before_it(
     sinks = torch.linspace(-1.0, 6.0, 6)
     found = attention.attend_newest(q, k, v, 0.2, window, sinks).double()
     assert torch.allclose(found, with_sinks(expected, lse, sinks), atol=2e-6)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own kernels", "torch alone"])
+@pytest.mark.parametrize("cap", [2.0, 50.0])
+@pytest.mark.parametrize("n", [1, 13, 200])
+@pytest.mark.parametrize(("past", "window"), [(0, None), (900, None), (900, 50)])
+def test_scores_stay_below_their_cap(
+    past: int, window: int | None, n: int, cap: float, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever path: from a few tokens in one call to those of a graph, and with scores of up to 20."""
+    if not own:
+        monkeypatch.setattr(cpu, "native", lambda: None)
+    q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
+    expected, _ = definition(q, k, v, 1.0, causal=True, window=window or past + n, cap=cap)
+    found = attention.attend_newest(q, k, v, 1.0, window, cap=cap)
+    assert torch.allclose(found.double(), expected, atol=3e-6)
+    if own:
+        return
+    whole, places = torch.arange(past + n), torch.arange(past, past + n)[:, None]
+    seen = (whole <= places) & (whole > places - (window or past + n))
+    others = [attention._attend_windows(q, k, v, 1.0, window or past + n, None, cap)]
+    others.append(attention.attend_seen(q, k, v, 1.0, seen, cap=cap))
+    if window is None:
+        new = torch.ones(n, n, dtype=torch.bool).tril()
+        others.append(attention.attend_past_and_seen(q, k, v, 1.0, past, new, cap=cap))
+        parts = [attention.attend(q, k[:, :, :past], v[:, :, :past], 1.0, cap)]
+        others.append(attention.merge([*parts, attention.attend_causal(q, k[:, :, past:], v[:, :, past:], 1.0, cap)]))
+    for found in others:
+        assert torch.allclose(found.double(), expected, atol=3e-6)
 
 
 @pytest.mark.parametrize(("past", "window"), [(0, None), (1500, None), (0, 100), (1500, 600)])

@@ -183,25 +183,35 @@ def test_a_norm_is_that_of_transformers(kernels: cpu.Native, offset: float, dtyp
         assert (own.float() - theirs.float()).abs().max() <= 2**-7 * theirs.float().abs().max()
 
 
+def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [16, 80, 128])
 @pytest.mark.parametrize("keys", [1, 63, 64, 65, 511, 512, 1300])
-def test_attention_to_all_keys_is_exact(kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype) -> None:
+def test_attention_to_all_keys_is_exact(
+    kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
+) -> None:
     q, k, v = (numbers(1, 2, n, head_dim, seed=n).to(dtype) for n in (5, keys, keys))
     if not kernels.takes(q, k, v):
         pytest.skip("the vectors of this processor do not fit")
-    out, lse = kernels.attend(q, k, v, 0.2, torch.full((5,), keys))
-    scores = q.double() @ k.double().transpose(-1, -2) * 0.2
+    out, lse = kernels.attend(q, k, v, 0.2, torch.full((5,), keys), cap=cap)
+    scores = capped(q.double() @ k.double().transpose(-1, -2) * 0.2, cap)
     assert (out.double() - torch.softmax(scores, -1) @ v.double()).abs().max() <= (
         5e-6 if dtype is torch.float32 else 8e-3
     )
     assert (lse.double() - torch.logsumexp(scores, -1)).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [16, 80, 128])
 @pytest.mark.parametrize("keys", [1, 65, 1300])
-def test_attention_reads_levels_as_they_are(kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype) -> None:
+def test_attention_reads_levels_as_they_are(
+    kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
+) -> None:
     """KV in 8 bits; what is unpacked in float32 is the definition."""
     shape = KvShape(1, 2, head_dim, torch.float32, CPU, quantized=True)
     q = numbers(1, 2, 5, head_dim).to(dtype)
@@ -210,8 +220,8 @@ def test_attention_reads_levels_as_they_are(kernels: cpu.Native, keys: int, head
     stored_k, stored_v = shape.quantize(k), shape.quantize(v)
     if not kernels.takes(q, stored_k, stored_v):
         pytest.skip("the vectors of this processor do not fit")
-    out, lse = kernels.attend(q, stored_k, stored_v, 0.2, torch.full((5,), keys))
-    scores = q.double() @ shape.dequantize(stored_k).double().transpose(-1, -2) * 0.2
+    out, lse = kernels.attend(q, stored_k, stored_v, 0.2, torch.full((5,), keys), cap=cap)
+    scores = capped(q.double() @ shape.dequantize(stored_k).double().transpose(-1, -2) * 0.2, cap)
     expected = torch.softmax(scores, -1) @ shape.dequantize(stored_v).double()
     assert out.dtype is dtype
     # In bfloat16 the result is rounded to it, and where its pairs are multiplied the weights of the values are too.
@@ -354,13 +364,15 @@ def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
     assert sum(weight.numel() for weight in packed.parameters()) == sum(w.numel() for w in whole.parameters())
 
 
-@pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("llama", "stored"), ("llama", "8bit"), ("llama", "4bit"), ("gemma2", "stored")]
+)
 def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
-    tiny: Callable[..., str], weights: str, monkeypatch: pytest.MonkeyPatch
+    tiny: Callable[..., str], kind: str, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = cpu.Native(workers=1)
     monkeypatch.setattr(cpu, "native", lambda: kernels)
-    model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
+    model = decoder.load(tiny(kind), window=None, device=CPU, weights=weights)
     known = set(kernels._addresses)
     for kv in ("model", "8bit"):
         cache = FullCache(model.kv_shape.stored_as(kv), model.window)
