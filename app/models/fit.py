@@ -431,12 +431,20 @@ class Rounding:
 _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", ""), Rounding("4bit", "8bit"))
 
 
-def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The mildest rounding with which a pair fits that does not fit as it comes; None where none helps, or none is
-    needed."""
+def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
+    """The roundings with which a pair fits that does not fit as it comes, the mildest first; none where it does."""
     if fit_pair(target, draft, free).verdict != "none":
-        return None
-    return next((one for one in _ROUNDINGS if fit_pair(target, draft, one.of(free)).verdict != "none"), None)
+        return []
+    found = [(one, fit_pair(target, draft, one.of(free))) for one in _ROUNDINGS]
+    return [(one, fits) for one, fits in found if fits.verdict != "none"]
+
+
+def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
+    """The mildest of them that holds a book of 300 pages, or the whole window, where the model computes; the mildest of
+    all where none does. None where none helps, or none is needed."""
+    found = roundings(target, draft, free)
+    book = min(BOOK_TOKENS, target.window)
+    return next((one for one, fits in found if fits.tokens >= book), found[0][0] if found else None)
 
 
 def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:

@@ -40,6 +40,7 @@ from app.models.fit import (
     pace,
     read_config,
     rounding,
+    roundings,
     shape_of,
 )
 from app.models.hub import Cancelled, Download
@@ -108,10 +109,14 @@ def sized(
     rounded: View | None = None
     sentence = found.sentence
     if (way := rounding(target, draft, free)) is not None:
-        free = way.of(free)
+        asked, free = free, way.of(free)
         found = fit_pair(target, draft, free)
         rounded = {"weights": way.weights, "kv": way.kv, "words": way.words}
         sentence += f" With {way.words} it does; answers then differ a little from those of the model as it was made."
+        if (mildest := roundings(target, draft, asked)[0])[0] != way:
+            milder, held = mildest
+            sentence += f" They differ less with {milder.words} ({milder.options} in the terminal), for books of up to "
+            sentence += f"{held.tokens:,} tokens instead of {found.tokens:,}."
     if found.verdict != "none" and (gain := gain_in_words(target, found)):
         sentence += f" {gain}"
     here = pace(target, found, free, rates) if rates else None

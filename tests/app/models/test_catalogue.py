@@ -666,6 +666,24 @@ def test_the_list_offers_rounding_where_it_makes_a_model_fit(local_models: Local
     assert all(numbers["pace"] for numbers in entries.values() if numbers["verdict"] != "none")
 
 
+def test_the_rounding_that_is_proposed_holds_a_book_where_one_does(local_models: LocalModels) -> None:
+    """On 24 GB gpt-oss-20b got 8 bits and 60,000 tokens, where 4 bits hold its whole window."""
+    pair = catalogue.find("openai/gpt-oss-20b", None)
+    assert pair is not None
+    assert pair.target.shape is not None
+    for card, proposed, mildest in ((16, "4bit", "4bit"), (24, "4bit", "8bit"), (32, "8bit", "8bit")):
+        free = FreeMemory(card * 10**9, 0, on_gpu=True, host=64 * 10**9)
+        numbers = {entry["id"]: entry["numbers"] for entry in model_options(local_models, free, None)}[pair.id]
+        assert numbers["rounded"]["weights"] == proposed
+        (milder, held), *_ = fit.roundings(pair.target.shape, None, free)
+        assert milder == fit.Rounding(mildest, "")
+        words = (
+            "They differ less with 8-bit weights (--weights 8bit in the terminal), for books of up to "
+            f"{held.tokens:,} tokens instead of 131,072."
+        )
+        assert (words in numbers["sentence"]) == ("differ less" in numbers["sentence"]) == (proposed != mildest)
+
+
 def test_a_rounded_choice_is_kept_and_is_the_models_own(tmp_path: Path) -> None:
     choice.save(tmp_path, ModelChoice("a/b", None, None, "8bit", "8bit"))
     kept = choice.load(tmp_path)
