@@ -1,37 +1,33 @@
 """Models that are worth a try for whole books: pairs of a target and a draft, with what is known before a download.
 
 Pure data. The parameters follow, to the last one, from layers, widths, heads and vocabulary of each model's published
-config.json (a test counts them), and so do the KV bytes. What was looked up elsewhere, in stored copies of public pages
+config.json (a test counts them), and so do the KV bytes. Against what these were held, in stored copies of public pages
 (November 2026):
 
-    config.json in public repositories     Llama 3.1 8B, Qwen 3 4B, Phi-3 mini
-    its numbers in others' training        Qwen 3.5 0.8B, 27B and 35B-A3B
-      scripts, or in copies of its page    Qwen 3.5 4B (but one) and 9B, gpt-oss-20b with its licence; LFM2: layers,
-                                           window, licence, and parameters, which are the very numbers below
-                                           (of the 8B-A1B: 8.3B, 1.5B asked, rounded so)
-    its config.json in others' tests       all numbers of Gemma 4 (as published: 30.7B; 25.2B with 3.8B asked); its
-                                           licence on its makers' pages
-    the hub's own list of files            sizes of Llama 3.1 8B and 3.2 1B (in copies of them, as both are gated),
-      (rounded as it shows them)           Qwen 2.5 7B and 14B 1M, Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (of
-                                           their pickles), Llama-68M
-    licence on the model's own page        Qwen 2.5 1M, Phi-3 mini, Llama-68M; in copies: Llama 3.2 1B, LWM; in lists
-                                           of others: Qwen 3 1.7B, SmolLM3, Phi-4 mini, Granite 4.1, Ministral 3
+    config.json itself, or copies of it    Llama 3.1 8B, Qwen 3 4B, Phi-3 mini, Gemma 4, EXAONE 4.0 1.2B, Granite 4.0 H,
+      in others' tests                     LFM2 8B-A1B, Qwen 3.5 2B, Command R7B (heads and windows; its widths in a
+                                           listing of its layers)
+    others' training scripts or settings   Qwen 3.5 0.8B, 27B, 35B-A3B, Qwen 3 30B-A3B; OLMo 3 7B (one made of it)
+    copies of its page, lists of others    Qwen 3.5 4B and 9B, gpt-oss-20b, LFM2 (its window: its settings say 128,000)
     counted by others in their weights     SmolLM3, Phi-4 mini, Granite 4.1, Seed-OSS, Qwen 3 1.7B, Gemma 3 1B: the
                                            very numbers below; Gemma 3 4B and 12B with 64 tokens less; Ministral 3 3B
                                            and 8B with the vision part, which is not loaded
-    its makers' words                      the window of Qwen 2.5 1M, the licence of Yarn Llama 2
-    pickled weights alone on the page      LWM, both Yarn, Llama-68M. For LWM, Yarn 7B and Llama-68M the hub's own
-                                           converter has proposed safetensors, which are taken (``hub``); of Yarn
-                                           13B this is not known, and without them it is refused with that reason
+    defaults of the installed library      GLM-4, Ministral 3 8B, SmolLM3 (but its window), Seed-OSS (but its width)
+    the hub's own list of files, rounded   Llama 3.1 8B and 3.2 1B (copies: both are gated), Qwen 2.5 7B and 14B 1M,
+                                           Qwen 3 0.6B and 8B, Phi-3 mini, LWM, both Yarn (their pickles), Llama-68M,
+                                           Granite 4.0 H Tiny and Small
+    licences on pages of its makers        Qwen 2.5 1M, Phi-3 mini, Llama-68M, Gemma 4, Yarn Llama 2; in copies or
+                                           lists: Llama 3.2 1B, LWM, gpt-oss, LFM2, Qwen 3 1.7B, Qwen 3.5, SmolLM3,
+                                           Phi-4 mini, Granite 4.0 and 4.1, Ministral 3, OLMo 3, Command R7B
 
-From memory, and seen nowhere else: the numbers and licences of EXAONE 4.0, OLMo 3 and Command R7B; those of Qwen 3.5
-2B and the inner width of its 4B (whose parameters come out as their names say), of Qwen 3 30B-A3B; the widths of LFM2
-8B-A1B and which of its layers have attention; but for their licence, window and kinds of layers the numbers of Granite
-4.0 H (as published: 3B, 7B with 1B asked, 32.2B with 9B); that Gemma 4 can be had without an account;
-the bytes behind the rounded sizes, the sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B, gpt-oss-20b and
-Gemma 3, the other licences. Files of Qwen 3.5 and Gemma 4 hold eyes as well, and some ears, which are not counted.
-Nothing is decided by them but what is shown beforehand: before weights are fetched, the hub's own list of files and
-the model's real settings take their place.
+For LWM, Yarn 7B and Llama-68M, of which pickles alone are published, the hub's own converter has proposed safetensors,
+which are taken (``hub``); of Yarn 13B this is not known, and without them it is refused with that reason. The window of
+Qwen 2.5 1M is in its makers' words.
+
+From memory, and seen nowhere else: that Gemma 4 can be had without an account; the bytes behind the rounded sizes, the
+sizes of Qwen 3 4B, Qwen 2.5 0.5B, Ministral 3 14B, GLM-4 9B, gpt-oss-20b and Gemma 3, the other licences. Files of
+Qwen 3.5 and Gemma 4 hold eyes as well, and some ears, which are not counted. Nothing is decided by any of it but what
+is shown beforehand: before weights are fetched, the hub's own list of files and the model's real settings count.
 
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs below are of one family, or both on the tokenizer of Llama 2.
@@ -43,7 +39,7 @@ from dataclasses import dataclass
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
 from app.models import starter
-from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair
+from app.models.fit import ModelShape
 from engine.quantization import StateSize
 
 _LLAMA_31 = "Llama 3.1 Community License"
@@ -52,7 +48,7 @@ _LLAMA_2 = "Llama 2 Community License"
 _GEMMA = "Gemma Terms of Use"
 _APACHE = "Apache 2.0"
 _LFM = "LFM Open License 1.0"
-_OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
+OLD = " Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _WINDOWS = "Five of six layers see only the newest tokens: the others alone remember the book."
 _ASKS = " Its maker wants the licence accepted on the hub first."
 _COUNTED = " Its size is counted from its numbers, and was not looked up."
@@ -70,8 +66,6 @@ _FEW_ASKED = "A token asks few of its experts: it answers as fast as a small mod
 _RUN = "tested with these weights"
 _REAL = "its kind tested with real weights of another model"
 _TINY = "its kind tested on tiny random weights"
-_OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
-"""Pairs that have a newer one of about their size beside them, which is proposed instead."""
 _TRAINED_1M = 262_144
 """Tokens that Qwen 2.5 1M was trained on. Its settings say 1,010,000, which needs an attention of its makers' (DCA)."""
 
@@ -436,7 +430,7 @@ PAIRS: tuple[Pair, ...] = (
             _APACHE,
         ),
         None,
-        "The quickest of its size, also without a GPU. " + _FEW_ASKED + " " + _ONE_OF_TEN + _COUNTED,
+        "The quickest of its size, also without a GPU. " + _FEW_ASKED + " " + _ONE_OF_TEN,
         _TINY,
     ),
     Pair(
@@ -662,7 +656,7 @@ PAIRS: tuple[Pair, ...] = (
             _APACHE,
         ),
         None,
-        "The large one of its family. " + _FEW_ASKED + " " + _ONE_OF_TEN + _COUNTED,
+        "The large one of its family. " + _FEW_ASKED + " " + _ONE_OF_TEN,
         _TINY,
     ),
     Pair(
@@ -723,7 +717,7 @@ PAIRS: tuple[Pair, ...] = (
             _LLAMA_2,
         ),
         _LLAMA_68M,
-        "A model of the paper that Trifold builds on, with a very large cache." + _OLD,
+        "A model of the paper that Trifold builds on, with a very large cache." + OLD,
         _REAL,
     ),
     Pair(
@@ -735,7 +729,7 @@ PAIRS: tuple[Pair, ...] = (
             _LLAMA_2,
         ),
         _LLAMA_68M,
-        "The paper's main model: it continues texts and was not taught to chat." + _OLD,
+        "The paper's main model: it continues texts and was not taught to chat." + OLD,
         _REAL,
     ),
     Pair(
@@ -747,42 +741,10 @@ PAIRS: tuple[Pair, ...] = (
             _LLAMA_2,
         ),
         _LLAMA_68M,
-        "The paper's large model: it continues texts and was not taught to chat." + _OLD,
+        "The paper's large model: it continues texts and was not taught to chat." + OLD,
         _REAL,
     ),
 )
-
-
-def best_pair(free: FreeMemory) -> Pair | None:
-    """The pair of the hub that suits this machine, from what is known before anything is fetched.
-
-    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
-    computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
-    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
-    which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
-    """
-    ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
-    older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(_OLD)))
-    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
-    fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
-    if not fits:
-        return None
-    whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
-        max(fits, key=lambda one: one[1].tokens)
-    ]
-    if not free.on_gpu:
-        return min(whole, key=lambda one: one[1].weights)[0]
-    return max(whole, key=lambda one: _strength(one[0].target.shape))[0]
-
-
-def _strength(shape: ModelShape | None) -> float:
-    """In parameters of a model without experts."""
-    return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
-
-
-def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
-    assert pair.target.shape is not None
-    return fit_pair(pair.target.shape, pair.draft.shape if pair.draft else None, free)
 
 
 def find(target: str, draft: str | None) -> Pair | None:

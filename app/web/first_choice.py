@@ -19,8 +19,8 @@ from app.core.format import View, size
 from app.core.settings import STARTER, STARTERS
 from app.core.state import AppState, OpenBook, Stage
 from app.models import fit, starter
-from app.models.catalogue import DEMO, STARTER_LONG_PAIR, STARTER_PAIR, Pair, best_pair, find
-from app.models.fit import FreeMemory, fit_pair, pages_of, shape_of
+from app.models.catalogue import DEMO, OLD, PAIRS, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find
+from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair, pages_of, shape_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.switch import ModelSwitch
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _OTHER_VOCABULARY = 1.5
 """Tokens of one text by two models: more than this of one never stands against one of the other, in European texts."""
 _DEMO_TITLE = "Built-in demo"
+_OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
+"""Pairs that have a newer one of about their size beside them, which is proposed instead."""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
@@ -75,6 +77,38 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft}
     return {**names, "title": title, "line": line, "more": more, "action": action, "look": False}
+
+
+def best_pair(free: FreeMemory) -> Pair | None:
+    """The pair of the hub that suits this machine, from what is known before anything is fetched.
+
+    It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
+    computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
+    of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
+    which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
+    """
+    ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
+    older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(OLD)))
+    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
+    fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
+    if not fits:
+        return None
+    whole = [(pair, found) for pair, found in fits if found.tokens >= BOOK_TOKENS] or [
+        max(fits, key=lambda one: one[1].tokens)
+    ]
+    if not free.on_gpu:
+        return min(whole, key=lambda one: one[1].weights)[0]
+    return max(whole, key=lambda one: _strength(one[0].target.shape))[0]
+
+
+def _strength(shape: ModelShape | None) -> float:
+    """In parameters of a model without experts."""
+    return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
+
+
+def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
+    assert pair.target.shape is not None
+    return fit_pair(pair.target.shape, pair.draft.shape if pair.draft else None, free)
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
