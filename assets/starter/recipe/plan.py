@@ -37,8 +37,9 @@ STAGES = (
     Stage(414, 4096, 640, 8, False, 8e-4),
     Stage(627, 2048, 640, 6, False, 8e-4),
     Stage(772, 4096, 640, 8, False, 3e-4),
-    Stage(932, 512, 896, 8, False, 8e-4),
-    Stage(100_000, 2048, 896, 6, False, 4e-4),
+    Stage(916, 512, 896, 8, False, 8e-4),
+    Stage(956, 2048, 896, 6, False, 6e-4),
+    Stage(100_000, 4096, 896, 8, False, 3e-4),
 )
 
 
