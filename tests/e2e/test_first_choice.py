@@ -51,8 +51,8 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     page.wait_for_selector("#first")
     titles = page.locator("#first strong").all_inner_texts()
     assert titles[:2] == ["Built-in demo", "Starter: a real small model, 93 MB"]
-    assert page.locator("#first input:checked").input_value() == "demo", "an early starter is not proposed"
-    assert page.locator("#first button:visible").count() == 0
+    assert page.locator("#first input:checked").input_value() == "starter", "most of its answers are right"
+    assert page.locator("#first button:visible").count() == 1
     assert page.locator("#drop").is_visible()
     assert index.asked == []
 
@@ -60,8 +60,10 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
         page.locator("#first label").nth(2).click()
         until(page, lambda: "cannot be reached" in page.inner_text('#first .option[data-on="yes"]'))
         assert page.locator("#first button:visible").count() == 0, "what does not answer is not offered"
+    turned_to(page, "demo")
+    assert page.locator("#first button:visible").count() == 0
     turned_to(page, "starter")
-    assert "Do not rely on the others" in page.inner_text('#first .option[data-on="yes"]')
+    assert "were right, with the passage" in page.inner_text('#first .option[data-on="yes"]')
     assert page.evaluate(CONTRAST) == []
     phone = open_page(newcomer, PHONE, "dark")
     phone.wait_for_selector("#first")
