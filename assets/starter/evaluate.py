@@ -1,7 +1,7 @@
 """Measures models on texts that the starter was not trained on, and writes evaluation.json and the card's figures.
 
     python assets/starter/evaluate.py --model starter=FOLDER --books FOLDER --docs FOLDER
-        [--lengths 4096,8192] [--quoting 2048,8192]
+        [--lengths 4096,7168] [--quoting 2048,7168]
 
 Every model that is given is measured at the lengths that are given; other figures of evaluation.json stay. Answers
 are greedy, behind the app's own prompt.
@@ -37,8 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", action="append", required=True, metavar="NAME=FOLDER")
     parser.add_argument("--books", type=Path, required=True, help="folder of *.txt books")
     parser.add_argument("--docs", type=Path, required=True, help="folder of the documents that questions.json names")
-    parser.add_argument("--lengths", default="4096,8192", help="tokens of text before questions.json")
-    parser.add_argument("--quoting", default="2048,8192,16384", help="tokens of text before the phrases")
+    parser.add_argument("--lengths", default="4096,7168", help="tokens of text before questions.json")
+    parser.add_argument("--quoting", default="2048,7168", help="tokens of text before the phrases")
     parser.add_argument("--texts", type=int, default=3, help="held-back books for the phrases, at every length")
     parser.add_argument("--per-depth", type=int, default=2, help="phrases for each fifth of a text")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the arithmetic")

@@ -176,6 +176,8 @@ def test_what_is_measured_is_what_the_model_says(prompter: Prompter) -> None:
     with asking.Reader(TOKENIZER, "float32") as reader:
         reader.read("A title", TEXT)
         answers = reader.ask(["Who?", question])
+        with pytest.raises(ValueError, match="too long for the window"):
+            reader.read("Another", "word " * 150_000)
     ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(question)])
     made = model.generate(
         ids,

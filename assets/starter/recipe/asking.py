@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine import Document, Engine, EngineConfig, Page, SamplingParams
-from engine.events import AnswerDone
+from engine.events import AnswerDone, Failed
 
 MOST_TOKENS = 100
 SHORTEST_QUOTATION = 12
@@ -42,9 +42,14 @@ class Reader:
         self._engine.__exit__(*error)
 
     def read(self, title: str, text: str) -> None:
-        """Opens a text in place of the one before."""
-        for _ in self._engine.read(Document(title, "", (Page(1, "1", text),), "txt", "")):
-            pass
+        """Opens a text in place of the one before.
+
+        Raises:
+            ValueError: it is too long for the window, say; the one before would be asked about in its place.
+        """
+        for event in self._engine.read(Document(title, "", (Page(1, "1", text),), "txt", "")):
+            if isinstance(event, Failed):
+                raise ValueError(f"{event.cause} {event.remedy}")
 
     def ask(self, questions: Sequence[str]) -> list[str]:
         """The answers, greedy, each up to its end or MOST_TOKENS; quotations as the model's own settings say."""
