@@ -230,7 +230,7 @@ def _add_model(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="folder, GGUF file or hub id of the target model; starter: a small one, 93 MB, early; demo: the bundled "
+        help="folder, GGUF file or hub id of the target model; starter: a small one, 93 MB; demo: the bundled "
         "one (demo)",
     )
     group.add_argument("--draft", metavar="NAME", help="folder or hub id of the draft model, or none")

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 CARD = "abilities.json"
 ADVICE = (
     "The built-in demo only finds passages, by words that stand in them. For answers in a model's own words, choose "
-    "the starter in Settings (93 MB, early, for documents) or a larger model; in the terminal: --model starter."
+    "the starter in Settings (93 MB, for short documents) or a larger model; in the terminal: --model starter."
 )
 
 
