@@ -398,7 +398,7 @@ class Ahead:
     def __init__(
         self, e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type, head_dim: int
     ) -> None:
-        self._e, self._stride, self._kind, self._width = e, stride, kind, head_dim
+        self._e, self._stride, self._kind = e, stride, kind
         self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
         self._numbers = LINE // BYTES[kind]
         self._lines = -(-head_dim // self._numbers)  # of a token
@@ -414,8 +414,8 @@ class Ahead:
             self._ask(token, e.b.mul(number, long(self._numbers)))
 
     def ask_token(self, token: ir.Value) -> None:
-        for at in range(0, self._width, self._numbers):
-            self._ask(token, long(at))
+        for line in range(self._lines):
+            self._ask(token, long(line * self._numbers))
 
     def _ask(self, token: ir.Value, at: ir.Value) -> None:
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
