@@ -242,10 +242,10 @@ class _Makers:
                 return None
             return Asked(varied(self._named(question), self.rng), NOT_FOUND, "absent")
         asked = self._elsewhere[0 if draw < 0.85 else 1].draw()
-        question = asked and self._named(asked.question)
-        if question is None or not self._is_absent(question):
+        if asked is None:
             return None
-        return Asked(question, NOT_FOUND, "absent")
+        elsewhere = self._named(asked.question)
+        return Asked(elsewhere, NOT_FOUND, "absent") if self._is_absent(elsewhere) else None
 
     @cached_property
     def _names(self) -> list[str]:
