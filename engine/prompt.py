@@ -51,6 +51,10 @@ _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
 _LOOKBACK = 8
 _BYTES = 4  # of the longest character, and so its most tokens
+# Characters for each token of the window, twice what prose has: of a longer text the beginning is encoded first.
+_LONG = 8
+# Times the window that its beginning must take to be too long: at the cut its tokens may be others.
+_SURELY = 1.5
 
 
 # The words around the book -------------------------------------------------------------------------------------
@@ -263,6 +267,15 @@ class BookTokenizer:
         # A token that straddles a page border belongs to the page on which it starts.
         starts = tuple(len(head) + bisect.bisect_left(begins, start) for start in document.page_starts)
         return BookTokens((*head, *encoded["input_ids"]), starts)
+
+    def overflow(self, text: str, window: int) -> int:
+        """How many tokens a text begins with that cannot fit in ``window`` tokens; 0 of a text that may.
+
+        To encode megabytes takes half a minute, so only as much is encoded as tells.
+        """
+        most = _LONG * window
+        count = len(self.words(text[:most])) if len(text) > most else 0
+        return count if count > _SURELY * window else 0
 
     def words(self, text: str) -> list[int]:
         """Encode a person's words; nothing in them becomes a special token."""

@@ -358,13 +358,13 @@ class Session:
             raise InputError("No book is open.", "Open one first.")
         if not question.strip():
             raise InputError("The question is empty.", "Type a question.")
+        window = self.target.window
+        fresh = [words for turn in history[talk.known(history) :] for words in (turn.question, turn.answer)]
+        if count := self.tokenizer.overflow("".join((*fresh, question, begun)), window):
+            raise _too_long(f"more than {count:,}", window)
         prompt = talk.compose(question, history, begun)
-        if len(prompt.tokens) >= self.target.window:
-            raise ContextTooSmall(
-                f"The book, this conversation and the question take {len(prompt.tokens):,} tokens, and the window "
-                f"holds {self.target.window:,}.",
-                "Ask a shorter question or start a new chat.",
-            )
+        if len(prompt.tokens) >= window:
+            raise _too_long(f"{len(prompt.tokens):,}", window)
         return talk, prompt
 
     def _commit(self, talk: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
@@ -382,6 +382,13 @@ class Session:
             talk.rewind(prompt)
             self.full.crop(self.full.nearest(prompt.reused))
             talk.forget_beyond(self.full.length)
+
+
+def _too_long(count: str, window: int) -> ContextTooSmall:
+    return ContextTooSmall(
+        f"The book, this conversation and the question take {count} tokens, and the window holds {window:,}.",
+        "Ask a shorter question or start a new chat.",
+    )
 
 
 def fitted(
@@ -406,6 +413,11 @@ def fitted(
     """
     if not document.text.strip():
         raise InputError("There is no text in this document.", "Choose another file.")
+    if len(document.pages) == 1 and (count := tokenizer.overflow(document.text, window)):
+        raise ContextTooSmall(
+            f"1 {document.unit}, more than {count:,} tokens: too long for the window, which holds {window:,}.",
+            "Choose a shorter text.",
+        )
     book = tokenizer.book(document, form)
     found = fit_book(document, book, window, shape, free)
     if found.fits:

@@ -476,6 +476,28 @@ def test_a_book_that_does_not_fit_is_refused_with_numbers(tiny: Callable[..., st
     assert len(ask(session, "Where?").token_ids) > 0
 
 
+def test_what_is_far_too_long_is_refused_by_its_beginning(
+    session: Session, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(session, book)
+    kind = type(session.tokenizer._tokenizer)
+    encode, encoded = kind.__call__, []
+
+    def watched(self: object, text: str, **how: object) -> object:
+        encoded.append(len(text))
+        return encode(self, text, **how)
+
+    monkeypatch.setattr(kind, "__call__", watched)
+    long, short = "Where is it? " * 10_000, Turn("Who keeps it?", "The keeper.\n")
+    for question, history in ((long, ()), ("Where?", (Turn("Who?", long),)), ("Where?", (short,) * 5_000)):
+        with pytest.raises(ContextTooSmall, match=r"more than .* tokens, and the window holds 4,096"):
+            list(session.ask(question, history, ASK))
+    with pytest.raises(ContextTooSmall, match=r"1 page, more than .* tokens"):
+        read(session, Document("Sent", "", (Page(1, "1", long),), "text", ""))
+    assert sum(encoded) <= 4 * 8 * session.target.window
+    assert len(ask(session, "Where?").token_ids) > 0, "the open book stays"
+
+
 def test_a_refused_book_leaves_the_open_one(tiny: Callable[..., str], book: Document) -> None:
     session = open_session(tiny, context=700)
     list(session.read(book.select(1, 2)))
