@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 2
 _START_TIMEOUT_S = 120.0  # within which an app that was started before has surely opened its page, or has ended
 _LOOK_S = 0.3
+_ANNOUNCE_S = 1.0  # within which the instance file is there again after somebody has removed it
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
@@ -120,7 +121,7 @@ def _serve(settings: Settings, how: str) -> int:
     from app.web.server import serve
 
     signal.signal(signal.SIGTERM, _leave)
-    closed = threading.Event()
+    closed, ended = threading.Event(), threading.Event()
 
     def show() -> None:
         if _show(settings, how):
@@ -128,7 +129,9 @@ def _serve(settings: Settings, how: str) -> int:
             _thread.interrupt_main()  # as Ctrl-C does: the server ends what it is doing
 
     def greet() -> None:
-        announce(settings.instance_file, settings.port)
+        if announce(settings.instance_file, settings.port):
+            where = settings.instance_file, settings.port, ended
+            threading.Thread(target=keep_announced, args=where, daemon=True).start()
         # A browser can take its time to return; the server must not wait for it.
         threading.Thread(target=show, daemon=True).start()
 
@@ -138,6 +141,7 @@ def _serve(settings: Settings, how: str) -> int:
         if not closed.is_set():
             raise
     finally:
+        ended.set()
         withdraw(settings.instance_file)
     return 0
 
@@ -201,8 +205,8 @@ def find_running(instance_file: Path) -> int | None:
     return port if isinstance(port, int) and answers(port) else None
 
 
-def announce(instance_file: Path, port: int) -> None:
-    """On a full disk nobody is told; the page works all the same."""
+def announce(instance_file: Path, port: int) -> bool:
+    """Write down where the app runs; whether it could be. On a full disk nobody is told, and the page works."""
     fresh = instance_file.with_suffix(".new")
     try:
         instance_file.parent.mkdir(parents=True, exist_ok=True)
@@ -210,6 +214,15 @@ def announce(instance_file: Path, port: int) -> None:
         os.replace(fresh, instance_file)
     except OSError as error:
         logger.warning("where the page is cannot be written down: %s", error)
+        return False
+    return True
+
+
+def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
+    """Announce again whenever somebody has removed the file: another start would wait for it, shut out by the lock."""
+    while not ended.wait(_ANNOUNCE_S):
+        if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
+            return  # with the folder the lock has gone as well
 
 
 def withdraw(instance_file: Path) -> None:

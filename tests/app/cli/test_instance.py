@@ -117,6 +117,21 @@ def test_a_second_start_waits_for_the_page_of_the_first(
     assert "one moment" in capsys.readouterr().err
 
 
+def test_a_removed_announcement_comes_again(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "_ANNOUNCE_S", 0.01)
+    settings, port, ended = replace(make_settings(), data=tmp_path), serve(Health), threading.Event()
+    where = settings.instance_file, port, ended
+    keeping = threading.Thread(target=instance.keep_announced, args=where)
+    with ExitStack() as first, ExitStack() as second:
+        assert instance._hold_or_find(first, settings) is None
+        assert instance.announce(settings.instance_file, port)
+        keeping.start()
+        settings.instance_file.unlink()
+        assert instance._hold_or_find(second, settings) == port
+        ended.set()
+        keeping.join()
+
+
 def test_a_second_start_takes_over_from_one_that_ends(tmp_path: Path) -> None:
     settings = replace(make_settings(), data=tmp_path)
     with ExitStack() as first, ExitStack() as second:
@@ -141,7 +156,7 @@ def test_a_full_disk_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "write_text", full)
-    instance.announce(tmp_path / "instance.json", 1)
+    assert not instance.announce(tmp_path / "instance.json", 1)
 
 
 def test_taken_port_gives_way_to_a_free_one() -> None:

@@ -94,6 +94,7 @@ def test_app_from_start_to_end(
         time.sleep(0.1)
     assert opened.read_text() == "200\n"  # at the first attempt: the page was ready
 
+    (data_folder / "instance.json").unlink()  # as somebody does who tidies up
     second = start("--no-browser")
     again, same_port = wait_for_address(tmp_path / "said-1", second)
     assert second.wait(LIMIT_S) == 0
