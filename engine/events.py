@@ -277,6 +277,8 @@ class ModelInfo:
     """What proposes in the target's place where that is not the target itself."""
     sampling: SamplingParams | None = None
     """What its own settings say of how it is sampled; None where that is another machine's affair."""
+    can_quote: bool = True
+    """Whether its quotations can be held to the book's own words."""
 
 
 @dataclass(frozen=True)

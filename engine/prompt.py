@@ -19,7 +19,7 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -204,23 +204,25 @@ class BookTokenizer:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
 
+    @property
+    def bytes_of(self) -> Callable[[str], bytes] | None:
+        """Gives the bytes of a token; None of a tokenizer of another kind than byte-level BPE and SentencePiece."""
+        decoder = str(self._tokenizer.backend_tokenizer.decoder)
+        if "ByteLevel" in decoder:
+            return _byte_level
+        return _sentence_piece if "ByteFallback" in decoder or "Metaspace" in decoder else None
+
     @cached_property
     def pieces(self) -> list[bytes] | None:
-        """The bytes of every token, empty for special ones; None of a tokenizer that has other pieces than those of
-        byte-level BPE and of SentencePiece."""
-        decoder = str(self._tokenizer.backend_tokenizer.decoder)
-        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
-        if "ByteLevel" in decoder:
-            made = _byte_level
-        elif "ByteFallback" in decoder or "Metaspace" in decoder:
-            made = _sentence_piece
-        else:
+        """The bytes of every token, empty for special ones; None where ``bytes_of`` is."""
+        if (bytes_of := self.bytes_of) is None:
             return None
+        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
         vocabulary = self.vocabulary
         found = [b""] * (max(vocabulary.values(), default=-1) + 1)
         for token, number in vocabulary.items():
             if number not in special:
-                found[number] = made(token)
+                found[number] = bytes_of(token)
         return found
 
     @property

@@ -443,4 +443,5 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         kv_note=KV_NOTES[config.kv],
         middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
+        can_quote=session.tokenizer.bytes_of is not None,
     )

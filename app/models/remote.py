@@ -191,6 +191,7 @@ class RemoteEngine:
             kv_bytes_per_token=0,
             draft_name=None,
             draft_parameters=None,
+            can_quote=self._is_trifold,
         )
 
     # Requests ------------------------------------------------------------------------------------------------

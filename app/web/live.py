@@ -123,12 +123,14 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """What is used of how answers are sampled where the person says nothing, as far as it is known; and whose it is."""
+    """What is used of how answers are sampled where the person says nothing, as far as it is known; whose it is; and
+    whether there are exact quotes."""
     own = status.model.sampling if status.model is not None else SamplingParams()
+    can_quote = status.model is None or status.model.can_quote
     if own is None:
-        return {"own": {}, "whose": "the server's own"}
+        return {"own": {}, "whose": "the server's own", "can_quote": can_quote}
     said = {name: value for name in OWN_SAMPLING if (value := getattr(own, name)) is not None}
-    return {"own": said, "whose": "the model's own"}
+    return {"own": said, "whose": "the model's own", "can_quote": can_quote}
 
 
 def book_view(current: OpenBook) -> View:

@@ -37,9 +37,13 @@ LONG = "The lamp was lit and the boat came in. " * 200
 FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "ResourceError")
 
 
+OWN = SamplingParams(temperature=0.6)
+
+
 class ByQuestion(ScriptedEngine):
     """Answers by a word in the question: "long", "fail", "quote", "settings" (those that it was asked with), "loop",
-    or the text between >>> and <<<; "apart" makes the two runs of a race differ."""
+    "no quotes" (the model cannot hold to the book's), or the text between >>> and <<<; "apart" makes the two runs of a
+    race differ."""
 
     def ask(
         self,
@@ -57,6 +61,7 @@ class ByQuestion(ScriptedEngine):
         if "settings" in question and sampling is not None:
             self.answer = f"{mode}, temperature {sampling.temperature}, at most {sampling.max_tokens} tokens"
             self.answer += f", exact quotes {sampling.exact_quotes}"
+        self.now = dataclasses.replace(self.now, model=model_info(sampling=OWN, can_quote="no quotes" not in question))
         self.ends = StopReason.LOOP if "loop" in question and not begun else StopReason.END
         if "loop" in question:
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"
@@ -92,7 +97,7 @@ def read(path: Path, password: str | None = None) -> Document:
 def main(port: int, data: Path, slow: bool) -> None:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
-    engine.now = engine_status(model=model_info(sampling=SamplingParams(temperature=0.6)))
+    engine.now = engine_status(model=model_info(sampling=OWN))
 
     def make(_: object) -> AppState:
         database = Database(chosen.library)

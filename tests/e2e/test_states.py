@@ -395,6 +395,12 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     answered(page)
     assert "hierarchical, temperature 0.9, at most 512 tokens, exact quotes True" in last_answer(page)
     assert words.inner_text() == "use the model's own"
+    ask(page, "Are there no quotes?")
+    until(page, lambda: not page.locator("#quotes").is_visible())
+    answered(page)
+    ask(page, "Which settings?")
+    answered(page)
+    assert "exact quotes None" in last_answer(page), "what is not offered is not asked for"
     words.click()
     assert (heat.input_value(), words.is_enabled()) == ("0.6", False)
     ask(page, "Which settings now?")

@@ -137,13 +137,15 @@ function how() {
     // Null leaves it to the model; a length has to be said.
     values[name] = chosen.has(name) || name === "length" ? settle(setting.querySelector('[type="number"]')) : null;
   }
-  values.exact_quotes = chosen.has("exact_quotes") ? document.querySelector("#quotes input").checked : null;
+  const made = chosen.has("exact_quotes") && !byId("quotes").hidden;
+  values.exact_quotes = made ? document.querySelector("#quotes input").checked : null;
   return values;
 }
 
 // What is used where the person says nothing. What has been chosen stays, whatever model comes.
 export function showSampling(now) {
   ({ own, whose } = now);
+  byId("quotes").hidden = !now.can_quote;
   settings().forEach(showOwn);
   showQuotes();
 }

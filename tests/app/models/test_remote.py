@@ -173,6 +173,14 @@ def http(body: bytes, status: str = "200 OK", head: str = "") -> bytes:
 MODELS = http(b'{"data": [{"id": "m", "max_model_len": 4096}]}')
 
 
+@pytest.mark.parametrize(("owner", "can"), [("someone", False), ("trifold", True)])
+def test_only_another_trifold_can_hold_quotations_to_the_book(owner: str, can: bool) -> None:
+    with speaking(http(b'{"data": [{"id": "m", "owned_by": "%s"}]}' % owner.encode())) as base:
+        model = RemoteEngine(Remote(base, "m")).wait_ready(10).model
+    assert model is not None
+    assert model.can_quote is can
+
+
 @pytest.mark.parametrize(
     "listing", [b"<html>", b"[]", b'{"data": 3}', b'{"data": [{}]}', b"[" * 50_000], ids=lambda body: body[:12].decode()
 )

@@ -208,6 +208,11 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
         how_of({**said, "top_k": 1.5})
 
 
+def test_exact_quotes_are_offered_where_they_can_be_had() -> None:
+    for model, has in ((None, True), (model_info(), True), (model_info(sampling=None, can_quote=False), False)):
+        assert live.sampling_view(engine_status(model=model))["can_quote"] is has
+
+
 _HOW = {"mode": "plain", "temperature": 0, "top_p": 1, "length": 9}
 _ODD = (
     b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",

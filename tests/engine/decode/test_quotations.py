@@ -19,6 +19,7 @@ from engine.document import Document
 from engine.errors import OptionError
 from engine.events import AnswerDone
 from engine.prompt import BookTokenizer
+from engine.worker import describe
 from tests.engine.test_equality import answer, load, read
 
 TEXT = "He said “no, I am,” and went\naway. Then\n\nshe was thirty-four; it cost 1,912 coins. Café life—'so'. It was."
@@ -177,10 +178,14 @@ def test_the_demo_pair_quotes_the_book_alone() -> None:
     assert found >= 2
 
 
-def test_a_tokenizer_of_another_kind_is_refused(tiny: Callable[..., str], book: Document) -> None:
+def test_a_tokenizer_of_another_kind_is_refused(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = load(tiny("llama", spread=0.1), None)
     read(session, book)
-    session.tokenizer.pieces = None
+    assert describe(session, session.config).can_quote
+    monkeypatch.setattr(BookTokenizer, "bytes_of", None)
+    assert not describe(session, session.config).can_quote
     with pytest.raises(OptionError, match="Quotations"):
         answer(session, exact_quotes=True)
     assert answer(session).answer
