@@ -345,6 +345,7 @@ class PassCostEstimate:
         if tokens <= 1:
             self._ones += 1
             weight = max(tuning.newest_weight, 1.0 / self._ones)
+            self._one = min(self._one, tuning.most_disturbed * ms)
             self._one += weight * (min(ms, tuning.most_disturbed * self._one) - self._one)
             self.cost = replace(self.cost, one=self._one)
             return

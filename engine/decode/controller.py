@@ -216,7 +216,9 @@ class Controller:
         self._wait = tuning.first_probe
         self._tokens = self._lost = 0.0  # of the newest rounds: tokens, and plain steps that speculation took too long
         self._allowance = 0.0  # plain steps that trials may cost: a share of the time so far, less what they did cost
-        self._planned: float | None = None  # in a trial, plain steps for a token of the plan
+        self._awaited = 0.0  # what the trial costs that is due and waits for more of that
+        # In a trial: plain steps for a token of the plan, and for the whole round as it is expected.
+        self._planned: tuple[float, float] | None = None
         self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
         self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
 
@@ -313,8 +315,9 @@ class Controller:
         self._lost *= fade
         self._allowance += tuning.trial_share * steps
         if self._planned is not None:
-            self._allowance -= steps - made * self._planned
-        self._allowance = max(-tuning.most_allowance, min(tuning.most_allowance, self._allowance))
+            planned, expected = self._planned
+            self._allowance -= min(steps, tuning.most_disturbed * expected) - made * planned
+        self._allowance = min(max(tuning.most_allowance, self._awaited), self._allowance)
         if not plan.speculates:
             self._not_aged += 1
             return
@@ -408,9 +411,13 @@ class Controller:
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
         # A draft that is not in the plan is not believed in: it may bring nothing.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
-        if ms / step_ms - tokens * planned > self._allowance:
+        steps = ms / step_ms - tokens * planned
+        if steps > self._allowance:
+            self._awaited = steps
             return self.plan
-        self._planned = planned
+        if trial.speculates:
+            self._awaited = 0.0
+        self._planned = planned, ms / step_ms
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:

@@ -60,7 +60,8 @@ class Tuning:
     first_cost_weight: float = 0.3
     """Passes that the first measurement counts for."""
     most_disturbed: float = 3.0
-    """Times the expected duration that a pass counts for at most: what took longer was disturbed."""
+    """Times the expected duration that a pass, or a trial, counts for at most: what took longer was disturbed. Where
+    this many times a pass's duration are less than was expected, that was."""
     newest_weight: float = 0.1
     """Share of the newest pass over one token in what such a pass costs, after the first few."""
 
@@ -174,7 +175,7 @@ class Tuning:
     trial_share: float = 0.01
     """Share of the time that trials may cost: what they take longer than the plan would have for their tokens."""
     most_allowance: float = 2.0
-    """Plain steps up to which that share is saved for later trials, or lacks after a trial on a disturbed machine."""
+    """Plain steps up to which that share is saved for later trials; further only for one that is due and costs more."""
     hope: float = 0.5
     """Share of what is rejected now that a try supposes to be accepted."""
     first_probe: int = 16

@@ -150,6 +150,9 @@ def test_a_pass_over_one_token_is_a_cost_of_its_own() -> None:
     assert fit.cost.ms(2) == pytest.approx(41.5, rel=0.02)
     fit.add(1, 9999.0)  # the machine was busy elsewhere
     assert fit.cost.ms(1) < 45.0
+    busy = PassCostEstimate(PassCost(3000.0, 1.0))  # as it was at the first measurement
+    busy.add(1, 33.0)
+    assert busy.cost.ms(1) < 100.0
 
 
 def test_records_fade() -> None:
@@ -350,6 +353,26 @@ def test_trying_costs_a_hundredth_of_an_answer(costs: Costs, known: AcceptanceRa
     answers = [share_of_trials(costs, known, seed, (128, 256, 512)) for seed in range(20)]
     for shares in zip(*answers, strict=True):
         assert sum(shares) / len(shares) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("ms", "known"), [(30.0, rates(0.1, 0.95)), (100.0, rates(0.1, 0.95)), (100.0, rates(0.8, 0.97))]
+)
+def test_a_dear_trial_is_saved_for(ms: float, known: AcceptanceRates) -> None:
+    """A draft whose trial costs many plain steps is tried all the same, as often as a hundredth of the time allows."""
+    shares = [share_of_trials(dear_draft(ms), known, seed, (6000,))[0] for seed in range(4)]
+    assert 0.005 < sum(shares) / len(shares) < 0.01
+
+
+@pytest.mark.parametrize(("ms", "rounds"), [(30.0, 250), (100.0, 1000)])
+def test_a_draft_that_was_slow_when_it_was_measured_is_found(ms: float, rounds: int) -> None:
+    """A machine that was busy while a book was opened."""
+    known = rates(0.8, 0.97)
+    for seed in range(3):
+        world, controller = World(LONG_BOOK, known, seed), Controller(measured(dear_draft(ms)), LIMITS)
+        speed(world, controller, rounds)
+        assert controller.plan.draft
+        assert controller.costs.draft < 3.0
 
 
 @pytest.mark.parametrize("seed", range(3))
