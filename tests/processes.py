@@ -32,15 +32,16 @@ def app_command(port: int, *options: str) -> list[str]:
     return [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port), *options]
 
 
-def start(
+@contextmanager
+def started(
     command: Sequence[str],
     data: Path,
     port: int,
     cwd: Path = ROOT,
     nursery: Nursery | None = None,
     **environ: str,
-) -> Process:
-    """Start a server with its data in a folder of its own, and wait until it answers.
+) -> Iterator[Process]:
+    """A server with its data in a folder of its own, once it answers; ended on leaving.
 
     Args:
         nursery: forks a process that becomes ``python -m MODULE ...`` of the checkout, which is all it can start.
@@ -61,37 +62,14 @@ def start(
             assert process.poll() is None, told
             assert time.monotonic() < until, told
             time.sleep(0.2)
-    except BaseException:
-        end(process)
-        raise
-    return process
-
-
-def end(process: Process) -> None:
-    """As a person does; and by force, if it does not."""
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def started(
-    command: Sequence[str],
-    data: Path,
-    port: int,
-    cwd: Path = ROOT,
-    nursery: Nursery | None = None,
-    **environ: str,
-) -> Iterator[Process]:
-    """A server that answers; ended on leaving."""
-    process = start(command, data, port, cwd, nursery, **environ)
-    try:
         yield process
-    finally:
-        end(process)
+    finally:  # as a person does; and by force, if it does not end
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def is_up(port: int) -> bool:

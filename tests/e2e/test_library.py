@@ -23,7 +23,7 @@ from tests.e2e.steps import (
     versions,
 )
 from tests.nursery import Nursery
-from tests.processes import free_port, start
+from tests.processes import free_port, started
 
 # The first time that the page would fetch its chat again, it does not.
 _MISS_ONE = """
@@ -134,8 +134,7 @@ def test_a_killed_program_comes_back_with_the_half_answer(
     data, port = tmp_path_factory.mktemp("killed"), free_port()
     words = " ".join(f"w{number}" for number in range(400))
     command = scripted_command(port, data)
-    process = start(command, data, port, nursery=nursery)
-    try:
+    with started(command, data, port, nursery=nursery) as process:
         page = enter(browser, Server(port, data))
         with_book(page)
         ask(page, f"Say slowly >>>{words}<<<")
@@ -144,7 +143,7 @@ def test_a_killed_program_comes_back_with_the_half_answer(
         os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
         page.close()
-        process = start(command, data, port, nursery=nursery)
+    with started(command, data, port, nursery=nursery):
         page = enter(browser, Server(port, data))
         page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
         until(page, lambda: questions(page) == 1)
@@ -157,9 +156,6 @@ def test_a_killed_program_comes_back_with_the_half_answer(
         grown = numbers(page)
         assert grown == list(range(len(grown)))
         assert questions(page) == 1
-    finally:
-        process.kill()
-        process.wait(10)
 
 
 def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
@@ -168,8 +164,7 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
     """Its own pages, unwatched, as above."""
     data, port = tmp_path_factory.mktemp("gone"), free_port()
     command = scripted_command(port, data)
-    process = start(command, data, port, nursery=nursery)
-    try:
+    with started(command, data, port, nursery=nursery) as process:
         page = enter(browser, Server(port, data))
         with_book(page)
         assert not page.locator("#gone").is_visible()
@@ -187,15 +182,12 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
         page.keyboard.press("Enter")
         page.wait_for_timeout(300)
         assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
-        process = start(command, data, port, nursery=nursery)
-        until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
-        assert not page.locator("#gone").is_visible()
-        assert page.evaluate(_DOT) == green
-        assert page.input_value("#ask-box textarea") == "Is anybody there?"
-        page.close()
-    finally:
-        process.kill()
-        process.wait(10)
+        with started(command, data, port, nursery=nursery):
+            until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
+            assert not page.locator("#gone").is_visible()
+            assert page.evaluate(_DOT) == green
+            assert page.input_value("#ask-box textarea") == "Is anybody there?"
+            page.close()
 
 
 def numbers(page: Page) -> list[int]:
