@@ -449,23 +449,28 @@ class Conversation:
     read: int = 0
     tokens: list[int] = field(default_factory=list)
     turns: list[CachedTurn] = field(default_factory=list)
-    _passages: tuple[int, Passages] | None = None  # of so many tokens
 
     @property
     def pages_read(self) -> int:
         """Pages whose tokens are all usable."""
         return self.book.pages_within(self.read)
 
-    @property
+    @cached_property
     def words_read(self) -> str:
         """The text of the tokens of the book that are usable."""
         return self.tokenizer.decode(self.book.ids[self.book.page_starts[0] : self.read])
+
+    @cached_property
+    def _passages(self) -> Passages:
+        return Passages(self.words_read)
 
     def begin(self, read: int) -> None:
         """Start with ``read`` tokens of the book and no turn."""
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
+        for made in ("words_read", "_passages"):  # of what was read before
+            vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
         """The prompt that asks ``question`` after ``history``. Changes nothing.
@@ -548,8 +553,4 @@ class Conversation:
         return [*lead, *words, *self.tokenizer.template_words(self.form.after_question)]
 
     def _reminded(self, question: str) -> str:
-        if not self.num_passages:
-            return question
-        if self._passages is None or self._passages[0] != self.read:
-            self._passages = self.read, Passages(self.words_read)
-        return reminded(question, self._passages[1].about(question, self.num_passages))
+        return reminded(question, self._passages.about(question, self.num_passages)) if self.num_passages else question

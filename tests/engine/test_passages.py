@@ -70,6 +70,7 @@ def test_passages_stand_behind_the_question_in_every_turn(tiny: Callable[..., st
     assert "From the book" not in tokenizer.decode(
         replace(talk, num_passages=0).compose("How far is the mainland?", history).tokens
     )
+    assert talk.words_read is talk.words_read, "exact quotes are made of the same text"
     # What has not been read is not laid beside a question.
     talk.begin(len(book.ids) // 3)
     assert "mainland, and" not in tokenizer.decode(talk.compose("How far is the mainland?", []).tokens)
