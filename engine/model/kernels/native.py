@@ -406,18 +406,20 @@ class Ahead:
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Ask for one of so many equal shares of the block's lines."""
         e, lines = self._e, self._lines
-        step = e.b.sdiv(long(BLOCK * lines << _SHARE_BITS), shares)  # the same for all, and computed once
+        # Rounded up, or the last share would end before the last line; the same for all, and computed once.
+        step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
         with e.loop(begin, end) as line:
             token, number = e.b.sdiv(line, long(lines)), e.b.srem(line, long(lines))
-            self._ask(token, e.b.mul(number, long(self._numbers)))
+            self.ask(token, e.b.mul(number, long(self._numbers)))
 
     def ask_token(self, token: ir.Value) -> None:
         for line in range(self._lines):
-            self._ask(token, long(line * self._numbers))
+            self.ask(token, long(line * self._numbers))
 
-    def _ask(self, token: ir.Value, at: ir.Value) -> None:
+    def ask(self, token: ir.Value, at: ir.Value) -> None:
+        """Ask for the line in which the ``at``-th number of the ``token``-th key or value lies."""
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
 
 

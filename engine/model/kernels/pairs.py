@@ -207,7 +207,7 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
     """Pairs of a block's keys to (words, BLOCK), while ``ahead`` is asked for in its order, unless that comes later."""
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        tokens = e.lanes * e.lanes // words
+        tokens = -(-e.lanes * e.lanes // words)  # rounded up: some are asked for twice, and none never
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
             for at in range(tokens):
@@ -218,11 +218,13 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
 
 
 def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Values of two neighbouring keys side by side: (BLOCK / 2, head_dim) pairs. ``ahead`` as in ``_turn``."""
+    """Values of two neighbouring keys side by side: (BLOCK / 2, head_dim) pairs. ``ahead`` as in ``_turn``: of it comes
+    what lies where these do."""
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
         with e.b.if_then(e.b.not_(later)):
-            ahead.ask_token(e.b.add(token, e.b.sdiv(column, long(2 * e.lanes))))
+            for at in range(2):
+                ahead.ask(e.b.add(token, long(at)), column)
         place = e.b.add(e.b.mul(e.b.sdiv(token, long(2)), long(head_dim)), column)
         for at, vector in enumerate(e.interleaved(*both)):
             e.store(vector, e.at(paired, e.b.add(place, long(at * e.lanes)), F32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from llvmlite import ir
 from torch import nn
 
 from app.core.settings import DEMO_MODEL
@@ -20,7 +22,8 @@ from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.architectures import pick_dtype
 from engine.model.kernels import cpu
-from engine.model.kernels.native import PIECE
+from engine.model.kernels.emit import I8, I64, PTR, Emitter, long
+from engine.model.kernels.native import BLOCK, LINE, PIECE
 from engine.model.layers import (
     JointLayer,
     Linear4,
@@ -253,6 +256,32 @@ def test_newest_tokens_see_what_each_of_them_would_see_alone(
         seen = slice(0 if window is None else max(0, stop - window) // PIECE * PIECE, stop)
         alone = attention.attend_newest(q[:, :, at : at + 1], keys[:, :, seen], values[:, :, seen], 0.125, window)
         assert torch.equal(together[:, :, at : at + 1], alone)
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), [(32, torch.bfloat16), (192, torch.bfloat16), (64, torch.float32)])
+def test_every_line_of_the_next_block_is_asked_for(
+    head_dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of two blocks are counted, and there is room behind them, which the second one asks for."""
+    shape = 2, 1, 4 * BLOCK, head_dim
+    memory = torch.zeros(math.prod(shape) + LINE, dtype=dtype)
+    size = memory.element_size()
+    memory = memory[-memory.data_ptr() % LINE // size :][: math.prod(shape)].view(shape)
+    asked = torch.zeros(2, 4, BLOCK * head_dim * size // LINE, dtype=torch.int8)
+
+    def counted(e: Emitter, address: ir.Value) -> None:
+        line = e.b.udiv(e.b.sub(e.b.ptrtoint(address, I64), long(memory.data_ptr())), long(LINE))
+        place = e.at(e.b.inttoptr(long(asked.data_ptr()), PTR), line, I8)
+        e.store(e.b.add(e.load(place, I8, align=1), I8(1)), place, align=1)
+
+    monkeypatch.setattr(Emitter, "prefetch", counted)
+    kernels = cpu.Native(workers=1)
+    for rows in (1, 3, 12, 40):
+        asked.zero_()
+        k, v = memory[:, None, :, : 2 * BLOCK]
+        kernels.attend(torch.zeros(1, 1, rows, head_dim, dtype=dtype), k, v, 1.0, torch.full((rows,), 2 * BLOCK))
+        assert asked[:, 0].sum() == 0
+        assert ((asked[:, 1] == 1) | (asked[:, 1] == 2)).all(), rows
 
 
 def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
