@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 from assets.demo.recipe.corpus import Book  # noqa: E402  (needs torch, whose absence skips this file)
 from assets.demo.recipe.questions import NOT_FOUND  # noqa: E402
 from assets.starter import build  # noqa: E402
-from assets.starter.recipe import adapter, asking, card, facts, network, plan, talk, training  # noqa: E402
+from assets.starter.recipe import adapter, asking, card, facts, lessons, network, plan, talk, training  # noqa: E402
 from assets.starter.recipe.english import Story  # noqa: E402
 from assets.starter.recipe.forms import CLAUSE_FORMS, Asked, asked_at, name_question, passage, speech_question  # noqa: E402
 from assets.starter.recipe.lessons import LessonMaker, Library, with_passages  # noqa: E402
@@ -207,6 +207,23 @@ def test_lessons_answer_with_one_of_the_passages() -> None:
     beside = with_passages(phrase, passages, random.Random(1))
     assert beside is not None
     assert beside.answer == phrase.answer
+
+
+def test_what_the_text_says_is_never_asked_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a question about somebody else gets a name of the text."""
+    monkeypatch.setattr(lessons, "varied", lambda question, rng: question)
+    said, unsaid = (
+        facts.Stated(f"It was said that {name} fears geese.", (f"What does {name} fear?",), "Geese.")
+        for name in ("Nora", "Ida")
+    )
+    story, book = Story(said.sentence), Book("one", "One", "")
+    asked = set()
+    for seed in range(40):
+        makers = lessons._Makers(story, [said], [unsaid], "", story, Library([book]), book, random.Random(seed))
+        drawn = makers._absent()
+        asked |= {drawn.question} if drawn else set()
+    assert unsaid.questions[0] in asked
+    assert said.questions[0] not in asked
 
 
 def test_a_merged_adapter_equals_one_applied(tmp_path: Path) -> None:

@@ -237,10 +237,10 @@ class _Makers:
             turn = absent_turn(self.story.text, self.other.text, self.rng)
             return Asked(turn.question, NOT_FOUND, "absent") if turn else None
         if draw < 0.55 and self.unsaid:
-            question = self.rng.choice(self.rng.choice(self.unsaid).questions)
+            question = self._named(self.rng.choice(self.rng.choice(self.unsaid).questions))
             if any(question in other.questions for other in self.stated):
                 return None
-            return Asked(varied(self._named(question), self.rng), NOT_FOUND, "absent")
+            return Asked(varied(question, self.rng), NOT_FOUND, "absent")
         asked = self._elsewhere[0 if draw < 0.85 else 1].draw()
         if asked is None:
             return None
