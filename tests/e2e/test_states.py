@@ -278,6 +278,13 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, ope
     assert page.inner_text("#confirm-question") == "An answer is being written."
     page.get_by_role("button", name="Open it now").click()
     until(page, lambda: page.inner_text("#book-title") == "The third")
+    ask(page, "A long question")
+    writing(page)
+    give_text(page, "Book The fourth", "fourth.txt")
+    page.wait_for_selector("#confirm[open]")
+    page.evaluate("document.querySelector('#stop').click()")  # or the answer ends while the person thinks
+    until(page, lambda: page.inner_text("#book-title") == "The fourth")
+    assert page.locator("#confirm[open]").count() == 0, "there is nothing left to ask"
 
 
 def test_of_several_files_the_first_is_opened_and_none_is_lost(scripted: Server, open_page: Open) -> None:

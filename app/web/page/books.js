@@ -21,12 +21,19 @@ const ON_THE_WAY = ["opening", "waiting", "reading"];
 // Whether a book is the open one, and nothing is to be done to have it.
 export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready"].includes(current.stage);
 
-// Whether another book may take the open one's place: "yes"; "no" if what is under way is to go on, "" if nothing was said.
-export function mayOpen(title, no = "Go on") {
-  const asking = byId("trifold").dataset.asking === "yes";
-  if (!asking && !ON_THE_WAY.includes(current.stage)) return "yes";
-  const busy = asking ? "An answer is being written." : `“${current.title}” is still being read.`;
-  return confirmed(busy, `Opening “${title}” now stops that.`, { yes: "Open it now", no });
+const asking = () => byId("trifold").dataset.asking === "yes";
+const underWay = () => asking() || ON_THE_WAY.includes(current.stage);
+
+// Whether another book may take the open one's place: "yes"; "no" if what is under way is to go on, "" if nothing was
+// said. What ends by itself meanwhile is no longer asked about.
+export async function mayOpen(title, no = "Go on") {
+  if (!underWay()) return "yes";
+  const over = new MutationObserver(() => underWay() || byId("confirm").close("yes"));
+  over.observe(byId("trifold"), { attributeFilter: ["data-asking", "data-stage"] });
+  const busy = asking() ? "An answer is being written." : `“${current.title}” is still being read.`;
+  const said = await confirmed(busy, `Opening “${title}” now stops that.`, { yes: "Open it now", no });
+  over.disconnect();
+  return said;
 }
 
 export function showBook(book) {
