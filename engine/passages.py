@@ -3,6 +3,8 @@
 A model that asks for it (`passages` among its settings for generating) gets them once more behind the question. The
 whole book stands before the question as ever; what is laid beside it is a reminder. Ranked by BM25 (Robertson and
 Zaragoza 2009) over sentences, so it depends on the book and the question alone: the same question is the same tokens.
+A question about the whole text gets its beginning, and the passage of each later part that says most of what the text
+often speaks of.
 
 Knows no model. The words that say nothing are English ones; in other languages only rarity tells words apart.
 """
@@ -29,6 +31,7 @@ STEM = 5
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<![ .](?:Mr|Ms|Dr|St|No))(?<!Mrs)(?<!\b[A-Z])[.!?…][”\"’')\]]*(?=\s+[^a-z\s])")
+_WHOLE_SENTENCE = re.compile(r"[“\"‘']?[^\W\d_a-z].*[.!?][”\"’')]*$", re.DOTALL)
 _PAUSE = re.compile(r"[;:,—–](?=\s)|\s(?=[—–])")
 _SILENT = frozenset(
     word
@@ -40,6 +43,16 @@ _SILENT = frozenset(
     )
     for word in line.split()
 )
+
+_WHOLE = (
+    "article brief briefly content contents document essay few file idea main novel paper please read report sentences "
+    "short story three whole words write"
+)
+_ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
+WHOLE_PASSAGES = 3
+"""Laid beside a question about the whole text."""
+OFTEN = 6
+"""How often a word counts at most in how much a passage tells."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
@@ -62,7 +75,12 @@ class Passages:
         self._mean = max(1.0, sum(words.total() for words in self._words) / max(1, len(self._words)))
 
     def about(self, question: str, most: int) -> list[str]:
-        """Up to `most` passages, on one line each, those that share more and rarer words with the question first."""
+        """Up to `most` passages, on one line each, those that share more and rarer words with the question first.
+
+        Of the whole text, if that is what the question is about, in their order.
+        """
+        if asks_for_whole(question):
+            return self._throughout(min(most, WHOLE_PASSAGES))
         scores: defaultdict[int, float] = defaultdict(float)
         for word in dict.fromkeys(stems(question)):
             places = self._places.get(word, [])
@@ -76,11 +94,34 @@ class Passages:
         known = ((score, -place) for place, score in scores.items() if 0 <= place < len(self._all))
         return [self._all[-place] for _, place in heapq.nlargest(most, known)]
 
+    def _throughout(self, most: int) -> list[str]:
+        """The first passage, and the most telling one of each of the equal parts of what follows."""
+        size, rest = len(self._all), range(1, most)
+        borders = [1 + (size - 1) * part // max(1, most - 1) for part in range(most)]
+        parts = [range(borders[part - 1], borders[part]) for part in rest]
+        telling = [max(part, key=self._tells) for part in parts if part]
+        return [self._all[place] for place in [0, *telling][: min(most, size)]]
+
+    def _tells(self, place: int) -> float:
+        """How much of what the text often speaks of stands in a passage, for its length."""
+        words = self._words[place]
+        often = sum(min(len(self._places[word]), OFTEN) for word in words)
+        return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
+
     def _count(self, word: str, place: int) -> float:
         """How often a word stands in a passage, as BM25 counts it."""
         words = self._words[place]
         size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
         return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
+
+
+def asks_for_whole(question: str) -> bool:
+    """Whether a question is about a text as a whole: "What is this report about?", "Summarize it in few words."."""
+    asked = set(stems(question))
+    if not asked <= _WHOLE_STEMS:
+        return False
+    _, about, behind = question.lower().rpartition("about")
+    return bool(asked & _ASKING_STEMS) or (bool(about) and not re.search(r"\b(?:you(?! have)|me|us)\b", behind))
 
 
 def stems(text: str) -> Iterator[str]:
@@ -89,6 +130,10 @@ def stems(text: str) -> Iterator[str]:
         word = match[0].lower().replace("’", "'").removesuffix("'s")
         if word not in _SILENT:
             yield word.removesuffix("s")[:STEM] if len(word) > 3 else word
+
+
+_ASKING_STEMS = frozenset(stems(_ASKS_FOR_WHOLE)) | {"summa"}
+_WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:

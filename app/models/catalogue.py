@@ -152,7 +152,7 @@ STARTER_LONG_PAIR = Pair(
     STARTERS[STARTER_LONG],
     Model(STARTER_LONG, starter.LONG_SHAPE, starter.LICENCE),
     None,
-    "The same weights with twice the window (YaRN). What it answers behind texts of that length was not measured.",
+    "The same weights with twice the window (YaRN). " + starter.long_verdict(),
     _RUN,
 )
 

@@ -85,22 +85,24 @@ class Measuring:
         self.examples: list[dict[str, Any]] = []
 
     def questions(self, length: int) -> dict[str, Any]:
-        """The figures of the three kinds of question in questions.json, each document read once at a length.
+        """The figures of the four kinds of question in questions.json, each document read once at a length.
 
         natural: right when the fact stands in the answer and all that it quotes stands in the text, word for word.
         absent: said_so when it is said that the text does not say so. talk: chat when it is a plain reply, without a
-        quotation and without a word on what is in the text.
+        quotation and without a word on what is in the text. summary: held when it is made of several passages, each
+        once and in the text word for word.
         """
         hits: dict[str, dict[str, list[bool]]] = {
             "natural": {"right": [], "fact": [], "quoted": [], "circles": []},
             "absent": {"said_so": []},
             "talk": {"chat": []},
+            "summary": {"held": []},
         }
         for number, name in enumerate(self.asked["texts"]):
             text = self.texts.cut(name, length)
             natural = [one for one in self.asked["natural"] if one["text"] == name]
             absent = [one["question"] for one in self.asked["absent"] if one["text"] == name]
-            talk = self.asked["talk"][number :: len(self.asked["texts"])]
+            talk, whole = (self.asked[part][number :: len(self.asked["texts"])] for part in ("talk", "summary"))
             self.reader.read(self.texts.title(name), text)
             answers = self.reader.ask([one["question"] for one in natural])
             for one, answer in zip(natural, answers, strict=True):
@@ -116,6 +118,9 @@ class Measuring:
             for question, answer in zip(talk, answers[len(absent) :], strict=True):
                 hits["talk"]["chat"].append(asking.is_talk(answer))
                 self._note("talk", length, question, answer, hits["talk"]["chat"][-1])
+            for question, answer in zip(whole, self.reader.ask(whole), strict=True):
+                hits["summary"]["held"].append(asking.summarizes(answer, text))
+                self._note("summary", length, question, answer, hits["summary"]["held"][-1])
             print(name, {kind: rate(marks) for part in hits.values() for kind, marks in part.items()}, flush=True)
         return {
             f"{part} {length}": {"questions": max(map(len, marks.values()))}

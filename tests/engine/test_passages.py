@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from engine.document import Document, Page
-from engine.passages import LONGEST, SHORTEST, Passages, reminded, spans
+from engine.passages import LONGEST, SHORTEST, WHOLE_PASSAGES, Passages, asks_for_whole, reminded, spans
 from engine.prompt import BookTokenizer, Conversation, Turn
 
 TEXT = (
@@ -37,10 +37,60 @@ def test_the_passage_with_the_rarest_words_comes_first(question: str, begins: st
 
 def test_a_question_without_words_of_the_book_gets_none() -> None:
     passages = Passages(TEXT)
-    for question in ("What is it about?", "Zebra?", "", "¿?"):
+    for question in ("Who is it?", "Zebra?", "", "¿?"):
         assert passages.about(question, 4) == []
         assert reminded(question, passages.about(question, 4)) == question
     assert Passages("").about("Who kept the light?", 4) == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is this report about?",
+        "what's it all about",
+        "Tell me about this document.",
+        "Summarise it in three sentences!",
+        "Can you summarize this for me, please?",
+        "What are the main points?",
+        "Give me a short overview of what you have read.",
+        "What happens in this story?",
+        "What is the main topic of this paper?",
+        "tl;dr",
+    ],
+)
+def test_a_question_about_the_whole_text_gets_its_beginning_and_what_tells_most(question: str) -> None:
+    found = Passages(TEXT).about(question, 4)
+    assert len(found) == WHOLE_PASSAGES
+    assert found[0].startswith("Mr. Fenwick kept the north light")
+    places = [" ".join(TEXT.split()).index(passage) for passage in found]
+    assert places == sorted(set(places)), "in the order of the text, each once"
+    assert Passages(TEXT).about(question, 1) == found[:1]
+    assert Passages("").about(question, 4) == []
+    assert Passages("A lamp is lit.").about(question, 4) == ["A lamp is lit."]
+
+
+def test_what_tells_most_is_a_sentence_of_words_that_come_often() -> None:
+    heading = "LAMPS AND LIGHTS, OIL AND WICKS, 12, 14, 17, 203, AND THE LAMPS OF THE HARBOUR WALL"
+    often = "The lamps of the harbour were lit with oil by the keeper of the lamps every evening of the year."
+    rare = "Somebody had left a parcel of wet newspapers beneath a bench next to gate seven of a station."
+    text = "\n\n".join(["A beginning that says nothing of what is to come, which is quite long.", heading, rare, often])
+    assert Passages(text).about("What is it about?", 2)[1] == often
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Who are you?",
+        "What about you?",
+        "Tell me about Fenwick.",
+        "What does the book say about the lamps?",
+        "Who wrote this report?",
+        "What happened to the hens?",
+        "What is the name of the book?",
+    ],
+)
+def test_a_question_about_one_thing_is_not_about_the_whole(question: str) -> None:
+    assert not asks_for_whole(question)
 
 
 def test_passages_are_the_whole_text_in_order() -> None:

@@ -99,6 +99,12 @@ def is_talk(answer: str) -> bool:
     return bool(answer.strip()) and not quotations(answer) and not says_absent(answer) and not circles(answer)
 
 
+def summarizes(answer: str, text: str) -> bool:
+    """Whether an answer is made of several passages of the text, none of them twice."""
+    parts = [plain(part) for part in quotations(answer)]
+    return len(parts) > 1 and len(set(parts)) == len(parts) and verified(answer, text)
+
+
 def quotes(answer: str, passage: str) -> bool:
     """Whether an answer holds a passage word for word."""
     return plain(passage).strip(_MARKS) in plain(answer)

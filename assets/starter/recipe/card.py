@@ -13,6 +13,7 @@ _ROWS = (
     ("natural", "circles", "… answers that run in a circle"),
     ("absent", "said_so", "not in the text, after {n} tokens: said so"),
     ("quoting", "exact", "phrase after {n} tokens: passage word for word"),
+    ("summary", "held", "summary after {n} tokens: several passages, each once, word for word"),
     ("talk", "chat", "small talk after {n} tokens: answered as such"),
 )
 

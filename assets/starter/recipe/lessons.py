@@ -20,7 +20,7 @@ from assets.starter.recipe import facts, talk
 from assets.starter.recipe.english import Story
 from assets.starter.recipe.forms import Asked, Questions, answered, asked_at, varied
 from assets.starter.recipe.prompting import NUM_PASSAGES, Prompter, Row, packed
-from engine.passages import Passages, reminded
+from engine.passages import WHOLE_PASSAGES, Passages, reminded
 
 CHARS_PER_TOKEN = 4.0
 CURLY_SHARE = 0.5
@@ -37,6 +37,8 @@ CUT_SHARE, CUT_ANSWER = 0.7, 12
 """Share of the answers that stop after so many tokens: by then it is decided which passage is quoted."""
 WRAPPED_SHARE, LINE_WIDTHS = 0.5, (45, 60, 72, 90)
 """Share of the texts whose lines are broken, as those of a PDF are, at so many characters; those of answers are not."""
+HEADED_SHARE, TITLED_SHARE = 0.6, 0.3
+"""Share of the texts with a heading of their own, and of the headings in capitals."""
 LONGEST_ROW = 384
 SHUFFLED_SHARE = 0.15
 """Share of the questions whose passages lie in any order, so that they are read: the first is right too often."""
@@ -47,15 +49,15 @@ NAMED_SHARE, NAMES = 0.6, 12
 """Share of the questions without an answer that are about one of so many names of the text: passages name it, and do
 not answer."""
 MIX = {
-    "form": 0.29,
-    "fact": 0.28,
+    "form": 0.27,
+    "fact": 0.26,
     "phrase": 0.13,
-    "absent": 0.22,
+    "absent": 0.19,
     "talk": 0.03,
-    "summary": 0.03,
+    "summary": 0.1,
     "continuation": 0.02,
 }
-IN_THEIR_WORDS = ("phrase", "absent", "talk", "summary", "continuation")
+IN_THEIR_WORDS = ("phrase", "absent", "talk", "continuation")
 """Forms whose answers are as they are drawn; the others quote one of the passages."""
 PLAIN_FORMS, PLAIN_SHARE = ("topic", "thing", "yes"), 0.4
 """Forms that fit nearly every sentence, and how many of those that are drawn are asked."""
@@ -103,6 +105,8 @@ class LessonMaker:
         if rng.random() < CURLY_SHARE:
             text, following, other = curl_quotes(text), curl_quotes(following), curl_quotes(other)
         text, stated, unsaid = self._with_facts(text, text_tokens, rng)
+        if rng.random() < HEADED_SHARE:
+            text = f"{heading(book.title, text, rng)}\n\n{text}"
         story = Story(text, self.library.verbs(book))
         makers = _Makers(
             story, stated, unsaid, following, Story(other, self.library.verbs(other_book)), self.library, book, rng
@@ -119,7 +123,7 @@ class LessonMaker:
             asked = [one for one in beside if one is not None]
             if not asked:
                 continue
-            most = CUT_ANSWER if rng.random() < CUT_SHARE else None
+            most = CUT_ANSWER if rng.random() < CUT_SHARE and asked[-1].form != "summary" else None
             row = self.prompter.row([(one.question, one.answer) for one in asked], most)
             if len(row.ids) <= LONGEST_ROW:
                 turns.append(asked)
@@ -158,6 +162,11 @@ class LessonMaker:
 def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked | None:
     """A question with passages beside it, answered with the one that is asked for; None where that is not there."""
     found = passages.about(asked.question, NUM_PASSAGES)
+    if asked.form == "summary":
+        whole = len(found) == WHOLE_PASSAGES
+        return (
+            replace(asked, question=reminded(asked.question, found), answer=talk.summarized(found)) if whole else None
+        )
     if rng.random() < SHUFFLED_SHARE:
         rng.shuffle(found)
     question, quoted = reminded(asked.question, found), _ANSWERED.fullmatch(asked.answer)
@@ -166,6 +175,21 @@ def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked
     begins = " ".join(quoted[1].split())[:_KNOWN_BY]
     passage = next((passage for passage in found if begins in passage), None)
     return replace(asked, question=question, answer=answered(passage, quoted[2].strip())) if passage else None
+
+
+def heading(title: str, text: str, rng: random.Random) -> str:
+    """What stands above a text: a title, perhaps in capitals, perhaps with a few words of the text behind it."""
+    words = rng.choice(re.findall(r"[^\n]+", text)).split()[: rng.randint(2, 8)]
+    number = rng.randint(1, 2030)
+    lines = (
+        title,
+        f"{title}: {' '.join(words)}",
+        f"{title}, {number}",
+        f"{number}. {' '.join(words)}",
+        " ".join(words),
+    )
+    line = rng.choice(lines).rstrip(".,;:!?-")
+    return line.upper() if rng.random() < TITLED_SHARE else line
 
 
 def wrapped(text: str, width: int) -> str:
@@ -271,7 +295,7 @@ class _Makers:
         return talk.small_talk(self.rng)
 
     def _summary(self) -> Asked | None:
-        return talk.summary(self.story, self.rng)
+        return talk.summary(self.rng)
 
     def _continuation(self) -> Asked | None:
         return talk.continuation(self.following, self.rng)

@@ -39,7 +39,11 @@ STAGES = (
     Stage(772, 4096, 640, 8, False, 3e-4),
     Stage(916, 512, 896, 8, False, 8e-4),
     Stage(956, 2048, 896, 6, False, 6e-4),
-    Stage(100_000, 4096, 896, 8, False, 3e-4),
+    Stage(1150, 4096, 896, 8, False, 3e-4),
+    Stage(1250, 2048, 896, 4, False, 3e-4),
+    Stage(1322, 4096, 896, 4, False, 3e-4),
+    Stage(1450, 2048, 896, 4, False, 3e-4),
+    Stage(100_000, 4096, 896, 4, False, 3e-4),
 )
 
 

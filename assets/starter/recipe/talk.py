@@ -6,36 +6,29 @@ Works on plain strings; knows no tokens.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from assets.demo.recipe.questions import CONTINUE_REQUESTS
-from assets.starter.recipe.english import STOP_WORDS, Story
 from assets.starter.recipe.forms import Asked, passage
 
 _FILE = Path(__file__).with_name("talk.txt")
 _SUMMARY_REQUESTS = (
     "Summarize {what}.", "Summarise {what}", "Summarize {what} in three sentences.", "Please summarize {what}.",
     "Can you summarise {what}?", "Give me a summary of {what}.", "Write a summary of {what}", "Sum up {what}.",
-    "What is {what} about?", "What's {what} about?", "What happens in {what}?", "Tell me what happens in {what}",
-    "Tell me in short what {what} says.", "What are the main points of {what}?", "Give me the gist of {what}.",
+    "What is {what} about?", "What is {what} about?", "What's {what} about?", "What happens in {what}?",
+    "Tell me what happens in {what}", "What are the main points of {what}?", "Give me the gist of {what}.",
+    "Tell me about {what}.", "Describe {what}.", "What is the main topic of {what}?", "What is the subject of {what}?",
+    "Give me a short overview of {what}.", "What are the main points?", "Give me a summary.", "Summary", "tl;dr",
 )  # fmt: skip
 _WHOLES = (
-    "the book",
-    "this book",
-    "the story",
-    "this story",
-    "the text",
-    "this text",
-    "this",
-    "it",
-    "what you have read",
-)
-_PARTS = (
-    ("The text begins:", "Later:", "At the end:"),
-    ("It begins so:", "Then:", "It ends so:"),
-    ("First:", "Then:", "At last:"),
-)
+    "the book", "this book", "the story", "this story", "the text", "this text", "this", "it", "what you have read",
+    "this document", "the document", "this report", "the report", "this paper", "this article",
+)  # fmt: skip
+_SUMMARY_LEADS = ("The text begins:", "Then:", "Later:")
+_TYPED = 0.3
+"""Share of the requests in small letters, and of those without their last mark."""
 _CONTINUATION_WORDS = (30, 60)
 
 
@@ -56,18 +49,18 @@ def small_talk(rng: random.Random) -> Asked:
     return Asked(rng.choice(wordings), rng.choice(replies), "talk")
 
 
-def summary(story: Story, rng: random.Random) -> Asked | None:
-    """A request for a summary, answered by a telling sentence from each third of the text."""
-    third = len(story.text) // len(_PARTS[0])
-    parts = []
-    for number, lead in enumerate(rng.choice(_PARTS)):
-        places = [place for place in story.sentences if number * third <= place[0] < (number + 1) * third]
-        if not places:
-            return None
-        best = max(places, key=lambda place: _weight(story, story.text[slice(*place)]))
-        parts.append(f"{lead} {passage(story.text[slice(*best)])}")
+def summary(rng: random.Random) -> Asked:
+    """A request for a summary; `summarized` answers it."""
     question = rng.choice(_SUMMARY_REQUESTS).format(what=rng.choice(_WHOLES))
-    return Asked(question, " ".join(parts), "summary")
+    if rng.random() < _TYPED:
+        question = question.rstrip(".?")
+    return Asked(question.lower() if rng.random() < _TYPED else question, "", "summary")
+
+
+def summarized(passages: Sequence[str]) -> str:
+    """What is answered with the passages that stand for the whole text."""
+    leads = zip(_SUMMARY_LEADS, passages, strict=True)
+    return " ".join(f"{lead} {passage(words)}" for lead, words in leads)
 
 
 def continuation(following: str, rng: random.Random) -> Asked | None:
@@ -75,10 +68,3 @@ def continuation(following: str, rng: random.Random) -> Asked | None:
     words = following.split()
     count = rng.randint(*_CONTINUATION_WORDS)
     return Asked(rng.choice(CONTINUE_REQUESTS), " ".join(words[:count]), "continuation") if len(words) > count else None
-
-
-def _weight(story: Story, sentence: str) -> float:
-    """How much of what the text often speaks of stands in a sentence, for its length."""
-    words = {word.strip(".,;:!?“”\"'’").lower() for word in sentence.split()} - STOP_WORDS
-    often = sum(min(story.counts[word], 6) for word in words if len(word) > 3)
-    return often / (8 + len(sentence.split())) if sentence[0].isupper() else 0.0
