@@ -28,6 +28,7 @@ _FRAME = re.compile(
 )
 _ONLY_COUNTED = re.compile(r"(chapter|part|book|section|kapitel|teil|chapitre|page)?\s*([ivxlcdm]+|\d+)\.?", re.I)
 _GENERAL = ("How does the book begin?", "Who is named in the book?", "How does the book end?")
+_WHOLE = "What is the book about?"
 _NAMES = 2
 # Names of two words and more, in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
@@ -62,13 +63,14 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
     Args:
         pages_read: pages from its start; the headings of others are left out, and its end is not asked about.
-        general: those that can be asked of any book too. Who was taught to find passages has no passage for them.
+        general: those that can be asked of any book too. Who was taught to find passages has no passage for them, and
+            some for what the book is about.
     """
     headings = telling_headings(document, pages_read)
     asked = [f"What does the book say in “{heading}”?" for heading in _spread(headings, _FROM_CONTENTS)]
     named = [f"What does the book say about {name}?" for name in _names(document, pages_read)]
     of_any = _GENERAL if pages_read >= len(document.pages) else _GENERAL[:-1]
-    return (*asked, *named, *(of_any if general else ()))[:MOST]
+    return (*asked, *named, *of_any)[:MOST] if general else (_WHOLE, *asked, *named)[:MOST]
 
 
 def _names(document: Document, pages_read: int) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from app.core.suggestions import phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
+from engine.passages import asks_for_whole
 from tests.app.scripted import book
 
 
@@ -43,7 +44,10 @@ def test_nothing_is_asked_about_pages_that_were_not_read() -> None:
     assert "What does the book say in “The Open Hand”?" in partly
     assert not any("Fire" in question or "end" in question.split() for question in partly)
     assert "How does the book end?" in suggestions(document, 60)
-    assert not any(question.startswith("How does the book") for question in suggestions(document, 60, general=False))
+    found = suggestions(document, 60, general=False)
+    assert not any(question.startswith("How does the book") for question in found)
+    assert found[0] == "What is the book about?"
+    assert asks_for_whole(found[0]), "it gets passages of the whole"
 
 
 def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
