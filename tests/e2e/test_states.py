@@ -278,6 +278,7 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, ope
     assert page.inner_text("#confirm-question") == "An answer is being written."
     page.get_by_role("button", name="Open it now").click()
     until(page, lambda: page.inner_text("#book-title") == "The third")
+    until(page, lambda: page.locator("#chat .user").count() == 0)  # the chat is drawn in its own time
     ask(page, "A long question")
     writing(page)
     give_text(page, "Book The fourth", "fourth.txt")
