@@ -105,7 +105,7 @@ def long_verdict() -> str:
     right = right_answers(STARTER_LONG)
     if right is None:
         return "What it answers behind texts of that length was not measured."
-    return f"Behind texts of that length of 100 answers in our test {round(100 * right)} were right, with the passage."
+    return f"Behind texts of that length {round(100 * right)} of 100 answers in our test were right, with the passage."
 
 
 def revision() -> str:

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -344,3 +345,11 @@ def test_the_evaluation_decides_what_is_proposed(
 
 def test_the_shipped_evaluation_can_be_read() -> None:
     assert starter.right_answers() is not None
+    assert starter.right_answers(STARTER_LONG) is not None
+    assert re.search(r" \d+ of 100 answers ", starter.long_verdict())
+
+
+def test_a_longer_form_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evaluation.json").write_text(json.dumps({"starter": {"natural 4096": {"right": 0.6}}}))
+    monkeypatch.setattr(starter, "ASSETS", tmp_path)
+    assert "was not measured" in starter.long_verdict()
