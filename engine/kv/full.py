@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -133,6 +133,7 @@ class FullCache:
         """Recorded passes over resident KV; None runs every pass anew."""
         self._memory = 0  # how often layers have got other memory
         self._fixed: FixedSpan | None = None  # the last one
+        self._places: tuple[int, Any] | None = None  # addresses of KV, and of which memory
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         # By device that has layers: what comes into it over its own bus, and what is unpacked there.
@@ -446,6 +447,19 @@ class FullCache:
         alone knows."""
         return FixedFullPass(self, place, span)
 
+    def in_place(self, start: int, count: int) -> attention.InPlace | None:
+        """Where a pass over ``count`` new tokens, the first at position ``start``, finds all KV and leaves its own;
+        None where some of it lies elsewhere, or not as it is computed with. What calls this writes theirs."""
+        shape = self.shape
+        here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
+        if not here or start + count > self.capacity:
+            return None
+        if self._places is None or self._places[0] != self._memory:
+            keys, values = zip(*(self._slots(layer) for layer in range(shape.layers)), strict=True)
+            self._places = self._memory, attention.addresses_of(keys, values)
+        self._written = max(self._written, start + count)
+        return attention.InPlace(self._places[1], self.capacity * shape.head_dim, start)
+
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The buffers of a resident layer: keys and values (kv_heads, capacity, head_dim)."""
         store = self._stores[layer]
@@ -517,6 +531,9 @@ class FullPass:
         if self._observer is not None and k is not None:  # one layer chooses for those that read its KV too
             self._observer.observe(layer, q, scaling)
         return out
+
+    def in_place(self, count: int) -> attention.InPlace | None:
+        return None if self._observer is not None else self._cache.in_place(self._start, count)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.bounded.recur(layer, self._start, count, advance)

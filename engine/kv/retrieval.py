@@ -20,9 +20,10 @@ At the end of the file: what a pass over the full cache may do for the selection
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from engine.events import KvBytes
@@ -255,6 +256,18 @@ class RetrievalCache:
             target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
             target[heads, places] = source
 
+    def in_place(self, start: int, count: int) -> attention.InPlace | None:
+        """Where a pass over ``count`` new tokens behind ``start`` held ones finds KV and leaves its own; None where
+        layers of another kind lie between, or on other devices."""
+        shape, (_, capacity, head_dim) = self.full.shape, self._keys[0].shape
+        if shape.bounded or shape.split or start + count > capacity:
+            return None
+        return attention.InPlace(self._addresses, capacity * head_dim, start)
+
+    @cached_property
+    def _addresses(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return attention.addresses_of(self._keys, self._values)
+
     def _parts(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._keys[layer], self._values[layer]
 
@@ -289,6 +302,9 @@ class RetrievalPass:
             values[:, start:stop] = v[0]
         keys, values = (held[None, :, :stop] for held in (keys, values))
         return attention.attend_newest(q, keys, values, scaling, sinks=sinks, cap=cap)
+
+    def in_place(self, count: int) -> attention.InPlace | None:
+        return self._cache.in_place(self._start, count)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)

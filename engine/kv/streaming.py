@@ -167,6 +167,9 @@ class StreamingPass:
         window = cache.shape.window_of(layer)
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks, cap)
 
+    def in_place(self, count: int) -> None:
+        """Keys are turned by their slots on their way here."""
+
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         cache = self._cache
         return cache._states[layer].recur(cache.length, count, advance, cache._floor)

@@ -16,8 +16,9 @@ models that have one, is what scores stay below (``engine.model.kernels``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -29,6 +30,26 @@ IMPLEMENTATION = "trifold"
 
 _WINDOW_ROWS = 512  # tokens that look through their windows together
 _TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their scores of a piece stay in its cache
+
+
+class InPlace(NamedTuple):
+    """Where one pass on a processor finds the KV of all layers, and leaves its own: in the model's dtype, keys and
+    values of each layer (kv_heads, capacity, head_dim).
+
+    Args:
+        addresses: of keys and of values (2, layers).
+        head_stride: numbers from one head to the next.
+        start: the place of the first new token, which sees all that lies before it.
+    """
+
+    addresses: np.ndarray[Any, np.dtype[np.int64]]
+    head_stride: int
+    start: int
+
+
+def addresses_of(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Those of ``InPlace``, of each layer's keys and values."""
+    return np.array([[tensor.data_ptr() for tensor in tensors] for tensors in (keys, values)])
 
 
 class KeyValues(States, Protocol):
@@ -45,6 +66,10 @@ class KeyValues(States, Protocol):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor: ...
+
+    def in_place(self, count: int) -> InPlace | None:
+        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with, and nobody looks at
+        their queries; what calls this writes theirs."""
 
 
 def register() -> None:

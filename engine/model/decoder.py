@@ -336,7 +336,7 @@ class Decoder:
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, kv: attention.KeyValues) -> torch.Tensor:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
         if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS:
-            return self._fused[index](hidden, rope, kv)
+            return self._fused.layer(index, hidden, rope, kv)
         blocks = self._tiled if self._tiled and hidden.shape[1] <= layers.MOST_TILED_ROWS else self._layers
         out: torch.Tensor = blocks[index](
             hidden,
@@ -377,6 +377,11 @@ class Decoder:
     ) -> torch.Tensor:
         """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
         hidden = self.embed(input_ids)
+        if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS and self._has_kernels:
+            place = kv.in_place(hidden.shape[1])
+            if place is not None:
+                hidden = self._fused.through(hidden, rope, place)
+                return self.head(hidden if rows is None else hidden[:, -rows:])
         ropes = self.on_devices(self.with_inputs(rope, input_ids, hidden))
         for index in range(self.num_layers):
             hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)

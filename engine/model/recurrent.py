@@ -151,6 +151,9 @@ class NoStates:
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
 
+    def in_place(self, count: int) -> None:
+        """A recording knows tensors, and no addresses."""
+
 
 class DeltaNet(nn.Module):
     """A gated DeltaNet layer with the weights of transformers', whose states are kept by whoever calls.

@@ -12,10 +12,11 @@ import functools
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.model.kernels import attend_each, in_pieces, plain, split_attend
@@ -86,7 +87,7 @@ def attend_newest(
     """
     own = native()
     if own is not None and own.takes(q, k, v):
-        seen = _newest_seen(new, k.shape[2] - new, q.shape[2] // new)
+        seen = newest_seen(new, k.shape[2] - new, q.shape[2] // new)
         first = None if window is None else _window_starts(new, k.shape[2] - new, q.shape[2] // new, window)
         return [own.attend(q, k, v, scaling, seen, first, cap)]
     past = k.shape[2] - new
@@ -113,19 +114,20 @@ def _all_seen(rows: int, keys: int) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4)
-def _from_first(rows: int) -> torch.Tensor:
+def from_first(rows: int) -> torch.Tensor:
     """The first key that each of them sees, (rows,)."""
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
-def _newest_seen(n: int, past: int, group: int) -> torch.Tensor:
+def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
+    """``_all_seen`` of the newest ``n`` tokens, ``group`` times, behind ``past`` others."""
     return torch.arange(past + 1, past + n + 1).repeat(group)
 
 
 @functools.lru_cache(maxsize=4)
 def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
-    return (_newest_seen(n, past, group) - window).clamp_(min=0)
+    return (newest_seen(n, past, group) - window).clamp_(min=0)
 
 
 @functools.lru_cache(maxsize=4)
@@ -191,8 +193,8 @@ def torch_alone() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-Tiles = Callable[[int], int]
-"""Tiles of a kernel for a number of rows."""
+Tiles = tuple[int, int]
+"""Tiles of a kernel: how many for each row, and how many beside them."""
 
 Job = tuple[int, list[int], Tiles, int]
 """A kernel's address, its arguments, its tiles, and the argument that says how many rows there are."""
@@ -216,10 +218,11 @@ class Native:
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
         self.columns = native.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
+        self.num_arguments = native.NUM_ARGUMENTS
         self.pool = pool.Pool(workers)
         self._codes: list[Any] = []
         self._addresses: dict[tuple[Any, ...], int] = {}
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._arguments = (ctypes.c_int64 * native.NUM_ARGUMENTS)()
         self._at = ctypes.addressof(self._arguments)
         self._parts, self._scratch = torch.empty(0), torch.empty(0)
@@ -260,33 +263,70 @@ class Native:
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
         levels = k.dtype is torch.int8
-        pieces = -(-length // self._kernels.PIECE)
-        pairs = half and self.takes_pairs(head_dim)
-        q = (q.float() if levels and not pairs else q).contiguous()
-        out, lse = torch.empty(heads, rows, head_dim), torch.empty(heads, rows)
-        first = _from_first(rows) if first is None else first
-        kernel = self.address("attend_pairs" if pairs else "attend", head_dim, KIND[k.dtype], cap is not None)
-        scale = scaling if cap is None else 2 * scaling / cap
-        join = self.address("join", head_dim)
+        out, lse = torch.empty(heads, rows, head_dim, dtype=q.dtype), torch.empty(heads, rows)
+        q = (q.float() if levels and not (half and self.takes_pairs(head_dim)) else q).contiguous()
+        first = from_first(rows) if first is None else first
+        kernel, join = self.attention(head_dim, out.dtype, k.dtype, cap is not None)
+        addresses = k.data_ptr(), v.data_ptr()
+        strides = k.stride(1), k.stride(2), v.stride(1), v.stride(2)
         with self.lock:
-            needed = heads * pieces * rows * (head_dim + 2)
-            if self._parts.numel() < needed:
-                self._parts = torch.empty(needed)
-            block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
-            if pairs:
-                block = self._pairs.BLOCK * (2 * head_dim + 1) + (1 + rows) * self._pairs.PIECE
-            if self._scratch.numel() < block * self.pool.workers:
-                self._scratch = torch.empty(block * self.pool.workers)
-            self._arguments[:] = [
-                *(q.data_ptr(), k.data_ptr(), v.data_ptr()),
-                *(k.stride(1), k.stride(2), v.stride(1), v.stride(2), length),
-                *(rows, pieces, seen.data_ptr(), self._parts.data_ptr()),
-                *(self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr(), bits(scale * _LOG2E)),
-                *(first.data_ptr(), bits((cap or 0.0) * _LOG2E)),
-            ]
-            self.pool.run(kernel, self._at, heads * pieces)
+            arguments = self.attention_arguments(
+                q, addresses, strides, (heads, rows, head_dim), length, seen, first, out, lse, scaling, cap
+            )
+            self._arguments[:] = [*arguments]
+            self.pool.run(kernel, self._at, heads * self.pieces(length))
             self.pool.run(join, self._at, heads)
-        return (out.bfloat16() if half else out).unsqueeze(0), (lse * _LN2).unsqueeze(0)
+        return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
+
+    def pieces(self, length: int) -> int:
+        """That so many keys are cut into."""
+        return -(-length // self._kernels.PIECE)
+
+    def attention(
+        self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
+    ) -> tuple[int, int]:
+        """The addresses of attention to one piece of the keys, which are ``stored`` so, and of what joins pieces."""
+        pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
+        name = "attend_pairs" if pairs else "attend"
+        return self.address(name, head_dim, KIND[stored], capped), self.address("join", head_dim, KIND[dtype])
+
+    def attention_arguments(
+        self,
+        q: torch.Tensor,
+        kv: tuple[int, int],
+        strides: tuple[int, ...],
+        size: tuple[int, int, int],
+        length: int,
+        seen: torch.Tensor,
+        first: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        scaling: float,
+        cap: float | None = None,
+    ) -> list[int]:
+        """Of both kernels of ``attention``, to be used while the ``lock`` is held.
+
+        Args:
+            q, out: (kv_heads, rows, head_dim), which is the ``size``; lse: (kv_heads, rows).
+            kv: addresses of keys and values of ``length`` tokens; strides: of each from head to head and from token to
+                token, in numbers.
+            seen, first: as in ``attend``.
+        """
+        heads, rows, head_dim = size
+        pieces, scale = self.pieces(length), scaling if cap is None else 2 * scaling / cap
+        needed = heads * pieces * rows * (head_dim + 2)
+        if self._parts.numel() < needed:
+            self._parts = torch.empty(needed)
+        block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
+        if out.dtype is torch.bfloat16 and self.takes_pairs(head_dim):
+            block = self._pairs.BLOCK * (2 * head_dim + 1) + (1 + rows) * self._pairs.PIECE
+        if self._scratch.numel() < block * self.pool.workers:
+            self._scratch = torch.empty(block * self.pool.workers)
+        return [
+            *(q.data_ptr(), *kv, *strides, length, rows, pieces, seen.data_ptr()),
+            *(self._parts.data_ptr(), self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr()),
+            *(bits(scale * _LOG2E), first.data_ptr(), bits((cap or 0.0) * _LOG2E)),
+        ]
 
     def takes_pairs(self, head_dim: int) -> bool:
         """Whether attention in bfloat16 multiplies pairs."""
@@ -389,7 +429,7 @@ class Native:
         address = self.address("group_sums") if pairs else self.address("spread", KIND[x.dtype])
         kernel = self.address("product4_pairs" if pairs else "product4", KIND[scales.dtype])
         job = self._product_job(kernel, x if pairs else spread, words, out, scales.data_ptr(), sums.data_ptr())
-        return (address, arguments, each_row, 3), job
+        return (address, arguments, EACH_ROW, 3), job
 
     def _product_job(self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, *others: int) -> Job:
         panels = packed.shape[0]
@@ -400,14 +440,14 @@ class Native:
             *(0, x.shape[1], out.shape[1], size, panels),
             *others,
         ]
-        return kernel, arguments, lambda rows: tiles, 3
+        return kernel, arguments, (0, tiles), 3
 
     def _run(self, rows: int, *jobs: Job) -> None:
         with self.lock:
             for kernel, arguments, tiles, rows_at in jobs:
                 arguments[rows_at] = rows
                 self._arguments[: len(arguments)] = [*arguments]
-                self.pool.run(kernel, self._at, tiles(rows))
+                self.pool.run(kernel, self._at, tiles[0] * rows + tiles[1])
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
@@ -472,10 +512,8 @@ class Native:
             capped: whether its scores have a cap.
         """
         if head_dim % self.lanes == 0:
-            pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
             for stored in (dtype, torch.int8):
-                self.address("attend_pairs" if pairs else "attend", head_dim, KIND[stored], capped)
-            self.address("join", head_dim)
+                self.attention(head_dim, dtype, stored, capped)
         half = dtype is torch.bfloat16
         levels_as_pairs = half and self.looks_up_levels
         if 8 in bits:
@@ -517,9 +555,8 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
-def each_row(rows: int) -> int:
-    """A tile is a row."""
-    return rows
+EACH_ROW: Tiles = (1, 0)
+"""A tile is a row."""
 
 
 def bits(value: float) -> int:
@@ -536,42 +573,67 @@ class Program:
 
     def __init__(self, kernels: Native) -> None:
         self._kernels = kernels
-        self._arguments: list[Any] = []
-        self._jobs: list[tuple[int, Tiles]] = []
+        self._jobs: list[tuple[int, Sequence[int] | int, Tiles]] = []
         self._row_counts: list[tuple[int, int]] = []
-        self._table: Any = None  # kernel, arguments and tiles of each
         self._rows = 0
 
-    def add(self, kernel: int, arguments: Sequence[int], tiles: Tiles, rows_at: int | None = None) -> int:
-        """Append a kernel; returns its place.
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(
+        self, kernel: int, arguments: Sequence[int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
+    ) -> int:
+        """Append a kernel, before the first run; returns its place.
 
         Args:
-            tiles: of so many rows.
+            arguments: or the place of the kernel that it shares them with.
             rows_at: the argument that says how many rows there are.
         """
-        self._arguments.append((ctypes.c_int64 * len(arguments))(*arguments))
-        self._jobs.append((kernel, tiles))
+        self._jobs.append((kernel, arguments, tiles))
         if rows_at is not None:
             self._row_counts.append((len(self._jobs) - 1, rows_at))
         return len(self._jobs) - 1
 
-    def run(self, rows: int, changed: Sequence[tuple[int, int, int]]) -> None:
-        """Run for so many rows, with some arguments ``changed``: (place, argument, value) of each."""
-        with self._kernels.lock:
-            if rows != self._rows:
-                self._resize(rows)
-            for job, at, value in changed:
-                self._arguments[job][at] = value
-            self._kernels.pool.run_all(ctypes.addressof(self._table), len(self._jobs))
+    @functools.cached_property
+    def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
+        found = np.zeros((len(self._jobs), self._kernels.num_arguments), np.int64)
+        for own, (_, given, _) in zip(found, self._jobs, strict=True):
+            if not isinstance(given, int):
+                own[: len(given)] = given
+        return found
 
-    def _resize(self, rows: int) -> None:
-        words: list[int] = []
-        for (kernel, tiles), arguments in zip(self._jobs, self._arguments, strict=True):
-            words += [kernel, ctypes.addressof(arguments), tiles(rows)]
-        self._table = (ctypes.c_int64 * len(words))(*words)
-        for job, at in self._row_counts:
-            self._arguments[job][at] = rows
+    @functools.cached_property
+    def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Kernel, arguments and tiles of each."""
+        first, size = self.arguments.ctypes.data, self.arguments.strides[0]
+        places = [given if isinstance(given, int) else place for place, (_, given, _) in enumerate(self._jobs)]
+        return np.array([(job[0], first + size * place, 0) for job, place in zip(self._jobs, places, strict=True)])
+
+    @functools.cached_property
+    def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of each kernel for each row, and beside them: (2, kernels)."""
+        return np.array([tiles for _, _, tiles in self._jobs]).T
+
+    def set_tiles(self, places: Sequence[int], tiles: int) -> None:
+        """Let kernels have so many tiles until the number of rows is another."""
+        self._table[places, 2] = tiles
+
+    def resize(self, rows: int) -> None:
+        """The next run is for so many rows."""
+        if rows == self._rows:
+            return
+        self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
+        for place, at in self._row_counts:
+            self.arguments[place, at] = rows
         self._rows = rows
+
+    def run(self, first: int = 0, stop: int | None = None) -> None:
+        """Run the kernels [first, stop)."""
+        stop = len(self._jobs) if stop is None else stop
+        with self._kernels.lock:
+            address = self._table.ctypes.data + first * self._table.strides[0]
+            self._kernels.pool.run_all(address, stop - first)
 
 
 class Memory:

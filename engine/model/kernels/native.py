@@ -606,15 +606,16 @@ def add_values(
                     e.store(total.value, e.at(line, place, F32))
 
 
-def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
-    """Join the pieces of one KV head: ``RESULT`` (kv_heads, rows, head_dim), ``LOGSUM`` (kv_heads, rows) to base 2."""
+def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
+    """Join the pieces of one KV head: ``RESULT`` (kv_heads, rows, head_dim), of the kind ``made``, and ``LOGSUM``
+    (kv_heads, rows) to base 2."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
     rows, pieces = e.load_long(arguments, HEAD_ROWS), e.load_long(arguments, PIECES)
     parts, result, logsum = (e.load_pointer(arguments, at) for at in (PARTS, RESULT, LOGSUM))
     size = e.b.mul(rows, long(head_dim + 2))
     parts = e.at(parts, e.b.mul(e.b.mul(head, pieces), size), F32)
-    out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), F32)
+    out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), KINDS[made])
     logsum = e.at(logsum, e.b.mul(head, rows), F32)
     with e.loop(long(0), rows) as row:
         own = e.b.mul(row, long(head_dim + 2))
@@ -635,7 +636,7 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int) -> None:
         share = e.splat(e.b.fdiv(number(1.0), total.value))
         for at, part in enumerate(sums):
             place = e.b.add(e.b.mul(row, long(head_dim)), long(at * lanes))
-            e.store(e.b.fmul(part.value, share), e.at(out, place, F32))
+            e.store_vector(e.b.fmul(part.value, share), out, place, KINDS[made])
         e.store(e.b.fadd(largest.value, e.call("llvm.log2", total.value)), e.at(logsum, row, F32))
     e.end()
 

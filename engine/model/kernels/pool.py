@@ -31,7 +31,8 @@ _PATIENT, _IMPATIENT = 50_000, 4_000
 _LOOKS = 64
 
 
-_JOB_WORDS = 3
+JOB_WORDS = 3
+"""Of a job of ``run_all``: kernel, arguments, tiles."""
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
@@ -75,14 +76,25 @@ def _emit_run(module: ir.Module) -> None:
 
 
 def _emit_run_all(module: ir.Module) -> None:
-    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row; a bit for who slept in any."""
+    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row; a bit for who slept in any.
+
+    A single tile is not handed out.
+    """
     e = Emitter(module, "run_all", I64, (PTR, PTR, I64))
     board, jobs, count = e.arguments
     asleep = e.variable(long(0))
     with e.loop(long(0), count) as job:
-        first = e.b.mul(job, long(_JOB_WORDS))
-        words = [e.load(e.at(jobs, e.b.add(first, long(at)), I64), I64, align=8) for at in range(_JOB_WORDS)]
-        asleep.value = e.b.or_(asleep.value, e.b.call(module.globals["run"], [board, *words]))
+        first = e.b.mul(job, long(JOB_WORDS))
+        kernel, arguments, tiles = (
+            e.load(e.at(jobs, e.b.add(first, long(at)), I64), I64, align=8) for at in range(JOB_WORDS)
+        )
+        with e.b.if_else(e.b.icmp_signed("==", tiles, long(1))) as (alone, shared):
+            with alone:
+                function = e.b.inttoptr(kernel, ir.PointerType(_KERNEL_TYPE))
+                e.b.call(function, [e.b.inttoptr(arguments, PTR), long(0), long(0)])
+            with shared:
+                slept = e.b.call(module.globals["run"], [board, kernel, arguments, tiles])
+                asleep.value = e.b.or_(asleep.value, slept)
     e.end(asleep.value)
 
 

@@ -19,8 +19,10 @@ LN2 = 0.6931471805599453
 # bias, the norm's weights and epsilon. ``DELTA_STRIDE``: numbers from one row of the product to the next.
 X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
 # Arguments of ``rotated``: x (rows, X_STRIDE) with the heads of queries, keys and values in a row, their bias, RoPE's
-# cosines and sines (rows, rotary), the norms of queries and keys; the result (heads, rows, head_dim).
+# cosines and sines (rows, rotary), the norms of queries and keys; the queries (heads, rows, head_dim), and where the
+# first row's keys and values go, with the numbers from one head to the next (``KV_HEAD``).
 X_STRIDE, X_BIAS, COS, SIN, ROTATED, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(1, 12)
+NEW_KEYS, NEW_VALUES, KV_HEAD = range(12, 15)
 # Arguments of ``collected``: x (heads, rows, head_dim) to (rows, heads * head_dim).
 COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
 # Arguments of ``gated``: x (rows, X_STRIDE) with ``GATES`` gates and as many numbers behind them, in ``PIECES`` of
@@ -87,18 +89,20 @@ def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: 
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, bias, cos, sin, out = (e.load_pointer(arguments, at) for at in (X, X_BIAS, COS, SIN, ROTATED))
-    rows, heads, key_heads = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS))
+    x, bias, cos, sin = (e.load_pointer(arguments, at) for at in (X, X_BIAS, COS, SIN))
+    rows, heads, key_heads, kv_head = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS, KV_HEAD))
+    per_head = e.b.mul(rows, long(head_dim))
     epsilon = e.load(e.at(arguments, long(NORM_EPSILON), I64), F32)
     first = e.b.mul(row, e.load_long(arguments, X_STRIDE))
     angle = e.b.mul(row, long(rotary))
     half = rotary // 2 // lanes
     keys_end = e.b.add(heads, key_heads)
-    for start, stop, norm in (
-        (long(0), heads, QUERY_NORM),
-        (heads, keys_end, KEY_NORM),
-        (keys_end, e.b.add(keys_end, key_heads), None),
+    for start, stop, norm, made, stride in (
+        (long(0), heads, QUERY_NORM, ROTATED, per_head),
+        (heads, keys_end, KEY_NORM, NEW_KEYS, kv_head),
+        (keys_end, e.b.add(keys_end, key_heads), None, NEW_VALUES, kv_head),
     ):
+        out = e.load_pointer(arguments, made)
         weights = e.load_pointer(arguments, norm) if normed and norm is not None else None
         with e.loop(start, stop) as head:
             base = e.b.mul(head, long(head_dim))
@@ -120,7 +124,7 @@ def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: 
                     *_turned(e, parts[: 2 * half], cos, sin, angle, KINDS[kind]),
                     *parts[2 * half :],
                 ]
-            line = e.b.mul(e.b.add(e.b.mul(head, rows), row), long(head_dim))
+            line = e.b.add(e.b.mul(e.b.sub(head, start), stride), e.b.mul(row, long(head_dim)))
             for index, part in enumerate(parts):
                 e.store_vector(part, out, e.b.add(line, long(index * lanes)), KINDS[kind])
     e.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
 from engine.kv.offload import DiskStore, LayerBuffer, Placement, StagedLayer, Tier
 from engine.model import decoder as models
 from engine.model.decoder import Decoder
+from engine.model.layers import FusedLayers
 
 CPU = torch.device("cpu")
 LAYERS = 6
@@ -37,19 +39,24 @@ def reference(decoder: Decoder, ids: torch.Tensor) -> torch.Tensor:
         return full_pass(decoder, cache, len(ids) - 1, [int(ids[-1])])
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, decoder: Decoder, fails: Callable[[int], bool]) -> list[int]:
-    """Let memory run out in layers whose block size ``fails`` says; returns the sizes that were tried."""
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> list[int]:
+    """Let memory run out in layers, or in all of them at once, whose block size ``fails`` says; returns the sizes that
+    were tried."""
     tried: list[int] = []
-    real = type(decoder).layer
 
-    def layer(self: Decoder, index: int, hidden: torch.Tensor, rope: object, kv: object) -> torch.Tensor:
-        tried.append(hidden.shape[1])
-        made = real(self, index, hidden, rope, kv)  # type: ignore[arg-type]
-        if fails(hidden.shape[1]):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return made
+    def after(real: Callable[..., torch.Tensor], hidden_at: int) -> Callable[..., torch.Tensor]:
+        def layers(*arguments: Any) -> torch.Tensor:
+            size = arguments[hidden_at].shape[1]
+            tried.append(size)
+            made = real(*arguments)
+            if fails(size):
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            return made
 
-    monkeypatch.setattr(type(decoder), "layer", layer)
+        return layers
+
+    monkeypatch.setattr(Decoder, "layer", after(Decoder.layer, 2))
+    monkeypatch.setattr(FusedLayers, "through", after(FusedLayers.through, 1))
     return tried
 
 
@@ -58,7 +65,7 @@ def test_prefill_takes_smaller_blocks(decoder: Decoder, monkeypatch: pytest.Monk
     expected = reference(decoder, ids)
     cache = FullCache(decoder.kv_shape, 2048)
     with monkeypatch.context() as patch:
-        tried = failing(patch, decoder, lambda size: size > 40)
+        tried = failing(patch, lambda size: size > 40)
         prefill.run(decoder, cache, ids[:-1], segment=256, block=128)
     assert tried[:3] == [128, 64, 32]
     assert cache.length == 299
@@ -75,7 +82,7 @@ def test_then_layers_are_spilled_and_nothing_is_lost(decoder: Decoder, monkeypat
     attempts = iter([True, False, False, True])  # the first try, and later one in the middle of the second
 
     with monkeypatch.context() as patch, torch.inference_mode():
-        failing(patch, decoder, lambda _: next(attempts, False))
+        failing(patch, lambda _: next(attempts, False))
         logits = full_pass(decoder, cache, 299, [int(ids[-1])])
     assert torch.equal(logits, expected)
     assert cache.placement.count(Tier.DISK) == 4  # three at first, since two buffers are needed, then one
@@ -112,7 +119,7 @@ def test_what_is_written_and_not_yet_counted_moves_too(
     blocks_of_a_layer = 256 // 16
     attempts = iter([False] * (3 * blocks_of_a_layer + 5) + [True])
     with monkeypatch.context() as patch:
-        failing(patch, decoder, lambda _: next(attempts, False))
+        failing(patch, lambda _: next(attempts, False))
         prefill.run(decoder, cache, ids[:-1], segment=256, block=16)
     assert cache.placement.count(tier) == 3
     with torch.inference_mode():
@@ -124,7 +131,7 @@ def test_the_end_is_said_and_the_tokens_are_kept(decoder: Decoder, monkeypatch: 
     cache = FullCache(decoder.kv_shape, 2048)
     prefill.run(decoder, cache, ids, segment=256, block=64)
     with monkeypatch.context() as patch, torch.inference_mode():
-        failing(patch, decoder, lambda _: True)
+        failing(patch, lambda _: True)
         with pytest.raises(ResourceError, match="100 tokens, with the whole cache spilled"):
             full_pass(decoder, cache, 100, [7])
     assert cache.length == 100
@@ -192,7 +199,7 @@ def test_a_spill_that_fails_leaves_what_was_there(
             patch.setattr(LayerBuffer, "__init__", no_memory)
         else:
             patch.setattr(DiskStore, "write", full)
-        failing(patch, decoder, lambda _: True)
+        failing(patch, lambda _: True)
         with pytest.raises(ResourceError), torch.inference_mode():
             full_pass(decoder, cache, 299, [int(ids[-1])])
     if fails == "second layer":

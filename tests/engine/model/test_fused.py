@@ -1,4 +1,4 @@
-"""A layer in two calls says what transformers says of it."""
+"""Layers in our own kernels say what transformers says of them, in one call or in two for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from engine.kv.full import FullCache
-from engine.model import decoder
+from engine.decode import prefill
+from engine.kv.full import FullCache, FullPass, Observer, PassQueries
+from engine.kv.offload import Placement, Tier
+from engine.kv.retrieval import QueryRecorder, RetrievalCache, RetrievalPass
+from engine.kv.shape import KvShape
+from engine.model import attention, decoder
 from engine.model.kernels import cpu
-from engine.model.layers import fuse
+from engine.model.layers import FusedLayers, fuse
+from tests.engine.small_caches import SHAPE
 
 CPU = torch.device("cpu")
 FAMILIES = ["llama", "llama-mha", "llama-yarn", "mistral", "qwen2", "qwen3", "phi3"]
@@ -47,6 +52,82 @@ def test_the_logits_are_those_of_transformers(tiny: Callable[..., str], family: 
     expected = logits()
     assert torch.allclose(found, expected, atol=2e-5 * float(expected.abs().max()))
     assert not torch.equal(found, expected)  # these were two ways
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("level", ["full", "retrieval"])
+def test_a_pass_is_one_call_where_its_kv_is_in_place(
+    tiny: Callable[..., str], level: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cpu.native() is None:
+        pytest.skip("no kernels of our own on this processor")
+    model = decoder.load(tiny("qwen3"), window=None, device=CPU, dtype=dtype)
+    ids = torch.randint(10, 300, (400,), generator=torch.Generator().manual_seed(1))
+    layers_called: list[int] = []
+    by_layer = FusedLayers.layer
+
+    def counted(self: FusedLayers, index: int, *arguments: Any) -> torch.Tensor:
+        layers_called.append(index)
+        return by_layer(self, index, *arguments)
+
+    monkeypatch.setattr(FusedLayers, "layer", counted)
+
+    def kv_and_logits() -> list[torch.Tensor]:
+        full = FullCache(model.kv_shape, model.window)
+        queries = QueryRecorder(full.shape.layers)
+        prefill.run(model, full, ids[:300], segment=256, observer=queries)
+        cache = RetrievalCache(full, budget=64, chunk_size=8, tail=128)
+        cache.reselect(280, queries.queries, queries.scaling)
+        layers_called.clear()
+        outs, at = [], 300
+        for count in (1, 5, 1, 20, 64):
+            full.reserve(at + count)
+            view = full.extend(at) if level == "full" else cache.extend()
+            with torch.inference_mode():
+                outs.append(model.forward(ids[at : at + count], model.rope(model.span(at, count)), view))
+            (full if level == "full" else cache).advance(count)
+            at += count
+        held = range(full.shape.layers)
+        if level == "full":
+            return [
+                *outs,
+                *(full.keys(layer, 300, at) for layer in held),
+                *(full.values(layer, 300, at) for layer in held),
+            ]
+        return [*outs, *(part[:, : cache.held] for layer in held for part in cache._parts(layer))]
+
+    found = kv_and_logits()
+    assert not layers_called
+    for view in (FullPass, RetrievalPass):
+        monkeypatch.setattr(view, "in_place", lambda self, count: None)
+    expected = kv_and_logits()
+    assert layers_called
+    assert all(torch.equal(mine, others) for mine, others in zip(found, expected, strict=True))
+
+
+def test_what_is_not_in_place_is_gone_through_layer_by_layer() -> None:
+    def full(shape: KvShape = SHAPE, placement: Placement | None = None) -> FullCache:
+        cache = FullCache(shape, 5000, placement)
+        cache.reserve(10)
+        return cache
+
+    def place(cache: FullCache, start: int = 4, observer: Observer | None = None) -> attention.InPlace | None:
+        return cache.extend(start, observer).in_place(6)
+
+    resident = full()
+    first = place(resident)
+    assert first is not None
+    assert first.addresses[1].tolist() == [resident.values(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
+    assert place(resident, observer=PassQueries()) is None, "somebody looks at the queries"
+    assert place(resident, resident.capacity - 5) is None, "there is no room"
+    resident.reserve(4500)
+    grown = place(resident)
+    assert grown is not None
+    assert grown.addresses[0].tolist() == [resident.keys(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
+    assert place(full(SHAPE.stored_as("8bit"))) is None
+    assert place(full(placement=Placement.spread(SHAPE.layers, SHAPE.layers - 1, 0))) is None
+    resident.spill([0], Tier.DISK)
+    assert place(resident) is None
 
 
 def test_numbers_in_half_precision_are_nearer_to_the_truth(tiny: Callable[..., str]) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from app.core.settings import DEMO_MODEL
 from engine.decode import prefill
 from engine.decode.tuning import TUNING
-from engine.kv.full import FullCache
+from engine.kv.full import FullCache, Observer, PassQueries
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.architectures import pick_dtype
@@ -313,11 +313,12 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(
     prefill.run(model, cache, ids[:600], segment=256)
     cache.bounded.mark()
 
-    def logits(start: int, count: int) -> torch.Tensor:
+    def logits(start: int, count: int, observer: Observer | None = None) -> torch.Tensor:
         cache.crop(start)
         cache.reserve(start + count)
         with torch.inference_mode():
-            out = model.forward(ids[start : start + count], model.rope(model.span(start, count)), cache.extend(start))
+            rope, view = model.rope(model.span(start, count)), cache.extend(start, observer)
+            out = model.forward(ids[start : start + count], rope, view)
         cache.advance(count)
         return out
 
@@ -325,6 +326,7 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(
     plain = torch.cat([logits(600 + at, 1) for at in range(longest)])
     for count in (2, 3, 5, 8, 16, longest):
         assert torch.equal(logits(600, count), plain[:count]), count
+        assert torch.equal(logits(600, count, PassQueries()), plain[:count]), "layer by layer, as somebody looks on"
         accepted = 600 + count // 2
         assert torch.equal(logits(accepted, 1)[0], plain[accepted - 600]), "some of it stands"
 
