@@ -353,10 +353,10 @@ class ModelDrafter:
         decoder, cache, count = self._decoder, self.cache, ids.shape[0]
 
         def eager(known: torch.Tensor) -> Outputs:
-            return (decoder.forward(known, decoder.no_rope(count), cache.extend(count), rows=1),)
+            return (decoder.forward(known, None, cache.extend(count), rows=1),)
 
         def fixed(known: torch.Tensor, place: torch.Tensor) -> Outputs:
-            return (decoder.forward(known, decoder.no_rope(count), cache.extend_at(place, count), rows=1),)
+            return (decoder.forward(known, None, cache.extend_at(place, count), rows=1),)
 
         def work() -> torch.Tensor:
             # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.

@@ -13,7 +13,10 @@ Layers with a state evict nothing: theirs is of all tokens that the draft was sh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 
 from engine.kv.recurrent import RecurrentLayer
@@ -104,6 +107,12 @@ class StreamingCache:
         for layer in self._states.values():
             layer.move(count)
 
+    @cached_property
+    def _addresses(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Of keys before RoPE (layers,), and of turned keys and of values (2, layers)."""
+        raw, rotated, values = (list(held.values()) for held in (self._raw, self._rotated, self._values))
+        return attention.addresses_of(raw)[0], attention.addresses_of(rotated, values)
+
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
         for layer, raw in self._raw.items():
@@ -167,8 +176,12 @@ class StreamingPass:
         window = cache.shape.window_of(layer)
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks, cap)
 
-    def in_place(self, count: int) -> None:
-        """Keys are turned by their slots on their way here."""
+    def in_place(self, count: int) -> attention.InPlace | None:
+        cache, shape = self._cache, self._cache.shape
+        if shape.bounded or shape.sources:
+            return None
+        raw, addresses = cache._addresses
+        return attention.InPlace(addresses, cache.capacity * shape.head_dim, self._start, raw, self._slots)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         cache = self._cache

@@ -40,16 +40,20 @@ class InPlace(NamedTuple):
         addresses: of keys and of values (2, layers).
         head_stride: numbers from one head to the next.
         start: the place of the first new token, which sees all that lies before it.
+        unturned: addresses (layers,) of where keys are left before RoPE too; None where they are not.
+        positions: (n,) that RoPE turns queries and keys to; None where they are those of the pass.
     """
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
     head_stride: int
     start: int
+    unturned: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    positions: torch.Tensor | None = None
 
 
-def addresses_of(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Those of ``InPlace``, of each layer's keys and values."""
-    return np.array([[tensor.data_ptr() for tensor in tensors] for tensors in (keys, values)])
+def addresses_of(*held: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Of tensors of every layer, for ``InPlace``: (kinds, layers)."""
+    return np.array([[tensor.data_ptr() for tensor in tensors] for tensors in held])
 
 
 class KeyValues(States, Protocol):

@@ -371,17 +371,23 @@ class Decoder:
     def forward(
         self,
         input_ids: torch.Tensor,
-        rope: Rope,
+        rope: Rope | None,
         kv: attention.KeyValues,
         rows: int | None = None,
     ) -> torch.Tensor:
-        """All layers over n new tokens; logits of the last ``rows`` of them (all if None)."""
+        """All layers over n new tokens; logits of the last ``rows`` of them (all if None).
+
+        Args:
+            rope: None where ``kv`` turns queries and keys by itself.
+        """
         hidden = self.embed(input_ids)
         if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS and self._has_kernels:
             place = kv.in_place(hidden.shape[1])
             if place is not None:
-                hidden = self._fused.through(hidden, rope, place)
+                turned = rope if place.positions is None else self.rope(place.positions)
+                hidden = self._fused.through(hidden, turned, place)
                 return self.head(hidden if rows is None else hidden[:, -rows:])
+        rope = self.no_rope(len(input_ids)) if rope is None else rope
         ropes = self.on_devices(self.with_inputs(rope, input_ids, hidden))
         for index in range(self.num_layers):
             hidden = self.layer(index, self.carry(hidden, index), ropes[self.part_of(index)], kv)

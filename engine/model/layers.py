@@ -66,7 +66,7 @@ _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
 # Arguments of kernels (``rowwise``, ``native``) that depend on a pass: of ``added``, of ``rotated``, of ``attend``.
-_LEFT, _COS_SIN_QUERIES, _NEW_KV, _NEW_KV_HEAD, _KV = 7, (3, 4, 5), slice(12, 14), 14, slice(1, 3)
+_LEFT, _COS_SIN_QUERIES, _NEW_KV, _NEW_KV_HEAD, _UNTURNED, _KV = 7, (3, 4, 5), slice(12, 14), 14, 15, slice(1, 3)
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
 
 MOST_TILED_ROWS = 16
@@ -523,7 +523,7 @@ class FusedLayers:
         program.resize(rows)
         self._set(places, hidden.data_ptr(), out, cos, sin, q)
         arguments[turned, _NEW_KV] = k.data_ptr(), v.data_ptr()
-        arguments[turned, _NEW_KV_HEAD] = rows * self._head_dim
+        arguments[turned, _NEW_KV_HEAD], arguments[turned, _UNTURNED] = rows * self._head_dim, 0
         program.run(entered, turned + 1)
         answers = kv.attend(index, q, k, v, self._scaling).contiguous()
         arguments[collected, 0] = answers.data_ptr()
@@ -545,8 +545,10 @@ class FusedLayers:
         with kernels.lock:
             program.resize(rows)
             self._set(places, entering, out, cos, sin, self._q)
-            arguments[turned, _NEW_KV] = kv.addresses.T + kv.start * self._head_dim * hidden.element_size()
+            before = kv.start * self._head_dim * hidden.element_size()
+            arguments[turned, _NEW_KV] = kv.addresses.T + before
             arguments[turned, _NEW_KV_HEAD] = kv.head_stride
+            arguments[turned, _UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
             arguments[attended] = kernels.attention_arguments(
                 self._q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
             )

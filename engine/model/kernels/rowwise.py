@@ -20,9 +20,10 @@ LN2 = 0.6931471805599453
 X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
 # Arguments of ``rotated``: x (rows, X_STRIDE) with the heads of queries, keys and values in a row, their bias, RoPE's
 # cosines and sines (rows, rotary), the norms of queries and keys; the queries (heads, rows, head_dim), and where the
-# first row's keys and values go, with the numbers from one head to the next (``KV_HEAD``).
+# first row's keys and values go, with the numbers from one head to the next (``KV_HEAD``). ``UNTURNED``: where keys go
+# as they are before RoPE, or 0.
 X_STRIDE, X_BIAS, COS, SIN, ROTATED, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(1, 12)
-NEW_KEYS, NEW_VALUES, KV_HEAD = range(12, 15)
+NEW_KEYS, NEW_VALUES, KV_HEAD, UNTURNED = range(12, 16)
 # Arguments of ``collected``: x (heads, rows, head_dim) to (rows, heads * head_dim).
 COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
 # Arguments of ``gated``: x (rows, X_STRIDE) with ``GATES`` gates and as many numbers behind them, in ``PIECES`` of
@@ -119,15 +120,22 @@ def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: 
                     e.b.fmul(e.b.fmul(part, scale), e.load_vector(weights, long(index * lanes)))
                     for index, part in enumerate(parts)
                 ]
+            line = e.b.add(e.b.mul(e.b.sub(head, start), stride), e.b.mul(row, long(head_dim)))
+            if norm is KEY_NORM:
+                with e.b.if_then(e.b.icmp_signed("!=", e.load_long(arguments, UNTURNED), long(0))):
+                    _store(e, parts, e.load_pointer(arguments, UNTURNED), line, KINDS[kind])
             if norm is not None:
                 parts = [
                     *_turned(e, parts[: 2 * half], cos, sin, angle, KINDS[kind]),
                     *parts[2 * half :],
                 ]
-            line = e.b.add(e.b.mul(e.b.sub(head, start), stride), e.b.mul(row, long(head_dim)))
-            for index, part in enumerate(parts):
-                e.store_vector(part, out, e.b.add(line, long(index * lanes)), KINDS[kind])
+            _store(e, parts, out, line, KINDS[kind])
     e.end()
+
+
+def _store(e: Emitter, parts: list[ir.Value], out: ir.Value, line: ir.Value, kind: ir.Type) -> None:
+    for index, part in enumerate(parts):
+        e.store_vector(part, out, e.b.add(line, long(index * e.lanes)), kind)
 
 
 def _turned(

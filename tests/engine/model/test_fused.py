@@ -14,6 +14,7 @@ from engine.kv.full import FullCache, FullPass, Observer, PassQueries
 from engine.kv.offload import Placement, Tier
 from engine.kv.retrieval import QueryRecorder, RetrievalCache, RetrievalPass
 from engine.kv.shape import KvShape
+from engine.kv.streaming import StreamingCache, StreamingPass
 from engine.model import attention, decoder
 from engine.model.kernels import cpu
 from engine.model.layers import FusedLayers, fuse
@@ -103,6 +104,31 @@ def test_a_pass_is_one_call_where_its_kv_is_in_place(
     expected = kv_and_logits()
     assert layers_called
     assert all(torch.equal(mine, others) for mine, others in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
+def test_a_draft_step_is_one_call_too_and_keeps_keys_as_they_were_before_rope(
+    tiny: Callable[..., str], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cpu.native() is None:
+        pytest.skip("no kernels of our own on this processor")
+    model = decoder.load(tiny(family), window=None, device=CPU)
+    ids = torch.randint(10, 300, (90,), generator=torch.Generator().manual_seed(1))
+
+    def logits_and_kv() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        cache, outs = StreamingCache(model.kv_shape, 4, 32, 16, model.rotate), []
+        with torch.inference_mode():
+            for part in ids.split([16, 1, 1, 14, 16, 1, 1, 14, 16, 1, 9]):  # twice as many as it holds
+                outs.append(model.forward(part, None, cache.extend(len(part)), rows=1))
+                cache.advance(len(part))
+                cache.settle()
+        return torch.cat(outs), [x[:, : cache.held] for x in (*cache._raw.values(), *cache._rotated.values())]
+
+    found, kv = logits_and_kv()
+    monkeypatch.setattr(StreamingPass, "in_place", lambda self, count: None)
+    expected, others = logits_and_kv()
+    assert torch.allclose(found, expected, atol=2e-5 * float(expected.abs().max()))
+    assert all(torch.allclose(mine, other, atol=1e-5) for mine, other in zip(kv, others, strict=True))
 
 
 def test_what_is_not_in_place_is_gone_through_layer_by_layer() -> None:
