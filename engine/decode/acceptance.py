@@ -192,8 +192,9 @@ class RefreshPolicy(Protocol):
     def due(self) -> bool:
         """Whether to refresh now."""
 
-    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
-        """A speculating round was verified, and the selection ``renewed`` with it or not."""
+    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+        """A speculating round was verified, and the selection ``renewed`` with it or not; milliseconds of the round,
+        and those of them that a refresh took."""
 
 
 class Never:
@@ -202,7 +203,7 @@ class Never:
     def due(self) -> bool:
         return False
 
-    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         pass
 
 
@@ -211,18 +212,25 @@ class Every:
 
     Args:
         tokens: that must have been verified since, too.
+        share: of the rounds' time that refreshes may take; the last one tells what the next will.
     """
 
-    def __init__(self, count: int, first: int = 0, tokens: int = 0) -> None:
-        self._count, self._tokens = count, tokens
+    def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float = 1.0) -> None:
+        self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
+        self._rounds_ms = self._refresh_ms = 0.0  # since the last one; of that
 
     def due(self) -> bool:
-        return self._since + 1 >= self._count and self._verified >= self._tokens
+        saved = self._rounds_ms * self._share >= self._refresh_ms
+        return saved and self._since + 1 >= self._count and self._verified >= self._tokens
 
-    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
-        self._since = 0 if renewed else self._since + 1
-        self._verified = 0 if renewed else self._verified + verify.accepted + 1
+    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+        if renewed:
+            self._since, self._verified, self._rounds_ms, self._refresh_ms = 0, 0, 0.0, refresh_ms
+            return
+        self._since += 1
+        self._verified += verify.accepted + 1
+        self._rounds_ms += round_ms
 
 
 class WhenAcceptanceDrops:
@@ -238,7 +246,7 @@ class WhenAcceptanceDrops:
     def due(self) -> bool:
         return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.drop
 
-    def observe(self, verify: Acceptance, *, renewed: bool) -> None:
+    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         trials = min(verify.proposed, verify.accepted + 1)
         for past in (self._newest, self._usual):
             past.add(verify.accepted, trials)
@@ -267,7 +275,8 @@ class _WindowRate:
 def policy_of(name: str, every: int | None) -> RefreshPolicy:
     """The policy that a configuration names: "never", "drop" or "every" (with its count, or ours)."""
     if name == "every":
-        return Every(every) if every else Every(TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens)
+        own = TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens, TUNING.refresh_share
+        return Every(every) if every else Every(*own)
     return Never() if name == "never" else WhenAcceptanceDrops()
 
 

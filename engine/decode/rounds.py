@@ -162,7 +162,8 @@ def hierarchical(
         unscored = 0 if observer is not None else unscored + len(done.tokens)
         renewed = observer is not None and observer.renews_selection
         if plan.passes:
-            speculation.refresh.observe(done.verify, renewed=renewed)
+            cost = observer.refresh_ms if observer is not None else 0.0
+            speculation.refresh.observe(done.verify, renewed=renewed, round_ms=done.split.total, refresh_ms=cost)
         split = replace(done.split, other=since(clock))
         done = replace(done, split=split, renewed=renewed, scored=observer is not None)
         speculation.policy.observe(plan, done, observation)

@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class Observer(Protocol):
-    """Looks at one layer's queries q (1, heads, n, head_dim) right after its attention, while its KV is at hand."""
+    """Looks at one layer's queries q (1, heads, n, head_dim) after its attention, while its KV is at hand."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
@@ -533,7 +533,8 @@ class FullPass:
         return out
 
     def in_place(self, count: int) -> attention.InPlace | None:
-        return None if self._observer is not None else self._cache.in_place(self._start, count)
+        place = self._cache.in_place(self._start, count)
+        return place if place is None or self._observer is None else place._replace(observe=self._observer.observe)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.bounded.recur(layer, self._start, count, advance)

@@ -20,6 +20,7 @@ At the end of the file: what a pass over the full cache may do for the selection
 
 from __future__ import annotations
 
+import time
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -343,6 +344,10 @@ class VerifyObserver(Protocol):
     def renews_selection(self) -> bool:
         """Whether the selection is another one afterwards."""
 
+    @property
+    def refresh_ms(self) -> float:
+        """Milliseconds that a refresh of the selection took, which the host waited for."""
+
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
     def finish(self) -> None:
@@ -356,10 +361,13 @@ class SelectionRefresh:
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
+        self.refresh_ms = 0.0
         cache.begin_scores()
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
+        began = time.perf_counter()
         self._cache.select(layer, q, scaling)
+        self.refresh_ms += (time.perf_counter() - began) * 1000.0
 
     def finish(self) -> None:
         pass
@@ -369,7 +377,7 @@ class ChunkScoring:
     """Only scores: which chunks the pass that runs reads, for the reader to see. Some layers, from all over the model,
     show it as well as all: with 30 of them every sixteenth token took half as long again."""
 
-    renews_selection = False
+    renews_selection, refresh_ms = False, 0.0
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
@@ -403,7 +411,7 @@ class Reselection(QueryRecorder):
     """Moves the boundary to ``recent`` tokens before the end of the context, and chooses for it by the queries of the
     pass that runs."""
 
-    renews_selection = True
+    renews_selection, refresh_ms = True, 0.0
 
     def __init__(self, cache: RetrievalCache, recent: int) -> None:
         super().__init__(cache.full.shape.layers)

@@ -15,7 +15,7 @@ models that have one, is what scores stay below (``engine.model.kernels``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,6 +42,8 @@ class InPlace(NamedTuple):
         start: the place of the first new token, which sees all that lies before it.
         unturned: addresses (layers,) of where keys are left before RoPE too; None where they are not.
         positions: (n,) that RoPE turns queries and keys to; None where they are those of the pass.
+        observe: told each layer, its queries (1, heads, n, head_dim) and their scaling behind the pass; None where
+            nobody looks on.
     """
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
@@ -49,6 +51,7 @@ class InPlace(NamedTuple):
     start: int
     unturned: np.ndarray[Any, np.dtype[np.int64]] | None = None
     positions: torch.Tensor | None = None
+    observe: Callable[[int, torch.Tensor, float], None] | None = None
 
 
 def addresses_of(*held: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -72,8 +75,8 @@ class KeyValues(States, Protocol):
     ) -> torch.Tensor: ...
 
     def in_place(self, count: int) -> InPlace | None:
-        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with, and nobody looks at
-        their queries; what calls this writes theirs."""
+        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with; what calls this
+        writes theirs."""
 
 
 def register() -> None:

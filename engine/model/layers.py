@@ -66,7 +66,7 @@ _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
 # Arguments of kernels (``rowwise``, ``native``) that depend on a pass: of ``added``, of ``rotated``, of ``attend``.
-_LEFT, _COS_SIN_QUERIES, _NEW_KV, _NEW_KV_HEAD, _UNTURNED, _KV = 7, (3, 4, 5), slice(12, 14), 14, 15, slice(1, 3)
+_LEFT, _COS, _SIN, _QUERIES, _NEW_KV, _NEW_KV_HEAD, _UNTURNED, _KV = 7, 3, 4, 5, slice(12, 14), 14, 15, slice(1, 3)
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
 
 MOST_TILED_ROWS = 16
@@ -521,7 +521,8 @@ class FusedLayers:
         q, k, v = joint.split((heads, kv_heads, kv_heads), dim=1)
         entered, turned, _, collected, _, left = places.tolist()
         program.resize(rows)
-        self._set(places, hidden.data_ptr(), out, cos, sin, q)
+        self._set(places, hidden.data_ptr(), out, cos, sin)
+        arguments[turned, _QUERIES] = q.data_ptr()
         arguments[turned, _NEW_KV] = k.data_ptr(), v.data_ptr()
         arguments[turned, _NEW_KV_HEAD], arguments[turned, _UNTURNED] = rows * self._head_dim, 0
         program.run(entered, turned + 1)
@@ -542,33 +543,38 @@ class FusedLayers:
         length, strides = kv.start + rows, (kv.head_stride, self._head_dim) * 2
         size = heads, group * rows, self._head_dim
         seen, first = cpu.newest_seen(rows, kv.start, group), cpu.from_first(group * rows)
+        q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
+        if kv.observe is not None:  # each layer's are kept
+            q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
+            queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:
             program.resize(rows)
-            self._set(places, entering, out, cos, sin, self._q)
+            self._set(places, entering, out, cos, sin)
+            arguments[turned, _QUERIES] = queries
             before = kv.start * self._head_dim * hidden.element_size()
             arguments[turned, _NEW_KV] = kv.addresses.T + before
             arguments[turned, _NEW_KV_HEAD] = kv.head_stride
             arguments[turned, _UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
             arguments[attended] = kernels.attention_arguments(
-                self._q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
+                q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
             )
-            arguments[attended, _KV] = kv.addresses.T
+            arguments[attended, 0], arguments[attended, _KV] = queries, kv.addresses.T
             arguments[collected, 0] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.pieces(length))
             program.run(0, self._begun)  # whoever sleeps wakes up at the end of a call
             program.run(self._begun)
+        if kv.observe is not None:
+            for layer, own in enumerate(q):
+                kv.observe(layer, own, self._scaling)
         return out
 
-    def _set(
-        self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, q: torch.Tensor
-    ) -> None:
-        """Say where hidden states come from and go to, and queries, in layers at (6, ...) ``places``."""
+    def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Say where hidden states come from and go to, and what RoPE turns by, in layers at (6, ...) ``places``."""
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments
         arguments[entered, 0] = arguments[added, 0] = entering
         arguments[left, _LEFT] = out.data_ptr()
-        for at, tensor in zip(_COS_SIN_QUERIES, (cos, sin, q), strict=True):
-            arguments[turned, at] = tensor.data_ptr()
+        arguments[turned, _COS], arguments[turned, _SIN] = cos.data_ptr(), sin.data_ptr()
 
 
 class FusedExpert:

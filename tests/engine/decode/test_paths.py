@@ -233,6 +233,12 @@ def test_policies_of_refreshing() -> None:
             due.append(ours.due())
             ours.observe(verified, renewed=due[-1])
         assert [place for place, is_due in enumerate(due) if is_due][: len(expected)] == expected
+    # One that took a tenth of the time of ten rounds waits for a longer time than that.
+    ours, due = policy_of("every", None), []
+    for _ in range(80):
+        due.append(ours.due())
+        ours.observe(good, renewed=due[-1], round_ms=10.0, refresh_ms=10.0)
+    assert [place for place, is_due in enumerate(due) if is_due] == [3, 38, 73]  # 340 ms are 3 % and no less
     never = policy_of("never", 1)
     never.observe(bad, renewed=False)
     assert not never.due()

@@ -326,7 +326,7 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(
     plain = torch.cat([logits(600 + at, 1) for at in range(longest)])
     for count in (2, 3, 5, 8, 16, longest):
         assert torch.equal(logits(600, count), plain[:count]), count
-        assert torch.equal(logits(600, count, PassQueries()), plain[:count]), "layer by layer, as somebody looks on"
+        assert torch.equal(logits(600, count, PassQueries()), plain[:count]), "while somebody looks on"
         accepted = 600 + count // 2
         assert torch.equal(logits(accepted, 1)[0], plain[accepted - 600]), "some of it stands"
 
