@@ -24,7 +24,7 @@ BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 
 
 class _BFloat(ir.Type):
-    """LLVM's own bfloat16, which llvmlite has no name for; only the operands of ``dot_pairs`` are of it."""
+    """LLVM's own bfloat16, which llvmlite has no name for; only what instructions for it take and give is of it."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -323,6 +323,21 @@ class Emitter:
         value = self.b.bitcast(self.b.add(self.b.bitcast(power, self.whole), exponent), self.vector)
         return self.b.select(tiny, self.constant(0.0), value)
 
+    def scaled_power(self, x: ir.Value) -> ir.Value:
+        """2 ** x of 16 lanes, x <= 0, to 4e-6, which bfloat16 does not tell apart; in half the operations."""
+        near = self.call("llvm.rint", x)
+        rest = self.b.fsub(x, near)
+        power = self.constant(_POWER[-1])
+        for coefficient in reversed(_POWER[:-1]):
+            power = self.fma(power, rest, self.constant(coefficient))
+        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # lanes, and that of the thread
+        return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
+
+    def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:
+        """``store_vector`` of 16 lanes in bfloat16, in one instruction; what has no normal exponent becomes 0."""
+        halves = self.intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(_BFloat(), self.lanes), value)
+        self.store(self.b.bitcast(halves, ir.VectorType(I16, self.lanes)), self.at(base, index, I16), align=2)
+
 
 class Variable:
     """A local variable; LLVM keeps it in a register."""
@@ -342,6 +357,9 @@ class Variable:
 # Taylor coefficients of 2 ** x about 0: ln(2) ** n / n!. On [-0.5, 0.5] the next one is below 2e-9.
 _EXP2 = [1.0, 0.6931471805599453, 0.2402265069591007, 0.0555041086648216, 0.009618129107628477]
 _EXP2 += [0.0013333558146428443, 0.00015403530393381608, 1.525273380405984e-05]
+
+# The polynomial of degree 4 that is nearest to 2 ** x on [-0.5, 0.5], as a share of it.
+_POWER = [0.9999992614359087, 0.6931218147559814, 0.24024744860429012, 0.05591786021593906, 0.009570100592456837]
 
 
 def long(value: int) -> ir.Value:

@@ -289,38 +289,55 @@ def _soften(
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
     together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
     maxima = [e.variable(e.constant(LOWEST)) for _ in together]
-    with e.loop(long(0), count, len(together) * e.lanes) as start:
-        for offset, largest in zip(together, maxima, strict=True):
-            at = e.b.add(start, long(offset))
-            low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
-            hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
-            score = scaled(e, e.load_vector(scores, at), scale, cap)
-            score = e.b.select(hidden, e.constant(LOWEST), score)
-            e.store(score, e.at(scores, at, F32))
-            largest.value = e.larger(largest.value, score)
+    width = len(together) * e.lanes
+    stop = e.b.and_(e.b.add(count, long(width - 1)), long(-width))
+    sees_all = e.b.and_(e.b.icmp_signed("<=", begin, long(0)), e.b.icmp_signed(">=", limit, stop))
+
+    def look(hides: bool) -> None:
+        with e.loop(long(0), stop, width) as start:
+            for offset, largest in zip(together, maxima, strict=True):
+                at = e.b.add(start, long(offset))
+                score = e.load_vector(scores, at)
+                if cap is not None:
+                    score = scaled(e, score, scale, cap)
+                if hides:
+                    low, high = (e.splat(e.b.sub(edge, e.b.trunc(at, I32))) for edge in edges)
+                    hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
+                    score = e.b.select(hidden, e.constant(LOWEST), score)
+                if hides or cap is not None:
+                    e.store(score, e.at(scores, at, F32))
+                largest.value = e.larger(largest.value, score)
+
+    with e.b.if_else(sees_all) as (most, few):
+        with most:
+            look(hides=False)
+        with few:
+            look(hides=True)
     largest_of_all = maxima[0].value
     for largest in maxima[1:]:
         largest_of_all = e.larger(largest_of_all, largest.value)
-    maximum = e.fold(largest_of_all, e.larger)
-    shift = e.splat(maximum)
+    maximum = e.splat(e.fold(largest_of_all, e.larger))
+    nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
+    factor = scale if cap is None else e.constant(1.0)
+    maximum = e.b.fmul(maximum, factor)
+    # What is not seen is so far below that its power is zero, also where nothing is seen.
+    below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
-    with e.loop(long(0), count, len(together) * e.lanes) as start:
+    with e.loop(long(0), stop, width) as start:
         for offset, added in zip(together, sums, strict=True):
             at = e.b.add(start, long(offset))
-            score = e.load_vector(scores, at)
-            # What is not seen counts nothing, also where nothing is.
-            hidden = e.b.fcmp_ordered("<=", score, e.constant(LOWEST))
-            weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(score, shift)))
+            weight = e.scaled_power(e.fma(e.load_vector(scores, at), factor, below))
             added.value = e.b.fadd(added.value, weight)
             if value_scales is not None:
                 weight = e.b.fmul(weight, e.load_vector(value_scales, at))
-            e.store_vector(weight, scores, at, I16)
+            e.store_halves(weight, scores, at)
     total = sums[0].value
     for added in sums[1:]:
         total = e.b.fadd(total, added.value)
     for at in range(0, head_dim, e.lanes):
         e.store(e.constant(0.0), e.at(line, long(at), F32))
-    e.store(maximum, e.at(line, long(head_dim), F32))
+    maximum = e.b.select(nothing, e.constant(LOWEST), maximum)
+    e.store(e.b.extract_element(maximum, I32(0)), e.at(line, long(head_dim), F32))
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
 
 
