@@ -46,7 +46,7 @@ STATE_NUMBERS = {
 }
 """What the settings say of the states of layers of a kind."""
 
-WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe")
+WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
 
 TEXT_WEIGHTS = {
@@ -86,7 +86,9 @@ _POSITIVE = (
     *("attn_logit_softcapping", "final_logit_softcapping"),
     *("embedding_multiplier", "attention_multiplier", "residual_multiplier"),
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
+    *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
+_ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")  # what is 0 where a layer has none
 _QUERY_SCALE = "llama_4_scaling_beta"  # how much queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -137,7 +139,12 @@ def load_config(name: str) -> Any:
         ) from error
     except Exception as error:
         raise _meaningless(name, " ".join(str(error).split())[:_REASON] or type(error).__name__) from error
-    return text_config(whole)
+    config = text_config(whole)
+    if FAMILIES.get(config.model_type, ORDINARY).without_head:
+        from engine.model import muse
+
+        muse.register()
+    return config
 
 
 def text_config(whole: Any) -> Any:
@@ -227,6 +234,10 @@ def check_numbers(config: Any, name: str) -> None:
     if _QUERY_SCALE in FAMILIES[config.model_type].reads:
         numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
     for key, value in numbers:
+    for key in _ROPE_BY_LAYER:
+        named = setting(config, key, [0] * config.num_hidden_layers)
+        if not isinstance(named, list | tuple) or len(named) < config.num_hidden_layers:
+            raise _meaningless(name, f"{key} does not speak of every layer")
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
 
@@ -401,9 +412,10 @@ def head_dim_of(config: Any) -> int:
 
 def rotated_layers(config: Any) -> tuple[bool, ...]:
     """Of every layer, whether its queries and keys are rotated by their positions (RoPE)."""
-    layers, named = config.num_hidden_layers, setting(config, "no_rope_layers")
-    if named is not None:
-        return tuple(bool(rotated) for rotated in named[:layers])
+    layers = config.num_hidden_layers
+    for key in _ROPE_BY_LAYER:
+        if (named := setting(config, key)) is not None:
+            return tuple(bool(rotated) for rotated in named[:layers])
     if FAMILIES[config.model_type].rope_in_windows and config.sliding_window is not None:
         return tuple(kind == SLIDING for kind in config.layer_types[:layers])
     return (setting(config, "position_embedding_type", "rope") == "rope",) * layers

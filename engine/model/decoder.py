@@ -165,6 +165,8 @@ class Decoder:
         self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
         self._apply_rope = sys.modules[type(model.model).__module__].apply_rotary_pos_emb
         self._rotated = rotated_layers(self.config)
+        left_out = FAMILIES[self.config.model_type].rope_left_out
+        self._told_rope = self._rotated if left_out else (True,) * len(self._rotated)
         self._sliding = frozenset(sliding_layers(self.config))
         self._rope_kinds: list[tuple[str, ...]] = [(kind,) for kind in rope_kinds(self.config)] or [()]
         self._embedding_multiplier = embedding_multiplier(self.config)
@@ -342,7 +344,7 @@ class Decoder:
             hidden,
             attention_mask=None,
             position_ids=rope.position_ids,
-            position_embeddings=self._cos_sin_of(index, rope),
+            position_embeddings=self._cos_sin_of(index, rope) if self._told_rope[index] else None,
             kv=kv,
             **self._shares,
             **({} if rope.inputs is None else {"per_layer_input": rope.inputs[:, :, index]}),
@@ -478,13 +480,13 @@ def load(
     if weights in BITS:
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
-    norm_offset = FAMILIES[config.model_type].norm_offset
+    family = FAMILIES[config.model_type]
     if packed and device.type == "cuda":
-        layers.fuse_norms(model, norm_offset)
+        layers.fuse_norms(model, family)
     host_weights = place(model, device, split, in_host)
     model.eval()
     if packed:
-        layers.pack(model, norm_offset)
+        layers.pack(model, family)
     return Decoder(model, title, window, chosen, split, host_weights)
 
 

@@ -149,11 +149,11 @@ def load(name: str, target: Decoder) -> Decoder:
         raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
     model.requires_grad_(False)
     model.lm_head = partial_head(target.model, token_ids.long())
-    norm_offset = FAMILIES[config.model_type].norm_offset
+    family = FAMILIES[config.model_type]
     if target.device.type == "cuda":
-        layers.fuse_norms(model, norm_offset)
+        layers.fuse_norms(model, family)
     model.eval()
-    layers.pack(model, norm_offset)
+    layers.pack(model, family)
     # Only now: what is packed is the target's already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)

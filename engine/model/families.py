@@ -26,10 +26,13 @@ class Family:
         stored: a format of quantized weights from which they can be expanded; empty where there is none.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
         norm_offset: what RMS norms add to their weights.
+        last_norm_offset: what the last one does; None where it is as the others.
         rotates_apart: whether its RoPE turns queries and keys in calls of their own.
         rope_in_windows: whether layers that keep the whole context have no RoPE where others have a window.
+        rope_left_out: whether a layer without RoPE is given no cosines and sines, where others know it by themselves.
         last_norm: the name of the norm behind the last layer.
         dense_inner: the setting that has the width of an MLP.
+        without_head: whether transformers has no causal LM of it (``muse``).
         logits_factor: the setting that has what logits are multiplied by; empty where there is none.
         reads: settings that mean something in this family, and that others ignore (``setting``).
         defaults: numbers that ``config.json`` may leave out.
@@ -46,13 +49,21 @@ class Family:
     stored: str = ""
     full_every: int = 0
     norm_offset: float = 0.0
+    last_norm_offset: float | None = None
     rotates_apart: bool = False
     rope_in_windows: bool = False
+    rope_left_out: bool = False
     last_norm: str = "norm"
     dense_inner: str = "intermediate_size"
+    without_head: bool = False
     logits_factor: str = ""
     reads: tuple[str, ...] = ()
     defaults: Mapping[str, int | str] = field(default_factory=dict)
+
+    def norm_offset_of(self, path: str) -> float:
+        """What the RMS norm at this place in a causal LM adds to its weights."""
+        is_last = self.last_norm_offset is not None and path == f"model.{self.last_norm}"
+        return self.last_norm_offset or 0.0 if is_last else self.norm_offset
 
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
@@ -108,6 +119,12 @@ _READ_BY_GEMMA_4 = (
     *("hidden_size_per_layer_input", "use_double_wide_mlp", "enable_moe_block", "final_logit_softcapping"),
 )
 
+_MUSE_GLIMMER = {
+    **{"hidden_size": 6_656, "intermediate_size": 19_968, "num_hidden_layers": 52, "vocab_size": 202_048},
+    **{"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128},
+    **{"max_position_embeddings": 131_072, "sliding_window": 2_048},
+}
+
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}
 
 FAMILIES = {
@@ -162,6 +179,19 @@ FAMILIES = {
     "olmo3": Family("OLMo 3", others=SLIDING, full_every=4),
     "cohere2": Family(
         "Command A and R7B", tied=True, others=SLIDING, full_every=4, rope_in_windows=True, logits_factor="logit_scale"
+    ),
+    "muse_glimmer_text": Family(
+        "Muse Glimmer",
+        gated=True,
+        others=SLIDING,
+        full_every=4,
+        norm_offset=1.0,
+        last_norm_offset=0.0,
+        rope_left_out=True,
+        without_head=True,
+        logits_factor="output_multiplier",
+        reads=("final_logit_softcapping", "layer_rope_theta"),
+        defaults=_MUSE_GLIMMER,
     ),
     "qwen3_5_text": Family("Qwen 3.5", gated=True, others=RECURRENT, full_every=4, norm_offset=1.0, defaults=_QWEN_3_5),
     "qwen3_5_moe_text": Family(

@@ -47,6 +47,7 @@ from torch.nn import functional
 
 from engine.errors import ModelError
 from engine.model.experts import Experts, choosing, silu_gate
+from engine.model.families import ORDINARY, Family
 from engine.model.kernels import cpu
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
@@ -232,15 +233,17 @@ class PackedEmbedding(nn.Module):
     Args:
         head: the layer from hidden states to logits.
         scale: what the embedding multiplies its rows with; None leaves them.
+        norm: what it does to them then; None leaves them.
     """
 
-    def __init__(self, head: PackedLinear, scale: torch.Tensor | None) -> None:
+    def __init__(self, head: PackedLinear, scale: torch.Tensor | None, norm: nn.Module | None) -> None:
         super().__init__()
-        self.head, self._scale = head, None if scale is None else scale.to(head.dtype)
+        self.head, self._scale, self.norm = head, None if scale is None else scale.to(head.dtype), norm
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         rows = self.head.rows(ids)
-        return rows if self._scale is None else rows * self._scale
+        rows = rows if self._scale is None else rows * self._scale
+        return rows if self.norm is None else self.norm(rows)
 
 
 class PackedNorm(nn.Module):
@@ -280,15 +283,11 @@ class FusedNorm(nn.Module):
         return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.epsilon).to(x.dtype)
 
 
-def fuse_norms(model: Any, offset: float = 0.0) -> None:
-    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved.
-
-    Args:
-        offset: what they add to their weights.
-    """
+def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
+    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved."""
     for path, layer in list(model.named_modules()):
         if _is_norm(layer) and hasattr(layer, "weight"):
-            _replace(model, path, FusedNorm(layer, offset))
+            _replace(model, path, FusedNorm(layer, family.norm_offset_of(path)))
 
 
 class Unpacked:
@@ -311,12 +310,8 @@ class Unpacked:
         self._held.clear()
 
 
-def pack(model: Any, offset: float = 0.0) -> None:
-    """Pack the linear layers and norms of a transformers causal LM on a processor in place.
-
-    Args:
-        offset: what the norms add to their weights.
-    """
+def pack(model: Any, family: Family = ORDINARY) -> None:
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
     kernels = cpu.native()
     if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
         return
@@ -339,10 +334,11 @@ def pack(model: Any, offset: float = 0.0) -> None:
         if _is_packable(layer):
             new = _PACKED[type(layer)]([layer], kernels, unpacked)
             if layer.weight is embedding.weight:  # they stay in memory once
-                model.set_input_embeddings(PackedEmbedding(new, getattr(embedding, "embed_scale", None)))
+                own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
+                model.set_input_embeddings(PackedEmbedding(new, *own))
         elif _is_norm(layer) and hasattr(layer, "weight"):
             if _fits(layer.weight, kernels.lanes):
-                new = PackedNorm(layer, kernels, offset)
+                new = PackedNorm(layer, kernels, family.norm_offset_of(path))
         elif _is_norm(layer) and (width := _width_of_values(model, path)) and width % kernels.lanes == 0:
             new = PackedNorm(layer, kernels, width=width)
         if new is not None:
@@ -376,10 +372,9 @@ def _is_norm(layer: nn.Module) -> bool:
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """Numbers that a norm without weights norms, which there are for values alone; 0 where they are not on a
-    processor."""
+    """Numbers that a norm without weights norms, if they are a head's; 0 where they are not on a processor."""
     attention: Any = model.get_submodule(path.rpartition(".")[0])
-    return int(attention.head_dim) if next(attention.parameters()).is_cpu else 0
+    return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
 
 
 def _epsilon_of(norm: Any) -> float:

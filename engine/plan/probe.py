@@ -292,11 +292,11 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     experts.install(model.model.layers if weights in BITS or not KINDS[device.type].streams else ())
     if weights in BITS:
         layers.quantize(model.model.layers, weights, config.model_type)
-    norm_offset = FAMILIES[config.model_type].norm_offset
+    family = FAMILIES[config.model_type]
     if device.type == "cuda":
-        layers.fuse_norms(model, norm_offset)
+        layers.fuse_norms(model, family)
     model.model.layers[0].to(device)
-    layers.pack(model, norm_offset)
+    layers.pack(model, family)
     for name in ROPE_NAMES:
         if (rope := getattr(model.model, name, None)) is not None:
             setattr(model.model, name, type(rope)(config=one).to(device))

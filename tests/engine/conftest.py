@@ -13,6 +13,7 @@ from engine import quantization
 from engine.bench.synthetic_weights import LlamaShape
 from engine.decode import prefill
 from engine.kv import bounded, snapshot_io, windowed
+from engine.model import muse
 from engine.model.architectures import load_config
 from engine.model.kernels import cpu
 from tests.engine.small_caches import SHAPE
@@ -180,6 +181,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
     },
     "exaone4-windows": {**WINDOWS},
+    # The last layer alone has no RoPE, and not every other one a window.
+    "muse_glimmer_text": {**WINDOWS, "head_dim": 16, "output_multiplier": 0.5, "final_logit_softcapping": 4.0},
     "cohere2": {**WINDOWS, "logit_scale": 0.25, "tie_word_embeddings": True},
     "lfm2": {
         "layer_types": ["conv"] * 2 + ["full_attention"],
@@ -298,6 +301,7 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     if "layer_types" in shape:
         shape["layer_types"] = (shape["layer_types"] * layers)[-layers:]
     torch.manual_seed(seed)
+    muse.register()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     if kind in TRAINED:
         for name, weights in model.named_parameters():

@@ -160,6 +160,21 @@ def parts_of_qwen(kind: str, tied: bool) -> dict[str, Any]:
     return {"text_config": text, "vision_config": eyes, "tie_word_embeddings": tied}
 
 
+def muse_that_sees(tied: bool) -> Any:
+    from transformers import MuseGlimmerConfig, MuseGlimmerForConditionalGeneration
+
+    text = {**TEXT_PART, **SHAPES["muse_glimmer_text"], "model_type": "muse_glimmer_text", "tie_word_embeddings": tied}
+    text["layer_types"] = text["layer_types"][-2:]
+    eyes = {**EYES, "pos_emb_height": 2, "pos_emb_width": 2, "model_type": "muse_glimmer_vision"}
+    given: dict[str, Any] = {
+        "text_config": text,
+        "vision_config": eyes,
+        "tie_word_embeddings": tied,
+        "out_hidden_size": 128,
+    }
+    return MuseGlimmerForConditionalGeneration(MuseGlimmerConfig(**given, image_token_id=3, video_token_id=4))
+
+
 TEXT_PART: dict[str, Any] = {
     **{"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2},
@@ -173,7 +188,11 @@ EYES = {
 
 @pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
 @pytest.mark.parametrize(
-    "build", [mistral_that_sees, gemma_that_sees, gemma_4_that_sees, qwen_that_sees, qwen_with_experts_that_sees]
+    "build",
+    [
+        *(mistral_that_sees, gemma_that_sees, gemma_4_that_sees, qwen_that_sees, qwen_with_experts_that_sees),
+        muse_that_sees,
+    ],
 )
 def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -200,6 +219,7 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6}
 GEMMA_4 = {"model_type": "gemma4_text"}
 QWEN = {"model_type": "qwen3_5_text"}
+MUSE = {"model_type": "muse_glimmer_text"}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +258,9 @@ QWEN = {"model_type": "qwen3_5_text"}
         ({"model_type": "ministral3", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is missing"),
         ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling is 0"),
     ],
+        ({**MUSE, "layer_types": ["sliding_attention"] * 52}, "a sliding window of 2,048 tokens, which is not"),
+        ({**MUSE, "layer_rope_theta": [1e4] * 51}, "layer_rope_theta does not speak of every layer"),
+        ({**MUSE, "output_multiplier": 0.0}, "output_multiplier is 0.0"),
 )
 def test_what_is_missing_is_said_before_weights_are_looked_for(
     settings: dict[str, Any], why: str, tmp_path: Path
