@@ -227,17 +227,20 @@ def check_numbers(config: Any, name: str) -> None:
     numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
     for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
+    heads, kv_heads = (getattr(config, key, None) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
+    if heads % kv_heads:
+        raise _meaningless(name, f"num_attention_heads is {heads} for {kv_heads} num_key_value_heads")
     if (experts := experts_of(config)) is not None and not 1 <= experts.chosen <= experts.count:
         raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
     if (shared := _shared_kv_layers(config)) and not _sources(config):
         raise _meaningless(name, f"num_kv_shared_layers is {shared}")
-    if _QUERY_SCALE in FAMILIES[config.model_type].reads:
-        numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
-    for key, value in numbers:
     for key in _ROPE_BY_LAYER:
         named = setting(config, key, [0] * config.num_hidden_layers)
         if not isinstance(named, list | tuple) or len(named) < config.num_hidden_layers:
             raise _meaningless(name, f"{key} does not speak of every layer")
+    if _QUERY_SCALE in FAMILIES[config.model_type].reads:
+        numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
+    for key, value in numbers:
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
 

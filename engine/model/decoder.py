@@ -556,13 +556,13 @@ def settings_of(name: str, window: int | None) -> Any:
     """
     config = load_config(name)
     check_numbers(config, name)
-    limit = int(config.max_position_embeddings)
+    limit = int(getattr(config, "max_position_embeddings", None) or 0)  # kinds that are not supported may have none
+    check_architecture(config, name, window or limit)
     if window is not None and window > limit:
         raise ModelError(
             f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
             f"Use --context {limit} or less.",
         )
-    check_architecture(config, name, window or limit)
     return config
 
 
@@ -651,6 +651,10 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
             key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
             **expanding,
         )
+    except KeyError as error:  # of an activation, or a kind of RoPE
+        raise UnsupportedModel(
+            f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
+        ) from error
     except Exception as error:
         raise ModelError(
             f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}.",

@@ -251,16 +251,17 @@ MUSE = {"model_type": "muse_glimmer_text"}
         ({"model_type": "mixtral"}, "is a mixture of 8 experts"),
         ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8 of 4"),
         ({"model_type": "gemma"}, "is a gemma model"),
+        ({"model_type": "llama", "num_key_value_heads": 64}, "num_attention_heads is 32 for 64"),
         ({"model_type": "paligemma", "text_config": {"model_type": "gemma"}}, "is a paligemma model"),
         ({"model_type": "llava"}, "is a llava model around Llama"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),
         ({"model_type": "mistral3", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),
         ({"model_type": "ministral3", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is missing"),
         ({"model_type": "granite", "logits_scaling": 0}, "logits_scaling is 0"),
-    ],
         ({**MUSE, "layer_types": ["sliding_attention"] * 52}, "a sliding window of 2,048 tokens, which is not"),
         ({**MUSE, "layer_rope_theta": [1e4] * 51}, "layer_rope_theta does not speak of every layer"),
         ({**MUSE, "output_multiplier": 0.0}, "output_multiplier is 0.0"),
+    ],
 )
 def test_what_is_missing_is_said_before_weights_are_looked_for(
     settings: dict[str, Any], why: str, tmp_path: Path

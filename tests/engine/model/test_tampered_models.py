@@ -186,6 +186,24 @@ def test_an_embedding_of_another_size_than_stated(folder: Path, stated: int) -> 
     assert "could not be loaded" in _said(folder)
 
 
+@pytest.mark.parametrize("kind", ["t5", "whisper", "vit"])
+def test_a_kind_without_a_longest_text(folder: Path, kind: str) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    assert f"is a {kind} model" in _said(folder)
+
+
+def test_words_that_the_library_does_not_know(folder: Path) -> None:
+    _set(folder, hidden_act="zap")
+    assert "asks for 'zap'" in _said(folder)
+    _set(folder, hidden_act="silu", rope_parameters={"rope_type": "zig", "rope_theta": 1e4})
+    assert "asks for 'zig'" in _said(folder)
+
+
+def test_heads_that_do_not_share_evenly(folder: Path) -> None:
+    _set(folder, num_key_value_heads=3)
+    assert "num_attention_heads is 4 for 3" in _said(folder)
+
+
 def test_a_draft_with_fewer_tokens_than_the_target(folder: Path, tiny: Callable[..., str], book: Document) -> None:
     """Models of one family differ in a few added tokens: what the draft has no row for costs a guess, not an answer."""
     _shrink(folder, 370)
