@@ -85,8 +85,8 @@ _DRAFTING = ("hf_assisted", "draft_only")
 class NewestChunks:
     """A ``SelectionPolicy``: the sinks and the newest chunks, whatever the queries. No mean keys are computed."""
 
-    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
-        return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(keys.kv_heads, 1)
+    def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
+        return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
 
 
 class Bench:

@@ -309,8 +309,7 @@ class Controller:
         is slow for both."""
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
-        spent = done.split.draft + done.split.middle + done.split.verify + done.split.transfer
-        steps = spent / self._verify.cost.ms(1)
+        steps = done.split.total / self._verify.cost.ms(1)
         self._tokens = fade * self._tokens + made
         self._lost *= fade
         self._allowance += tuning.trial_share * steps

@@ -353,6 +353,14 @@ class FullCache:
         """Whether a layer always lies where the model computes."""
         return isinstance(self._stores[layer], ResidentStore)
 
+    def resident(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The memory of a layer that always lies where the model computes, as it computes with it: keys and values
+        (kv_heads, capacity, head_dim); None of others."""
+        store = self._stores[layer]
+        if isinstance(store, ResidentStore) and not self.shape.quantized:
+            return store.keys, store.values
+        return None
+
     def _stored(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer in the format of storage, where the model computes."""
         store = self._stores[layer]
@@ -461,10 +469,10 @@ class FullCache:
         return attention.InPlace(self._places[1], self.capacity * shape.head_dim, start)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The buffers of a resident layer: keys and values (kv_heads, capacity, head_dim)."""
-        store = self._stores[layer]
-        assert isinstance(store, ResidentStore)
-        return store.keys, store.values
+        """``resident``, of a layer that is known to be."""
+        found = self.resident(layer)
+        assert found is not None
+        return found
 
     def kv_bytes(self) -> KvBytes:
         """Bytes that the stored tokens take, by tier."""

@@ -12,8 +12,8 @@ stored after RoPE, read with their true positions. The newest tokens can be crop
 what this level itself computed until ``copy_from_full`` replaces it by the full cache's exact KV.
 
 Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
-refreshed by the verification pass, which copies only the chunks that changed; the budget may be a share of the context;
-on a processor the mean keys are quantized.
+refreshed with the queries of a verification, and where copying is dear only chunks that changed are copied; the budget
+may be a share of the context; on a processor the mean keys are quantized.
 
 At the end of the file: what a pass over the full cache may do for the selection with its queries (``full.Observer``).
 """
@@ -21,7 +21,9 @@ At the end of the file: what a pass over the full cache may do for the selection
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -40,6 +42,7 @@ from engine.kv.selection import (
     num_sinks,
 )
 from engine.model import attention
+from engine.model.kernels import cpu
 from engine.model.recurrent import NoStates
 
 if TYPE_CHECKING:
@@ -49,7 +52,13 @@ if TYPE_CHECKING:
     from engine.model.recurrent import Advance
 
 
+Queries = Mapping[int, torch.Tensor]
+"""Of layers, times the scaling of their attention, (1, heads, n, head_dim) each: no more than what is asked."""
+
 _SHOWN_LAYERS = 8  # that are scored where nothing is selected by it
+# Scores of chunks by a query of a head, of all layers that are scored at once: one after the other eight small layers
+# took three times as long, and large ones leave the processor's cache.
+_SCORED_AT_ONCE = 1 << 18
 
 
 class RetrievalCache:
@@ -149,8 +158,7 @@ class RetrievalCache:
         self.length = self.num_exact = self.boundary
         self._slots = [None] * len(self._slots)
         self.begin_scores()
-        for layer, q in enumerate(queries):
-            self.select(layer, q[:, :, -PROMPT_QUERIES:], scaling, PROMPT_QUERIES)
+        self.select({layer: q[:, :, -PROMPT_QUERIES:] * scaling for layer, q in enumerate(queries)})
         self.copy_from_full(self.full.length)
 
     def copy_from_full(self, length: int) -> None:
@@ -192,7 +200,7 @@ class RetrievalCache:
         return self.tail_capacity - (self.length - self.boundary)
 
     def begin_scores(self) -> None:
-        """Start a new sum of chunk scores; every ``score`` adds to it."""
+        """Start a new sum of chunk scores; every ``score`` and ``select`` adds to it."""
         self._scores = {}
 
     def chunk_scores(self) -> torch.Tensor | None:
@@ -207,32 +215,62 @@ class RetrievalCache:
             total = total + scores.to(total.device, non_blocking=True)
         return total
 
-    def score(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> torch.Tensor | None:
-        """Scores (kv_heads, chunks) by at most ``most`` of the queries q (1, heads, n, head_dim), which
-        ``chunk_scores`` sums up; None where no chunk lies before the boundary."""
-        chunks = self.boundary // self.chunk_size
-        if chunks == 0:
-            return None
-        scores = self._policy.score(newest_spaced(q, most), self._index[layer], chunks, scaling)
-        total = scores.sum(dim=0)
-        total[: num_sinks(self.num_slots, self.chunk_size)] = 0
-        part = self.full.shape.part_of(layer)
-        self._scores[part] = self._scores[part] + total if part in self._scores else total
-        return scores
+    def score(self, queries: Queries) -> None:
+        """Score the chunks of layers, for ``chunk_scores``."""
+        for _ in self._scored(queries):
+            pass
 
-    def select(self, layer: int, q: torch.Tensor, scaling: float, most: int = VERIFY_QUERIES) -> None:
-        """Choose a layer's chunks by the queries q (1, heads, n, head_dim) and copy those that are new."""
-        scores = self.score(layer, q, scaling, most)
-        if scores is not None:
-            self._place(layer, choose(scores, self.num_slots, self.chunk_size), scores.shape[1])
+    def select(self, queries: Queries) -> None:
+        """Choose the chunks of layers, and copy those that are new."""
+        for layers, scores in self._scored(queries):
+            self._place(layers, choose(scores, self.num_slots, self.chunk_size), scores.shape[2])
+
+    def _scored(self, queries: Queries) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Scores (layers, kv_heads, chunks) of layers that are scored at once, which ``chunk_scores`` sums up; nothing
+        where no chunk lies before the boundary."""
+        chunks = self.boundary // self.chunk_size
+        for layers, asked in self._together(queries, chunks) if chunks else ():
+            scores = self._policy.score(asked, [self._index[layer] for layer in layers], chunks)
+            total = scores.sum(dim=(0, 1))
+            total[: num_sinks(self.num_slots, self.chunk_size)] = 0
+            part = self.full.shape.part_of(layers[0])
+            self._scores[part] = self._scores[part] + total if part in self._scores else total
+            yield layers, scores
+
+    def _together(self, queries: Queries, chunks: int) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Layers that lie alike, with their queries (layers, heads, n, head_dim): as many as are scored at once."""
+
+        def kind(layer: int) -> tuple[int, bool, int]:
+            return self.full.shape.part_of(layer), self.full.is_resident(layer), queries[layer].shape[2]
+
+        for _, alike in groupby(sorted(queries, key=kind), kind):
+            layers = list(alike)
+            _, heads, count, _ = queries[layers[0]].shape
+            most = max(1, _SCORED_AT_ONCE // (heads * count * chunks))
+            for first in range(0, len(layers), most):
+                some = layers[first : first + most]
+                yield some, torch.cat([queries[layer] for layer in some])
 
     def forget_after(self, length: int) -> None:
         """Drop mean keys of chunks that reach past ``length``: their tokens are about to be replaced."""
         for index in self._index:
             index.forget_after(length // self.chunk_size)
 
-    def _place(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
-        """Bring the chosen chunks (kv_heads, slots) into the buffers; chunks already there stay where they are."""
+    def _place(self, layers: list[int], chosen: torch.Tensor, chunks: int) -> None:
+        """Bring the chosen chunks (layers, kv_heads, slots) into the buffers. Our kernel copies all of them in less
+        time than it takes to find out which are new."""
+        found = [self.full.resident(layer) for layer in layers]
+        held = [kv for kv in found if kv is not None]
+        mine = [(self._keys[layer], self._values[layer]) for layer in layers]
+        if len(held) == len(layers) and cpu.copy_chunks(held, mine, chosen, self.chunk_size):
+            for layer, slots in zip(layers, chosen, strict=True):
+                self._slots[layer] = slots
+            return
+        for layer, slots in zip(layers, chosen, strict=True):
+            self._exchange(layer, slots, chunks)
+
+    def _exchange(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
+        """The same for one layer (kv_heads, slots); chunks already there stay where they are."""
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
             chosen = exchanged(before, chosen, chunks)
@@ -355,22 +393,29 @@ class VerifyObserver(Protocol):
 
 
 class SelectionRefresh:
-    """Chooses each layer's chunks by the queries of the pass that runs."""
+    """Chooses each layer's chunks by the queries of the pass that runs: of layers that always lie where the model
+    computes all at once behind it, of another while it is at hand."""
 
     renews_selection = True
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
+        self._queries: dict[int, torch.Tensor] = {}
         self.refresh_ms = 0.0
         cache.begin_scores()
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
-        began = time.perf_counter()
-        self._cache.select(layer, q, scaling)
+        began, asked = time.perf_counter(), newest_spaced(q, VERIFY_QUERIES) * scaling
+        if self._cache.full.is_resident(layer):
+            self._queries[layer] = asked
+        else:
+            self._cache.select({layer: asked})
         self.refresh_ms += (time.perf_counter() - began) * 1000.0
 
     def finish(self) -> None:
-        pass
+        began = time.perf_counter()
+        self._cache.select(self._queries)
+        self.refresh_ms += (time.perf_counter() - began) * 1000.0
 
 
 class ChunkScoring:
@@ -381,15 +426,16 @@ class ChunkScoring:
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
+        self._queries: dict[int, torch.Tensor] = {}
         self._step = -(-cache.full.shape.layers // _SHOWN_LAYERS)
         cache.begin_scores()
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
         if layer % self._step == 0:
-            self._cache.score(layer, q, scaling)
+            self._queries[layer] = newest_spaced(q, VERIFY_QUERIES) * scaling
 
     def finish(self) -> None:
-        pass
+        self._cache.score(self._queries)
 
 
 class QueryRecorder:

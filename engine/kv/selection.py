@@ -9,7 +9,7 @@ key shows in the mean of its chunk, and the more memory the index takes: half of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -36,13 +36,14 @@ _GROWTH = 512
 class SelectionPolicy(Protocol):
     """Scores chunks; the cache holds those with the highest scores, beside the attention sinks."""
 
-    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
-        """Scores (kv_heads, num_chunks) of a layer's first chunks, not negative; also shown, by page, to the reader.
+    def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
+        """Scores (layers, kv_heads, num_chunks) of the first chunks of some layers, not negative; also shown, by page,
+        to the reader.
 
         Args:
-            queries: (1, heads, n, head_dim), n within the query budget, the newest last.
-            keys: mean keys of the layer's chunks (``KeyIndex.products``); computed only if they are asked for.
-            scaling: of the attention.
+            queries: times the scaling of the attention, (layers, heads, n, head_dim), n within the query budget, the
+                newest last.
+            keys: mean keys of each layer's chunks (``products``); computed only if they are asked for.
         """
 
 
@@ -52,18 +53,19 @@ class MeanKeyAttention:
     Source: TriForce (arXiv 2404.11912), section 4.1, there with one query.
     """
 
-    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
-        rows = (queries * scaling).unflatten(1, (keys.kv_heads, -1)).flatten(2, 3)[0]
-        return torch.softmax(keys.products(rows, num_chunks), dim=-1, dtype=torch.float32).mean(dim=1)
+    def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
+        rows = queries.unflatten(1, (keys[0].kv_heads, -1)).flatten(2, 3)
+        found = torch.stack([index.products(each, num_chunks) for index, each in zip(keys, rows, strict=True)])
+        return torch.softmax(found, dim=-1, dtype=torch.float32).mean(dim=2)
 
 
 def choose(scores: torch.Tensor, num_slots: int, chunk_size: int) -> torch.Tensor:
-    """The ``num_slots`` chunks (kv_heads, num_slots) with the highest scores (kv_heads, chunks), sinks among them."""
-    kv_heads, chunks = scores.shape
+    """The ``num_slots`` chunks (..., num_slots) with the highest scores (..., chunks), sinks among them."""
+    chunks = scores.shape[-1]
     if chunks <= num_slots:
-        return torch.arange(chunks, device=scores.device).expand(kv_heads, chunks)
+        return torch.arange(chunks, device=scores.device).expand(scores.shape)
     spread = spread_forward(scores, chunk_size)
-    spread[:, : num_sinks(num_slots, chunk_size)] = torch.inf
+    spread[..., : num_sinks(num_slots, chunk_size)] = torch.inf
     return spread.topk(num_slots, dim=-1, sorted=False).indices
 
 
@@ -82,13 +84,13 @@ def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
-    """Let every chunk (kv_heads, chunks) lend a decaying part of its score to the few chunks after it."""
+    """Let every chunk (..., chunks) lend a decaying part of its score to the few chunks after it."""
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
     while held < wanted:  # the maximum over ``held`` chunks, and the same one moved on, give that over twice as many
         step = min(held, wanted - held)
         further = reach.clone()
-        torch.maximum(reach[:, step:], reach[:, :-step] * decay**step, out=further[:, step:])
+        torch.maximum(reach[..., step:], reach[..., :-step] * decay**step, out=further[..., step:])
         reach, held = further, held + step
     return reach
 

@@ -36,6 +36,9 @@ _LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
 _TILES = 16  # of a product: small enough that threads end together, large enough to hand out
 _NORM_ROWS = 16  # of a tile
 _DTYPES = (torch.float32, torch.bfloat16)
+Held = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of a layer."""
+
 KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
 """The kernels' names of dtypes."""
 
@@ -102,6 +105,20 @@ def attend_newest(
         return [tail]
     kernel = functools.partial(_fused, scaling=scaling)
     return [attend_each(q, k[:, :, :even], v[:, :, :even], pieces, kernel), tail]
+
+
+def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
+    """Copy chosen chunks of ``size`` tokens to the first places of the targets, in their order.
+
+    Args:
+        sources, targets: keys and values of each layer, (kv_heads, capacity, head_dim).
+        chunks: numbers of theirs (layers, kv_heads, chosen).
+
+    Returns:
+        Whether they have been copied: False where that is nothing for our kernels.
+    """
+    own = native() if chunks.is_cpu else None
+    return own is not None and own.copy_chunks(sources, targets, chunks, size)
 
 
 # The layers of a pass share these, so the last few are kept.
@@ -211,7 +228,7 @@ class Native:
     def __init__(self, workers: int, lanes: int | None = None) -> None:
         from engine.model.kernels import delta, native, pairs, pool, rowwise
 
-        self._kernels, self._pairs, self._compile = native, pairs, pool
+        self._kernels, self._pairs, self._rowwise, self._compile = native, pairs, rowwise, pool
         self._emit = {**native.EMIT, **rowwise.EMIT, **pairs.EMIT, **delta.EMIT}
         self.lanes, self.most_rows = lanes or pool.lanes(), MOST_ROWS
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
@@ -331,6 +348,25 @@ class Native:
     def takes_pairs(self, head_dim: int) -> bool:
         """Whether attention in bfloat16 multiplies pairs."""
         return self.multiplies_pairs and head_dim % (2 * self.lanes) == 0
+
+    def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
+        """As ``copy_chunks`` of this module."""
+        (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
+        chunk_bytes = size * one.stride(1) * one.itemsize
+        if chunk_bytes % self._rowwise.COPIED:
+            return False
+        chunks = chunks.contiguous()
+        lines = np.empty((2, len(sources), kv_heads, 3), np.int64)
+        heads = np.arange(kv_heads)
+        for at, held in enumerate((sources, targets)):
+            starts = np.array([[part.data_ptr() for part in layer] for layer in held]).T
+            lines[..., at] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
+        first, step = chunks.data_ptr(), chosen * chunks.itemsize
+        lines[..., 2] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
+        with self.lock:
+            self._arguments[:3] = [lines.ctypes.data, chosen, chunk_bytes]
+            self.pool.run(self.address("gathered"), self._at, lines.size // 3)
+        return True
 
     # Products --------------------------------------------------------------------------------------------------
 
@@ -527,6 +563,7 @@ class Native:
             for weights in _DTYPES:
                 self.address("product", KIND[weights])
         self.address("norm", KIND[dtype])
+        self.address("gathered")
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
         """Of a kernel of this name and kind, compiled if it is not yet.

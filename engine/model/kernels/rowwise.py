@@ -1,4 +1,5 @@
-"""What a decoder layer does to each row between its products, as kernels: norms, RoPE, SiLU, residuals.
+"""What a decoder layer does to each row between its products, as kernels: norms, RoPE, SiLU, residuals. And one that
+copies.
 
 A tile is one row, or a piece of one, computed in float32 in an order of its own: it has the same bits however many rows
 come with it. What enters and leaves a layer is of the model's kind; in between everything is float32, but what a
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from engine.model.kernels.emit import F32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit import F32, I8, I64, KINDS, PTR, VOID, Emitter, long, number
 
 LN2 = 0.6931471805599453
 
@@ -29,6 +30,10 @@ COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
 # Arguments of ``gated``: x (rows, X_STRIDE) with ``GATES`` gates and as many numbers behind them, in ``PIECES`` of
 # ``PIECE`` numbers; tiles are pieces of rows.
 GATED, GATES, PIECE, PIECES = range(3, 7)
+# Arguments of ``gathered``: lines of three addresses, of the chunks of one head, of where they go, and of the numbers
+# of those that do; how many these are, and the bytes of a chunk, a multiple of ``COPIED``.
+LINES, CHOSEN, CHUNK_BYTES = range(3)
+COPIED = 64
 
 
 def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
@@ -190,11 +195,37 @@ def emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
     e.end()
 
 
+def emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
+    """Chosen chunks of the head in line ``tile``, one behind the other."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, _ = e.arguments
+    lines, count, size = (
+        e.load_pointer(arguments, LINES),
+        e.load_long(arguments, CHOSEN),
+        e.load_long(arguments, CHUNK_BYTES),
+    )
+    line = e.at(lines, e.b.mul(tile, long(3)), I64)
+    source, target, chosen = (e.load_pointer(line, at) for at in range(3))
+    vector = ir.VectorType(I64, COPIED // 8)
+    with e.loop(long(0), count) as place:
+        chunk = e.load(e.at(chosen, place, I64), I64, align=8)
+        first, out = e.b.mul(chunk, size), e.b.mul(place, size)
+        following = e.b.add(place, long(1))
+        following = e.b.select(e.b.icmp_signed("<", following, count), following, place)
+        coming = e.b.mul(e.load(e.at(chosen, following, I64), I64, align=8), size)
+        with e.loop(long(0), size, COPIED) as at:
+            e.prefetch(e.at(source, e.b.add(coming, at), I8))
+            value = e.load(e.at(source, e.b.add(first, at), I8), vector)
+            e.store(value, e.at(target, e.b.add(out, at), I8))
+    e.end()
+
+
 EMIT: dict[str, Callable[..., None]] = {
     "normed": emit_normed,
     "added": emit_added,
     "rotated": emit_rotated,
     "collected": emit_collected,
     "gated": emit_gated,
+    "gathered": emit_gathered,
 }
 """As ``native.EMIT``."""

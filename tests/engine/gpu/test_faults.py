@@ -172,7 +172,9 @@ def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str
         cache.advance(200)
         retrieval.reselect(160, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
         before = Counter(gpu.waits)
-        full_pass(model, cache, 200, list(range(20, 29)), kind(retrieval))
+        observer = kind(retrieval)
+        full_pass(model, cache, 200, list(range(20, 29)), observer)
+        observer.finish()
         assert not gpu.waits - before
 
 

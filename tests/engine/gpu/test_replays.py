@@ -133,7 +133,9 @@ def test_who_looks_on_sees_the_queries_of_a_replay(tiny: Callable[..., str]) -> 
             retrieval, seen = RetrievalCache(cache, 32, 8, 128), PassQueries()
             retrieval.reselect(80, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
             for at in range(4):
-                full_pass(model, cache, BOOK, tokens(5, at), SelectionRefresh(retrieval))
+                refresh = SelectionRefresh(retrieval)
+                full_pass(model, cache, BOOK, tokens(5, at), refresh)
+                refresh.finish()
             full_pass(model, cache, BOOK, tokens(5, 9), seen)
             assert (cache.replays.replayed if cache.replays else 0) == (2 if records else 0)
             scores = retrieval.chunk_scores()

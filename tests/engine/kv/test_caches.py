@@ -15,6 +15,7 @@ from engine.kv.retrieval import ChunkScoring, QueryRecorder, RetrievalCache, Sel
 from engine.kv.selection import exchanged
 from engine.kv.streaming import StreamingCache
 from engine.model import decoder as models
+from engine.model.kernels import cpu
 
 CPU = torch.device("cpu")
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32, device=CPU)
@@ -91,11 +92,16 @@ def test_planted_chunk_is_selected() -> None:
     assert float(scores[0]) == 0.0
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["what changed is copied", "all is copied, as on a GPU"])
-def test_retrieval_holds_what_it_says(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if whole:
-        monkeypatch.setattr(RetrievalCache, "_only_changes", lambda *_: False)
+@pytest.mark.parametrize("copied", ["by our kernel", "what changed", "all, as on a GPU"])
+def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slot holds its chunk's KV, and the tail holds the newest tokens, after a renewal as after the first."""
+    done: list[bool] = []
+    if copied == "by our kernel":
+        kernel = cpu.copy_chunks
+        monkeypatch.setattr(cpu, "copy_chunks", lambda *given: done.append(kernel(*given)) or done[-1])
+    else:
+        monkeypatch.setattr(cpu, "copy_chunks", lambda *_: False)
+        monkeypatch.setattr(RetrievalCache, "_only_changes", lambda *_: copied == "what changed")
     chunk = 4
     cache = FullCache(SHAPE, 1000)
     fill(cache, 400)
@@ -115,6 +121,9 @@ def test_retrieval_holds_what_it_says(whole: bool, monkeypatch: pytest.MonkeyPat
         observer = SelectionRefresh(retrieval)
         for layer in range(2):
             observer.observe(layer, torch.randn(1, 4, 5, 8, generator=g), 1.0 + renewal)
+        observer.finish()
+    assert all(done)
+    assert len(done) == (7 if copied == "by our kernel" else 0), "all layers at once"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -160,10 +169,11 @@ def test_what_is_only_shown_is_scored_in_a_few_layers(layers: int, scored: list[
     cache = FullCache(replace(SHAPE, layers=layers), 100)
     retrieval = RetrievalCache(cache, budget=8, chunk_size=4, tail=64)
     seen: list[int] = []
-    retrieval.score = lambda layer, *_: seen.append(layer)  # type: ignore[method-assign]
+    retrieval.score = lambda queries: seen.extend(queries)  # type: ignore[method-assign]
     scoring = ChunkScoring(retrieval)
     for layer in range(layers):
         scoring.observe(layer, torch.randn(1, 4, 1, 8), 1.0)
+    scoring.finish()
     assert seen == scored
 
 

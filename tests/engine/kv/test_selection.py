@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,8 @@ SHAPE = KvShape(layers=1, kv_heads=2, head_dim=16, dtype=torch.float32, device=t
 
 def scores(index: KeyIndex, count: int, q: torch.Tensor, scaling: float, most: int = 4) -> torch.Tensor:
     """As a cache asks its policy: within the query budget."""
-    return MeanKeyAttention().score(newest_spaced(q, most), index, count, scaling)
+    (found,) = MeanKeyAttention().score(newest_spaced(q, most) * scaling, [index], count)
+    return found
 
 
 def random(*size: int, seed: int = 0) -> torch.Tensor:
@@ -186,9 +187,9 @@ class OldestChunks:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def score(self, queries: torch.Tensor, keys: KeyIndex, num_chunks: int, scaling: float) -> torch.Tensor:
+    def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         self.asked.append((queries.shape[2], num_chunks))
-        return 1.0 / torch.arange(1, num_chunks + 1, device=queries.device).repeat(keys.kv_heads, 1)
+        return 1.0 / torch.arange(1, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
 
 
 def test_a_newcomers_policy_chooses_and_no_answer_changes(tiny: Callable[..., str], book: Document) -> None:
