@@ -135,7 +135,8 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Proposal:
-    """``tokens`` (n,) on the device with their distributions ``probs`` (n, vocabulary of the target), and their source.
+    """``tokens`` (n,) on the device with their distributions ``probs``, over the target's vocabulary and as a
+    ``Sampler`` gives them, and their source.
 
     Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where they were asked for;
     ``steps`` are the forward passes of the draft model. ``hinted``: the whole hint was its likeliest continuation.

@@ -202,7 +202,7 @@ def _observer(
 class Pending:
     """Proposals on their way to verification.
 
-    ``probs`` are their distributions in pieces (n, vocabulary), None where every token is a point mass.
+    ``probs`` are their distributions in pieces, as a ``Sampler`` gives them, None where every token is a point mass.
     ``confidences`` say how sure their proposer was, where that is followed. ``accepted`` of ``proposed`` tokens passed
     the middle level. ``drawn`` (n,) takes the place of ``tokens`` while they are on the device alone.
     """
@@ -228,7 +228,7 @@ class Pending:
         return bool(self.tokens) and self.tokens[-1] in stop_ids
 
     def distributions(self, like: torch.Tensor) -> torch.Tensor | None:
-        """Their distributions (n, vocabulary); None for point masses. ``like`` (m, vocabulary) tells the width."""
+        """Their distributions; None for point masses. ``like`` are others, of the same kind."""
         if self.probs is None:
             return None
         count = len(self.tokens) if self.drawn is None else len(self.drawn)

@@ -4,7 +4,8 @@ Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the ta
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
 Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
-order), so that p and q are of the same kind; greedy is the one-hot case of the same code.
+order), so that p and q are of the same kind. Greedy is the case where every distribution is a point mass: there a row
+is the one token that it may give, and not a vocabulary of zeros (a plain step of a small model spent a tenth on them).
 
 The repetition penalty makes a distribution depend on the tokens before, those that are only proposed too: row i of a
 pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used where these were accepted and nowhere else,
@@ -42,7 +43,8 @@ _LIKELIEST = 128
 
 
 class Sampler:
-    """Maps logits (n, vocabulary) to probabilities (n, vocabulary) in float32, rows summing to 1, behind one text.
+    """Maps logits (n, vocabulary) to distributions, behind one text: probabilities (n, vocabulary) in float32, rows
+    summing to 1, or, greedy, tokens (n,) int64 that have all of it.
 
     Args:
         params: how; what they leave open is greedy, or off.
@@ -83,7 +85,7 @@ class Sampler:
         if self._quotations is not None:
             logits = _within_book(logits, self._quotations, proposed)
         if self._temperature == 0.0:
-            return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+            return logits.argmax(-1)
         scaled = logits.float() / self._temperature
         if self._top_k and self._top_k < scaled.shape[-1]:
             least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
@@ -161,11 +163,13 @@ def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One token from each row of probs (n, vocabulary), which need not sum to 1: (n,) int64.
+    """One token from each distribution, as a ``Sampler`` gives them; rows need not sum to 1: (n,) int64.
 
     By the inverse of the cumulative distribution in float64: one random number a row, where ``torch.multinomial`` draws
     one for every token of the vocabulary.
     """
+    if probs.dim() == 1:
+        return probs
     reached = probs.double().cumsum(dim=-1)
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
     # "right" steps over tokens of probability 0; the clamp is for a product that rounds up to the whole mass.
@@ -174,8 +178,8 @@ def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """All mass on ``token`` (1,), as a row (1, vocabulary) of the kind of those of ``like`` (n, vocabulary)."""
-    return torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
+    """All mass on ``token`` (1,), as one distribution of the kind of ``like``."""
+    return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -238,12 +242,17 @@ def rejection_sample_on_device(
     Args:
         proposed: (n,) int64, n may be 0.
         q: (n, vocabulary) proposal distributions, one row per proposed token; None if every proposal is a point mass.
-        p: (n + 1, vocabulary) target distributions.
+            Not asked where the target's are.
+        p: n + 1 target distributions, as a ``Sampler`` gives them.
         generator: source of randomness, on the device of p.
     """
     n = proposed.shape[0]
     if n == 0:
         return DeviceSample(proposed.new_zeros(1), draw(p[:1], generator))
+    places = torch.arange(n + 1, device=p.device)
+    if p.dim() == 1:  # accepted is what is the token itself, and that has all that a rejection leaves
+        accepted = (proposed == p[:n]).to(torch.int64).cumprod(0).sum(0, keepdim=True)
+        return DeviceSample(accepted, p.index_select(0, torch.minimum(places, accepted)))
     at = proposed.unsqueeze(1)
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
@@ -253,7 +262,6 @@ def rejection_sample_on_device(
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
     token = draw(torch.where(accepted == n, p_next, residual(p_next, q_next)), generator)
-    places = torch.arange(n + 1, device=p.device)
     return DeviceSample(accepted, torch.where(places < accepted, torch.cat([proposed, token]), token))
 
 

@@ -14,7 +14,7 @@ from engine.decode.verify import Sampler, make_generator, to_host
 from engine.model import decoder as models
 
 CPU = torch.device("cpu")
-GREEDY = Sampler(SamplingParams())
+GREEDY, WARM = Sampler(SamplingParams()), Sampler(SamplingParams(temperature=1.0))
 
 
 def proposal(drafter: ModelDrafter, context: list[int]) -> list[int]:
@@ -61,7 +61,7 @@ def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) ->
         for size in (300, 384, 400):
             drafter = ModelDrafter(decoder, size, 4, 60, longest=10)
             drafter.begin([9, 10, 11])
-            made = drafter.propose([9, 10, 11], 3, GREEDY, make_generator(0, CPU))
+            made = drafter.propose([9, 10, 11], 3, WARM, make_generator(0, CPU))
             assert made.probs.shape == (3, size)
             assert int(made.tokens.max()) < min(size, 384)
 
