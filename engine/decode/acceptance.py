@@ -326,12 +326,25 @@ class Costs:
     draft: float  # milliseconds of one drafted token
     middle: PassCost
     verify: PassCost
+    beside: float = 0.0  # milliseconds of a round with middle passes beside its passes: refreshes, levels that catch up
 
 
-def cost_of(one_ms: float, long_ms: float, long_tokens: int, experts: ExpertReads = NO_EXPERTS) -> PassCost:
-    """The cost behind two measured passes, over one token and over ``long_tokens``."""
-    slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
-    return PassCost(max(one_ms, TUNING.least_ms), max(0.0, slope), experts=experts)
+def cost_of(
+    one_ms: float,
+    long_ms: float,
+    long_tokens: int,
+    experts: ExpertReads = NO_EXPERTS,
+    two_ms: float | None = None,
+) -> PassCost:
+    """The cost behind measured passes over one token and over ``long_tokens``, and over two, where a step is apart."""
+    if two_ms is None:
+        slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
+        return PassCost(max(one_ms, TUNING.least_ms), max(0.0, slope), experts=experts)
+    two, long = experts.growth(2), experts.growth(long_tokens)
+    base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
+    base = min(max(base, TUNING.least_ms), two_ms / two)
+    one_ms = min(one_ms, two_ms)  # where one token took longer the moment was a slow one
+    return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
 class PassCostEstimate:

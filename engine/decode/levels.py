@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import psutil
+import torch
 
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, cost_of, policy_of
 from engine.decode.controller import Controller, FixedLengths, PlanLimits
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
-from engine.decode.rounds import Speculation, middle_logits, newest, pass_ms, since
+from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, since
 from engine.decode.tuning import TUNING
-from engine.decode.verify import make_generator
+from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # Answer tokens that the retrieval tail takes before the context is cut anew.
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
-_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 4
+_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
 
 # The middle level's weights are rounded where they are this many times its cache, where there are at most so many of
 # them (a second for every 90 million), and where they take at most one in so many bytes of the free memory.
@@ -210,16 +211,24 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder
 def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
     """Time the passes of each level on a context that they have been started on. Leaves every cache as it was.
 
-    The better of two runs counts: the first one pays for memory that is touched for the first time.
+    In the order of a round and with the sampling that is part of it: a pass finds less of what it reads in the
+    processor's cache behind another level's than behind its like. The better of two runs counts: the first one pays for
+    memory that is touched for the first time.
     """
-    tokens, draft_ms = context.tokens, 0.0
-    verify = min(pass_ms(context.decoder, context.full, tokens, _LONG_VERIFY, None) for _ in range(2))
-    one, long = (min(_middle_ms(context, retrieval, n) for _ in range(2)) for n in (1, _LONG_MIDDLE))
-    if draft is not None:
-        draft_ms = min(_draft_ms(draft, context) for _ in range(2)) / _DRAFT_RUN
-    middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(tokens)))
-    middle = cost_of(one, long, _LONG_MIDDLE, middle_reads)
-    return Costs(draft_ms, middle, cost_of(plain_ms, verify, _LONG_VERIFY, reads))
+    generator = make_generator(0, context.decoder.token_device)
+    found = []
+    for _ in range(2):
+        long, two = (_verify_ms(context, n, generator) for n in (_LONG_VERIFY, 2))
+        draft_ms = 0.0 if draft is None else _draft_ms(draft, context, generator) / _DRAFT_RUN
+        middle = [_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE)]
+        found.append((draft_ms, *middle, two, long))
+    draft_ms, one_middle, long_middle, two, long = (min(runs) for runs in zip(*found, strict=True))
+    middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(context.tokens)))
+    return Costs(
+        draft_ms,
+        cost_of(one_middle, long_middle, _LONG_MIDDLE, middle_reads),
+        cost_of(plain_ms, long, _LONG_VERIFY, reads, two),
+    )
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:
@@ -231,17 +240,26 @@ def expert_reads(target: Decoder, context: int) -> ExpertReads:
     return ExpertReads(found.count, found.chosen, target.expert_bytes_read_by_step / read)
 
 
-def _middle_ms(context: Context, retrieval: RetrievalCache, count: int) -> float:
-    start = time.perf_counter()
-    decoder = context.decoder
+def _verify_ms(context: Context, count: int, generator: torch.Generator) -> float:
+    start, decoder, tokens = time.perf_counter(), context.decoder, context.tokens
     with decoder.decoding():
-        ids = decoder.ids(newest(context.tokens, count))
-        middle_logits(retrieval.decoder or decoder, retrieval, ids, count).argmax(-1).tolist()
+        ids = decoder.ids(newest(tokens, count))
+        p = context.sampler(full_pass(decoder, context.full, len(tokens) - 1, ids), ids[1:])
+        rejection_sample(ids[1:], None, p, generator)
     return since(start)
 
 
-def _draft_ms(model: ModelDrafter, context: Context) -> float:
+def _middle_ms(context: Context, retrieval: RetrievalCache, count: int, generator: torch.Generator) -> float:
+    start, decoder = time.perf_counter(), context.decoder
+    with decoder.decoding():
+        ids = decoder.ids(newest(context.tokens, count))
+        logits = middle_logits(retrieval.decoder or decoder, retrieval, ids, count)
+        rejection_sample(ids[1:], None, context.sampler(logits, ids[1:]), generator)
+    return since(start)
+
+
+def _draft_ms(model: ModelDrafter, context: Context, generator: torch.Generator) -> float:
     start = time.perf_counter()
     with context.decoder.decoding():
-        model.propose(context.tokens, _DRAFT_RUN, context.sampler, make_generator(0, context.decoder.token_device))
+        model.propose(context.tokens, _DRAFT_RUN, context.sampler, generator)
     return since(start)

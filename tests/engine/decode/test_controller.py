@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,12 @@ def test_speed_of_a_round_by_hand() -> None:
     # Three drafted tokens at once: 1 + 0.4 + 0.16 + 0.064 tokens for three draft steps and a pass over four.
     assert tokens_per_ms(DraftPlan(3), SHORT_TEXT, AcceptanceRates(0, 0, 0.4)) == pytest.approx(1.624 / (3 + 8.9))
     assert tokens_per_ms(DraftPlan(copy=2), LONG_BOOK, rates(0, 0, 0.5)) == pytest.approx(1.75 / 104)
+    # What a round with middle passes costs beside them.
+    dearer = replace(LONG_BOOK, beside=10.0)
+    assert 1 / tokens_per_ms(DraftPlan(3, 2), dearer, rates(0.5, 0.9)) == pytest.approx(
+        1 / speed + 10.0 / ((1 - 0.9 ** (pending + 1)) / 0.1)
+    )
+    assert tokens_per_ms(DraftPlan(3), dearer, rates(0, 0)) == tokens_per_ms(DraftPlan(3), LONG_BOOK, rates(0, 0))
 
 
 def test_choices_at_the_extremes() -> None:
@@ -106,6 +113,10 @@ def test_patience_is_short_where_time_is_dear() -> None:
 
 def test_costs_are_found_from_passes() -> None:
     assert cost_of(10.0, 25.0, 16) == PassCost(10.0, 1.0)
+    apart = cost_of(10.0, 27.0, 16, two_ms=13.0)
+    assert [apart.ms(tokens) for tokens in (1, 2, 16)] == [10.0, 13.0, 27.0]
+    assert cost_of(20.0, 27.0, 16, two_ms=13.0).ms(1) == 13.0, "no token is dearer than two"
+    assert cost_of(10.0, 12.0, 16, two_ms=13.0) == PassCost(13.0, 0.0, 10.0)
     rng = random.Random(1)
     fit = PassCostEstimate(PassCost(30.0, 0.1))
     for _ in range(200):
@@ -300,6 +311,47 @@ def speed_of_short_answers(
 def test_a_short_answer_pays_little_for_trying(costs: Costs, known: AcceptanceRates) -> None:
     """Ninety-six tokens where speculation is hopeless: what trying it costs stays within the guard."""
     assert speed_of_short_answers(costs, known, LIMITS, lambda _: NO_MATCH) > 0.97 / costs.verify.ms(1) / 1.05
+
+
+class ColdWorld(World):
+    """A plain step behind another round finds nothing in the processor's cache, and takes longer than those behind it.
+    A round with middle passes costs something beside them."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.was_plain = False
+
+    def round(self, plan: DraftPlan) -> tuple[Round, RoundObservation]:
+        done, observation = super().round(plan)
+        split = replace(done.split, other=1.0 if plan.passes else 0.0)
+        if not plan.speculates and not self.was_plain:
+            split = replace(split, verify=1.3 * split.verify)
+        self.was_plain = not plan.speculates
+        return replace(done, split=split), observation
+
+
+def test_a_cold_plain_step_does_not_speak_for_speculation() -> None:
+    """A plain step takes 10 ms, a token of the plan 10.8. Where steps between two rounds alone were asked, which take
+    13, the plan was kept."""
+    costs, limits = Costs(0.0, PassCost(10.5, 0.1), PassCost(10.0, 0.2)), PlanLimits(0, 12)
+    first = replace(costs, verify=PassCost(10.0, 0.2, 13.0))
+    for seed in range(3):
+        world, controller = ColdWorld(costs, rates(0.0, 0.98), seed), Controller(first, limits)
+        assert speed(world, controller, 200) > 0.92 / 10.0 / 1.05
+        assert not controller.plan.speculates
+        assert controller.costs.beside == pytest.approx(1.0)
+        assert controller.costs.verify.ms(1) == pytest.approx(10.5, rel=0.1)
+        assert speed(world, controller, 100) > 0.98 / 10.0 / 1.05
+
+
+@pytest.mark.parametrize(("plain_ms", "starts"), [(10.0, False), (11.5, True)])
+def test_what_nothing_but_a_prior_speaks_for_must_promise_more(plain_ms: float, starts: bool) -> None:
+    """A pass of the middle level and a verification for 1.85 tokens, at 17.5 ms: 1.06 and 1.2 times plain decoding."""
+    costs = Costs(0.0, PassCost(7.5, 0.0), PassCost(10.0, 0.0, plain_ms))
+    assert Controller(costs, PlanLimits(0, 1)).next().speculates is starts
+    told = Controller(costs, PlanLimits(0, 1))
+    told.observe(DraftPlan(0, 1), *World(costs, rates(0.0, 0.85), 1).round(DraftPlan(0, 1)))
+    assert told.next().speculates, "once something was tried less is enough"
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.9])
