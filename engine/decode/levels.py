@@ -213,21 +213,21 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
 
     In the order of a round and with the sampling that is part of it: a pass finds less of what it reads in the
     processor's cache behind another level's than behind its like. The better of two runs counts: the first one pays for
-    memory that is touched for the first time.
+    memory that is touched for the first time. Of two tokens there is one, since a pass may take a second.
     """
     generator = make_generator(0, context.decoder.token_device)
-    found = []
-    for _ in range(2):
-        long, two = (_verify_ms(context, n, generator) for n in (_LONG_VERIFY, 2))
+    first, cheap, verified = _verify_ms(context, _LONG_VERIFY, generator), [], []
+    for count in (2, _LONG_VERIFY):
         draft_ms = 0.0 if draft is None else _draft_ms(draft, context, generator) / _DRAFT_RUN
-        middle = [_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE)]
-        found.append((draft_ms, *middle, two, long))
-    draft_ms, one_middle, long_middle, two, long = (min(runs) for runs in zip(*found, strict=True))
+        cheap.append((draft_ms, *(_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE))))
+        verified.append(_verify_ms(context, count, generator))
+    draft_ms, one, long = (min(runs) for runs in zip(*cheap, strict=True))
+    two, last = verified
     middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(context.tokens)))
     return Costs(
         draft_ms,
-        cost_of(one_middle, long_middle, _LONG_MIDDLE, middle_reads),
-        cost_of(plain_ms, long, _LONG_VERIFY, reads, two),
+        cost_of(one, long, _LONG_MIDDLE, middle_reads),
+        cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two),
     )
 
 

