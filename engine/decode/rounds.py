@@ -154,7 +154,7 @@ def hierarchical(
                 done = _step(context, observer)
             clock = time.perf_counter()
             if observer is not None:
-                observer.finish()
+                retry_with_spill(full, observer.finish)
             if plan.passes or full.length - retrieval.num_exact > _MOST_MISSING:
                 retrieval.copy_from_full(full.length)
             drafter.commit(context.tokens)

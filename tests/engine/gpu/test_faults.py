@@ -13,8 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.decode.drafters import ModelDrafter
-from engine.decode.rounds import full_pass, middle_logits
+from engine.config import SamplingParams
+from engine.decode.acceptance import Every
+from engine.decode.controller import FixedLengths
+from engine.decode.drafters import ModelDrafter, NoDrafter
+from engine.decode.rounds import Context, Speculation, full_pass, hierarchical, middle_logits, start
+from engine.decode.verify import Sampler, make_generator
 from engine.kv import offload
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.offload import HostStore, Placement, Tier
@@ -87,6 +91,38 @@ def test_cheap_passes_find_room_too(pair: tuple[str, str]) -> None:
             assert proposed(failing) == expected
             assert cache.placement.spilled
         cache.clear()
+
+
+def test_a_refresh_of_the_selection_finds_room_too(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes behind the pass, whose own second try does not help it."""
+    finish, failing = SelectionRefresh.finish, [2]
+    with simulated_cuda("eager") as gpu, torch.no_grad():
+        target, ids = decoder.load(pair[0], window=1024, device=GPU, dtype="float32"), list(range(10, 210))
+
+        def finished(refresh: SelectionRefresh) -> None:
+            gpu.allocations, gpu.fails_at = 0, failing.pop() if failing else None
+            finish(refresh)
+
+        def answer() -> list[int]:
+            cache = FullCache(target.kv_shape, 1024)
+            retrieval, queries = RetrievalCache(cache, 64, 8, 256), QueryRecorder(target.num_layers)
+            full_pass(target, cache, 0, ids[:-1], queries)
+            cache.advance(len(ids) - 1)
+            sampler, generator = Sampler(SamplingParams()), make_generator(0, target.token_device)
+            context = Context(target, cache, list(ids), sampler, generator, frozenset(), 16)
+            drafter = NoDrafter(target.token_device)
+            start(context, retrieval, drafter, queries)
+            made = hierarchical(context, retrieval, drafter, Speculation(FixedLengths(0, 3), Every(1), 10))
+            said = [token for done in made for token in done.tokens]
+            spilled.append(bool(cache.placement.spilled))
+            cache.clear()
+            return said
+
+        spilled: list[bool] = []
+        expected = answer()
+        monkeypatch.setattr(SelectionRefresh, "finish", finished)
+        assert answer() == expected
+        assert spilled == [False, True]
 
 
 def test_placing_a_book_makes_room_for_it() -> None:
