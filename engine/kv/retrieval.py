@@ -406,7 +406,7 @@ class SelectionRefresh:
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None:
         began, asked = time.perf_counter(), newest_spaced(q, VERIFY_QUERIES) * scaling
-        if self._cache.full.is_resident(layer):
+        if self._cache.full.resident(layer) is not None:
             self._queries[layer] = asked
         else:
             self._cache.select({layer: asked})

@@ -197,12 +197,13 @@ def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> 
         store.close()
 
 
+@pytest.mark.parametrize("kv", ["model", "8bit"])
 @pytest.mark.parametrize("kind", [SelectionRefresh, ChunkScoring])
-def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str], kind: type) -> None:
+def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str], kind: type, kv: str) -> None:
     """Once for every layer it did: an index that was a list of Python came from the host."""
     with simulated_cuda("lazy") as gpu, torch.no_grad():
         model = decoder.load(tiny(), window=512, device=GPU, dtype="float32")
-        cache = FullCache(model.kv_shape, 512)
+        cache = FullCache(model.kv_shape.stored_as(kv), 512)
         retrieval = RetrievalCache(cache, 64, 8, 128)
         full_pass(model, cache, 0, list(range(10, 210)))
         cache.advance(200)
