@@ -18,7 +18,7 @@ from app.models.remote import RemoteEngine
 from engine import SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, EngineError, ModelNotFound, OptionError, TrifoldError
-from engine.events import AnswerDone, BookRead, Failed, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Failed, Loading, StopReason, TextDelta
 from tests.app.running import Running
 
 WORDS = "Maren Holt kept the north light, and the boat came in at dusk. "
@@ -98,18 +98,6 @@ def test_an_answer_is_stopped_at_once_and_the_next_one_is_taken(engine: RemoteEn
         assert again.kind == "Busy"
         assert time.monotonic() < until
         time.sleep(0.2)
-
-
-def test_a_reading_can_be_stopped(engine: RemoteEngine) -> None:
-    request = engine.read(BOOK)
-    request.cancel()
-    _, read = final(request)
-    assert isinstance(read, BookRead)
-    assert read.stopped
-    assert read.tokens == 0
-    _, failed = final(engine.ask("Who?"))
-    assert isinstance(failed, Failed)
-    assert "No book" in failed.cause
 
 
 def test_a_wrong_key_is_named(server: Running) -> None:
@@ -220,6 +208,24 @@ def test_what_goes_wrong_over_there_is_one_sentence(answer: bytes, said: str) ->
     assert isinstance(failed, Failed), failed
     assert said in failed.cause
     assert engine.status().state == "idle"
+
+
+def test_a_reading_can_be_stopped() -> None:
+    with speaking(MODELS) as base:  # the next connection stands, and nobody answers it
+        engine = RemoteEngine(Remote(base, "m"))
+        engine.wait_ready(10)
+        request = engine.read(BOOK)
+        assert isinstance(request.next_event(10), Loading), "it is on its way"
+        request.cancel()
+        begin = time.monotonic()
+        _, read = final(request)
+        assert time.monotonic() - begin < 2
+    assert isinstance(read, BookRead)
+    assert read.stopped
+    assert read.tokens == 0
+    _, failed = final(engine.ask("Who?"))
+    assert isinstance(failed, Failed)
+    assert "No book" in failed.cause
 
 
 def test_nothing_is_told_about_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
