@@ -292,7 +292,9 @@ class PlainSteps:
 
     Plain steps are few. So each is set beside the verifications nearest to it in time, which tell what a further row
     costs in a pass (the median of all pairs counts), and so every verification tells what a plain step takes just then.
-    Each round's time is counted in such steps: a machine that is slow for a while is slow for both.
+    Each round's time is counted in such steps: a machine that is slow for a while is slow for both. A plain token takes
+    more than its pass: what more, rounds tell that were nothing but a plain step; where there were none, it is not
+    counted.
 
     Times of steps are milliseconds, moments are seconds since the question.
     """
@@ -303,6 +305,7 @@ class PlainSteps:
         # Time of the rounds over that of their verifications, and the same times the further rows of these.
         self._passes, self._pass_rows = 0.0, 0.0
         self._row_costs: list[float] = []  # of a further row, in plain steps; ascending
+        self._whole: list[float] = []  # what rounds of one plain step took, in such steps; ascending
         self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # verifications: rows and milliseconds
         self._step_ms, self._step_s = 0.0, 0.0  # the newest plain step and its moment
         self._since_step = 0  # verifications
@@ -324,6 +327,7 @@ class PlainSteps:
         self._pass_rows += elapsed_ms / ms * (rows - 1)
         if rows == 1 and not done.scored:
             self.add(ms, at_s)
+            insort(self._whole, (elapsed_ms - done.split.draft - done.split.middle) / ms)
         elif self._since_step < _BESIDE:
             self._since_step += 1
             self._pair(rows, ms)
@@ -345,8 +349,8 @@ class PlainSteps:
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
 
     def speedup(self) -> float | None:
-        """Tokens of the answer over the plain steps that fit into its time; None while too few steps tell, or while
-        they do not agree."""
+        """Tokens of the answer over those that plain decoding would have made in its time; None while too few steps
+        tell, or while they do not agree."""
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
         costs = self._row_costs
@@ -356,7 +360,7 @@ class PlainSteps:
             spread = _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
             if self._steps(row + spread) > _MOST_SPREAD * self._steps(row - spread):
                 return None
-        return self._tokens / self._steps(row)
+        return self._tokens * (_median(self._whole) if self._whole else 1.0) / self._steps(row)
 
     def _steps(self, row: float) -> float:
         """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` of them."""

@@ -66,6 +66,17 @@ def test_the_nearest_rank_by_hand(latencies: list[float], p50: float, p95: float
     assert (figures.ms_per_token_p50, figures.ms_per_token_p95) == (p50, p95)
 
 
+def test_an_answer_of_plain_steps_is_as_fast_as_plain() -> None:
+    """What is done beside the pass, plain decoding does too."""
+    meter = Meter("hierarchical", 100, 10, 4096)
+    for number in range(8):
+        step = Round((1,), (TokenSource.TARGET,), TimeSplit(verify=2.0), ended=False)
+        meter.add(step, 2.5, 0.1 * number)
+    figures = meter.figures(KvBytes(), 100)
+    assert figures.speedup_vs_plain == pytest.approx(1.0)
+    assert figures.plain_ms == pytest.approx(2.5)
+
+
 # The speedup, on a machine whose clock is ours ------------------------------------------------------------------------
 
 
