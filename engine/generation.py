@@ -152,7 +152,7 @@ class GenerationLoop:
         else:
             rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
             yield generation.scored(hierarchy.retrieval.chunk_scores())
-            made = hierarchy.rounds(context, sampling, _median(self._plain_ms))
+            made = hierarchy.rounds(context, sampling, statistics.median_high(self._plain_ms))
         # What comes before belongs to the time to first token.
         began = clock = time.perf_counter()
         plain = generation.meter.plain
@@ -283,10 +283,6 @@ class PageScores:
         return tuple((pages / total).tolist()) if total > 0 else tuple([0.0] * pages.shape[0])
 
 
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
 class PlainSteps:
     """How an answer's time compares with plain decoding, told by plain steps while it is written.
 
@@ -360,7 +356,8 @@ class PlainSteps:
             spread = _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
             if self._steps(row + spread) > _MOST_SPREAD * self._steps(row - spread):
                 return None
-        return self._tokens * (_median(self._whole) if self._whole else 1.0) / self._steps(row)
+        whole = statistics.median_high(self._whole) if self._whole else 1.0
+        return self._tokens * whole / self._steps(row)
 
     def _steps(self, row: float) -> float:
         """Plain steps that fit into the answer's time, where a further row of a verification costs ``row`` of them."""

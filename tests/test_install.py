@@ -101,8 +101,9 @@ def test_what_it_says_of_itself_is_true_of_an_installed_program(place: Path) -> 
     assert "There is no option '--repair'" in run([program(place), "--repair"], status=2).stderr
 
 
-def test_it_reads_and_answers(place: Path, data_folder: Path) -> None:
+def test_it_looks_reads_and_answers(place: Path, data_folder: Path) -> None:
     before = files(place)
+    assert str(data_folder) in run([program(place), "doctor"]).stdout
     sample = next((site_packages(place) / "trifold" / "assets" / "sample").glob("*.pdf"))
     assert "The Lamplighters of Orre" in run([program(place), "read", str(sample)]).stdout
     question = ["--pages", "3", "--max-tokens", "8", "Continue the story."]

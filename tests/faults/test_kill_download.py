@@ -22,7 +22,7 @@ from tests.faults.driver import App
 from tests.nursery import Nursery
 from tests.tally import count
 
-CUTS = 20 if LONG else 1
+CUTS = 20 if LONG else 2
 SEED = 20261121
 TARGET, DRAFT, WEIGHTS = "acme/target", "acme/draft", "model.safetensors"
 _GONE_SECONDS = 5.0
