@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_WORDS = 800  # of the README: who wants more follows its links
 DOCUMENTS = sorted(
     file.relative_to(ROOT).as_posix()
-    for place in (".", "app", "engine", "tests", "assets/*")
+    for place in (".", "app", "engine", "engine/docs", "tests", "assets/*")
     for file in ROOT.glob(f"{place}/*.md")
 )
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")

@@ -1,5 +1,5 @@
 """Bytes of real models on real cards, by the planner's arithmetic, and what a round of one of them takes by that: the
-tables in engine/README.md, and that they are true.
+tables in engine/docs/gpus.md, and that they are true.
 
 python -m tests.engine.gpu.test_bytes
 """
@@ -241,7 +241,7 @@ def middle_table(spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
 
 
 def all_tables() -> Iterator[str]:
-    """What the README has."""
+    """What the document has."""
     spilled, replayed = calls(spilled=True), calls(recorded=True)
     yield from table()
     yield ""
@@ -251,7 +251,7 @@ def all_tables() -> Iterator[str]:
 
 
 def test_the_tables_are_what_the_planner_says_and_what_is_counted() -> None:
-    text = (ROOT / "engine" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "engine" / "docs" / "gpus.md").read_text(encoding="utf-8")
     for line in all_tables():
         assert line in text, line
 
