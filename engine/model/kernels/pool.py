@@ -2,7 +2,8 @@
 
 The threads are few and stay: between two products of one pass they spin, some time after the last they go to sleep,
 soon where others compute in between, as when a book is read. So a job costs about a microsecond to hand out, which
-matters: a decoding step has hundreds. Whoever calls does tiles too, and waits for nobody who sleeps.
+matters: a decoding step has hundreds. The caller wakes sleeping threads before a job and does tiles itself meanwhile:
+a thread that comes late takes the tiles that are left, and nobody waits for one that has not come.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from engine.model.kernels.emit import I32, I64, PTR, VOID, Emitter, long
 
 # Words of the board, each on a cache line of its own.
 _LINE = 8
-_WORDS = 6
-TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP = (index * _LINE for index in range(_WORDS))
+_WORDS = 7
+TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
 # Looks for a job before a worker goes to sleep: about two milliseconds, and a sixth of one. While torch's own threads
@@ -59,8 +60,8 @@ def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> No
 
 
 def _emit_run(module: ir.Module) -> None:
-    """run(board, kernel, arguments, tiles): do all tiles; returns a bit for every worker that slept."""
-    e = Emitter(module, "run", I64, (PTR, I64, I64, I64))
+    """run(board, kernel, arguments, tiles): do all tiles."""
+    e = Emitter(module, "run", VOID, (PTR, I64, I64, I64))
     board, kernel, arguments, tiles = e.arguments
     epoch = e.b.add(e.b.lshr(_read(e, board, TICKET), long(32)), long(1))
     ticket = e.b.shl(epoch, long(32))
@@ -72,17 +73,17 @@ def _emit_run(module: ir.Module) -> None:
     with e.loop_while() as leave_if:
         _look(e, board, FINISHED, "!=", tiles)
         leave_if(e.b.icmp_unsigned("==", _read(e, board, FINISHED), tiles))
-    e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
+    e.end()
 
 
 def _emit_run_all(module: ir.Module) -> None:
-    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row; a bit for who slept in any.
+    """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row.
 
-    A single tile is not handed out.
+    A single tile is not handed out. Workers stay awake until the last job: nobody could wake them in between.
     """
-    e = Emitter(module, "run_all", I64, (PTR, PTR, I64))
+    e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
     board, jobs, count = e.arguments
-    asleep = e.variable(long(0))
+    _write(e, board, BUSY, long(1))
     with e.loop(long(0), count) as job:
         first = e.b.mul(job, long(JOB_WORDS))
         kernel, arguments, tiles = (
@@ -93,9 +94,16 @@ def _emit_run_all(module: ir.Module) -> None:
                 function = e.b.inttoptr(kernel, ir.PointerType(_KERNEL_TYPE))
                 e.b.call(function, [e.b.inttoptr(arguments, PTR), long(0), long(0)])
             with shared:
-                slept = e.b.call(module.globals["run"], [board, kernel, arguments, tiles])
-                asleep.value = e.b.or_(asleep.value, slept)
-    e.end(asleep.value)
+                e.b.call(module.globals["run"], [board, kernel, arguments, tiles])
+    _write(e, board, BUSY, long(0))
+    e.end()
+
+
+def _emit_sleepers(module: ir.Module) -> None:
+    """sleepers(board): a bit for every worker that went to sleep since this was asked last."""
+    e = Emitter(module, "sleepers", I64, (PTR,))
+    (board,) = e.arguments
+    e.end(e.b.atomic_rmw("xchg", _word(e, board, ASLEEP), long(0), "seq_cst"))
 
 
 def _emit_serve(module: ir.Module) -> None:
@@ -114,7 +122,8 @@ def _emit_serve(module: ir.Module) -> None:
             known.value = epoch
             idle.value = long(0)
         idle.value = e.b.add(idle.value, long(1))
-        tired = e.b.icmp_signed(">", idle.value, spins)
+        quiet = e.b.icmp_unsigned("==", _read(e, board, BUSY), long(0))
+        tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
         # Looked at again behind the bit: whoever hands out a job sees the bit, or its job is seen here.
@@ -219,15 +228,17 @@ class Pool:
         module = ir.Module("pool")
         _emit_run(module)
         _emit_run_all(module)
+        _emit_sleepers(module)
         _emit_serve(module)
         self._code = Code(module)
         self.workers = min(workers, MOST_WORKERS)
         self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
         self._board = (self._words.ctypes.data + 63) // 64 * 64
-        # Both let go of the interpreter: a worker needs it to go to sleep and to come back.
-        self._run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(self._code.address("run"))
-        self._run_all = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
+        # All but ``sleepers`` let go of the interpreter: a worker needs it to go to sleep and to come back.
+        self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self._code.address("run"))
+        self._run_all = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
+        self._sleepers = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._code.address("sleepers"))
         self.patience = _IMPATIENT
         """How often workers look for a job before they sleep, counted from when they were woken."""
         self._awake = [threading.Semaphore(0) for _ in range(self.workers)]
@@ -250,7 +261,8 @@ class Pool:
             kernel: address of its function.
             arguments: address of its array.
         """
-        self._wake(self._run(self._board, kernel, arguments, tiles))
+        self._wake()
+        self._run(self._board, kernel, arguments, tiles)
 
     def run_all(self, jobs: int, count: int) -> None:
         """Do jobs one after the other. One caller at a time.
@@ -258,10 +270,12 @@ class Pool:
         Args:
             jobs: address of the three words of each: kernel, arguments, tiles.
         """
-        self._wake(self._run_all(self._board, jobs, count))
+        self._wake()
+        self._run_all(self._board, jobs, count)
 
-    def _wake(self, asleep: int) -> None:
-        worker = 0
+    def _wake(self) -> None:
+        """Wake who sleeps. It takes some 5 us where somebody does, and a woken worker some 50 us to come."""
+        asleep, worker = self._sleepers(self._board), 0
         while asleep:
             if asleep & 1:
                 self._awake[worker].release()

@@ -1,0 +1,81 @@
+"""The threads that run the tiles of kernels: whoever sleeps is woken before a job, and nobody leaves during one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from engine.model.kernels import emit, pool
+
+# A job of 50 ms, a thousand times what a worker takes to wake.
+TILES, PAUSES = 150, 20_000
+SLEEPY = 1_000
+# Other programs may hold a worker off its core for the whole of a job.
+TIMES = 20
+
+
+@pytest.fixture(scope="module")
+def kernel() -> int:
+    """The address of a kernel that pauses for a while and writes who did the tile: kernel(arguments, tile, worker)."""
+    module = pool.module("who")
+    e = emit.Emitter(module, "who", emit.VOID, (emit.PTR, emit.I64, emit.I64))
+    found, tile, worker = e.arguments
+    with e.loop(emit.long(0), emit.long(PAUSES)):
+        pool._pause(e)
+    e.store(worker, e.at(found, tile, emit.I64), align=8)
+    e.end()
+    code = pool.Code(module)
+    return code.address("who")
+
+
+@pytest.fixture(scope="module")
+def threads() -> pool.Pool:
+    own = pool.Pool(2)
+    own.patience = SLEEPY
+    return own
+
+
+def wait_until_asleep(threads: pool.Pool) -> None:
+    deadline = time.monotonic() + 10
+    first = (threads._board - threads._words.ctypes.data) // threads._words.itemsize
+    while not threads._words[first + pool.ASLEEP]:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def someone_helps(threads: pool.Pool, job: Callable[[], set[int]]) -> bool:
+    """Whether the worker does tiles of a job that is handed out while it sleeps."""
+    for _ in range(TIMES):
+        wait_until_asleep(threads)
+        if job() == {0, 1}:
+            return True
+    return False
+
+
+def test_a_job_behind_a_gap_is_not_done_by_the_caller_alone(threads: pool.Pool, kernel: int) -> None:
+    """Sleepers were woken when the job was done: reading a long book ran on one of two cores."""
+
+    def job() -> set[int]:
+        found = np.full(TILES, -1)
+        threads.run(kernel, found.ctypes.data, TILES)
+        return set(found.tolist())
+
+    assert someone_helps(threads, job)
+
+
+def test_a_worker_stays_while_a_program_does_what_one_can_do(threads: pool.Pool, kernel: int) -> None:
+    """A single tile is the caller's. Whoever went to sleep meanwhile missed all jobs that came after it."""
+
+    def program() -> set[int]:
+        alone, shared = np.full(1, -1), np.full(TILES, -1)
+        jobs = np.array([(kernel, alone.ctypes.data, 1)] * TILES + [(kernel, shared.ctypes.data, TILES)])
+        threads.run_all(jobs.ctypes.data, len(jobs))
+        assert set(alone) == {0}
+        return set(shared.tolist())
+
+    assert someone_helps(threads, program)
