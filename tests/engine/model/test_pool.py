@@ -20,8 +20,8 @@ TIMES = 20
 
 
 @pytest.fixture(scope="module")
-def kernel() -> int:
-    """The address of a kernel that pauses for a while and writes who did the tile: kernel(arguments, tile, worker)."""
+def code() -> pool.Code:
+    """Holds a kernel that pauses for a while and writes who did the tile: kernel(arguments, tile, worker)."""
     module = pool.module("who")
     e = emit.Emitter(module, "who", emit.VOID, (emit.PTR, emit.I64, emit.I64))
     found, tile, worker = e.arguments
@@ -29,7 +29,11 @@ def kernel() -> int:
         pool._pause(e)
     e.store(worker, e.at(found, tile, emit.I64), align=8)
     e.end()
-    code = pool.Code(module)
+    return pool.Code(module)
+
+
+@pytest.fixture
+def kernel(code: pool.Code) -> int:
     return code.address("who")
 
 
