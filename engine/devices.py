@@ -7,6 +7,7 @@ copy after the other, and tokens are drawn on the processor. Which kernels compu
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,13 @@ def memory_without_us(device: torch.device) -> int:
     """Bytes that a GPU with memory of its own would have free if this process held nothing on it."""
     module = _module(device)
     return int(module.mem_get_info(device)[0] + module.memory_reserved(device))
+
+
+@functools.cache
+def stream_of(device: torch.device, purpose: str) -> Any:
+    """The stream of a CUDA GPU for a purpose. torch makes 32 of them and then hands out the first ones again: who asked
+    for a new one every time would meet one that records, or one whose matrix products hold a workspace."""
+    return torch.cuda.Stream(device)
 
 
 def empty_cache(device: torch.device) -> None:

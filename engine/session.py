@@ -205,6 +205,7 @@ class Session:
         """Wait a while for the book to be kept, then forget it. What of it is on disk by then stays."""
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
+        self.hierarchy.close()
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""

@@ -124,6 +124,7 @@ class Bench:
         """Other levels over the same full cache: for sweeps."""
         session = self.session
         session.config = config
+        session.hierarchy.close()
         session.hierarchy = Hierarchy(config, session.target, session.draft, session.full)
         self._recent = None
 

@@ -152,6 +152,12 @@ class Hierarchy:
         self.retrieval.reset()
         self._controllers = {}
 
+    def close(self) -> None:
+        """Forget the book, and give back what recorded passes hold."""
+        self.reset()
+        for replays in self.recorded().values():
+            replays.drop()
+
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
         """Decode from a context that the levels have been started on. Times passes first, once per book."""
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)

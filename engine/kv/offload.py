@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 
+from engine.devices import stream_of
 from engine.errors import ResourceError
 from engine.events import KvBytes
 from engine.kv.shape import KvShape
@@ -465,7 +466,7 @@ class Staging:
         self._stores = stores
         self._order = sorted(stores)
         self._cuda = shape.device_kind.streams
-        self._stream: Any = torch.cuda.Stream(shape.device) if self._cuda else None
+        self._stream: Any = stream_of(shape.device, "copies") if self._cuda else None
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
         self._local = threading.local()

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from engine.devices import KINDS
+from engine.devices import KINDS, stream_of
 
 Outputs = tuple[torch.Tensor, ...]
 """What a pass gives: its logits first, and what else somebody may want to see of it."""
@@ -53,21 +53,32 @@ class Recorder(Protocol):
     def milliseconds(self, work: Callable[[], object]) -> float:
         """Milliseconds of ``work``, waited for."""
 
+    def forget(self) -> None:
+        """Give back what all recordings hold; none of them may be replayed any more."""
+
 
 class CudaRecorder:
-    """Records CUDA graphs on a device."""
+    """Records CUDA graphs of one level on a device.
+
+    torch keeps one workspace of cuBLAS per stream. That of a stream which captures lies in the pool of the first graph
+    captured on it, and goes with any of them (pytorch 193402): the others would compute in memory of somebody else. So
+    each recorder captures on a stream of its own, and its graphs are given back together.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._warm_up = stream_of(device, "warm-up")
+        self._stream = torch.cuda.Stream(device)
+        self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
         with torch.cuda.device(self._device):
-            aside = torch.cuda.Stream(self._device)
-            aside.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(aside):
+            self._warm_up.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._warm_up):
                 for _ in range(_WARM_UPS):
                     work()
             graph = torch.cuda.CUDAGraph()
+            self._graphs.append(graph)
             # A capture waits for the whole device before it begins. Another thread may be bringing spilled layers or
             # keeping the book meanwhile; what it does is not part of this, and it need not pause: it waits for events
             # of its own store (``HostStore.arrived``), which stand before any capture since no recorded pass writes to
@@ -76,7 +87,7 @@ class CudaRecorder:
             # its own in place.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
-                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 out = work()
 
@@ -85,6 +96,11 @@ class CudaRecorder:
             return out
 
         return replay
+
+    def forget(self) -> None:
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs = []
 
     def milliseconds(self, work: Callable[[], object]) -> float:
         torch.cuda.synchronize(self._device)
@@ -144,7 +160,7 @@ class Replays:
         """
         if bound != self._bound:
             self._bound = bound
-            self._recordings = {known: None for known, recording in self._recordings.items() if recording is None}
+            self._forget({known: None for known, recording in self._recordings.items() if recording is None})
         recording = self._recordings.get(key)
         if recording is not None and not self.off:
             return self._replay(recording, eager, inputs)
@@ -196,9 +212,18 @@ class Replays:
             self._faster.add(key)
         return fast < slow
 
+    def drop(self) -> None:
+        """Give back the memory of all recordings. Passes are recorded again when they come."""
+        self._forget({})
+
+    def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
+        """Keep these alone: keys that are not worth a recording, or none."""
+        self._recordings = kept
+        self._recorder.forget()
+
     def _give_up(self, reason: str) -> None:
         self.off = True
-        self._recordings = {}
+        self.drop()
         _log.warning("%s passes are not replayed any more: %s", self._level, reason)
 
 

@@ -75,6 +75,9 @@ class TapeRecorder:
 
         return replay
 
+    def forget(self) -> None:
+        """A tape holds no more than its tensors."""
+
     def milliseconds(self, work: Callable[[], object]) -> float:
         """The ordinary pass is asked about first, three times."""
         work()

@@ -14,7 +14,8 @@ the last tensor on it dies, as in torch's allocator, and is filled with not-a-nu
 Also as on a card: pinned memory is a list of ranges, and copies from elsewhere wait; a graph records what a capture
 enqueues and is void if anything waits meanwhile; the flash kernel takes what its C++ takes; operations that torch's own
 list gives no CUDA kernel are refused; ``limit`` bytes are all there is. With ``cards=2`` there is a ``cuda:1`` too:
-tensors of two cards meet in copies alone, which wait for the streams of both, and bytes are counted by bus.
+tensors of two cards meet in copies alone, which wait for the streams of both, and bytes are counted by bus. A replay
+whose workspace for matrix products went with another graph ends the block with an error.
 
 Stands on private places of torch (the registry of device guards in libc10, the dispatcher), so it is for the pinned
 version on Linux alone: ``why_not()`` says what is in the way elsewhere. Only for tests: it proves order, not speed.
@@ -39,6 +40,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine import devices
+from engine.model.kernels import cuda
 from tests.engine.leaves import tree_leaves, tree_map
 
 TORCH = "2.13"
@@ -46,6 +49,7 @@ TORCH = "2.13"
 
 SCHEDULES = ("eager", "lazy", "random", "delayed")
 _DELAYS = (0, 5, 50, 500, 3000)  # operations of all streams by which a stream may lag behind
+_STREAMS = 32  # of a card that torch makes
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _CUDA_TYPE, _META_TYPE, _TYPES = 1, 14, 21  # places of device types in that registry
 _NOT_A_NUMBER = 255  # a byte that makes every floating point format not a number
@@ -68,6 +72,9 @@ class Stream:
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         gpu = _now()
         self.device = torch.device("cuda", gpu.card_of(device))
+        self.key = int(self.device.index), gpu.drawn[self.device.index] % _STREAMS
+        """Which of the card's streams this is: torch hands out the same ones again."""
+        gpu.drawn[self.device.index] += 1
         self.put = self.done = 0
         self._queue: deque[tuple[int, Work]] = deque()
         self._gpu = gpu
@@ -159,14 +166,32 @@ class Event:
         return self.mark is None or self.mark[0].done >= self.mark[1]
 
 
+class Workspace:
+    """What matrix products of a stream need. The one of a capture lies in its graph's pool, and goes with any graph
+    that was captured on the stream (pytorch 193402)."""
+
+    freed = False
+
+
 class Graph:
     """What a capture has enqueued. Stands for ``torch.cuda.CUDAGraph``."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.works: list[Work] = []
         self.valid = True
+        self.workspaces: set[Workspace] = set()
+        self.captured_on: tuple[int, int] | None = None
+        self._gpu = _now()
+
+    def reset(self) -> None:
+        if self.captured_on is not None:
+            lost = self._gpu.workspaces.pop(self.captured_on, Workspace())
+            lost.freed, self.captured_on = True, None
+
+    __del__ = reset
 
     def replay(self) -> None:
+        self._gpu.replays_on_freed_workspaces += any(held.freed for held in self.workspaces)
         _now().replayed += len(self.works) - 1
         for work in self.works:
             _now().current().enqueue(work)
@@ -175,16 +200,21 @@ class Graph:
 class _CaptureStream(Stream):
     """Records instead of running; waiting for it makes the capture void. Its memory is the graph's for good."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, on: Stream) -> None:
         super().__init__()
         self._gpu.streams.remove(self)
-        self._graph = graph
+        self._gpu.drawn[on.key[0]] -= 1
+        self.key = on.key
+        self.graph: Graph | None = graph
+        """Until the capture ends: memory of the pool is known by its stream, and keeps no graph."""
 
     def enqueue(self, work: Work, sent: int = 0) -> None:
-        self._graph.works.append(work)
+        assert self.graph is not None
+        self.graph.works.append(work)
 
     def drain(self, upto: int | None = None) -> None:
-        self._graph.valid = False
+        if self.graph is not None:
+            self.graph.valid = False
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
@@ -233,6 +263,13 @@ class Gpu:
         """The number of the allocation for which there is no memory, once."""
         self.allocations = 0
         self.streams: list[Stream] = []
+        self.drawn = [_STREAMS - 1] * cards
+        """Streams of each card that were asked for; the first is its own."""
+        self.workspaces: dict[tuple[int, int], Workspace] = {}
+        """Of matrix products, by stream."""
+        self.replays_on_freed_workspaces = 0
+        self.captures_on: Stream | None = None
+        """The stream of captures for which nobody names one."""
         self.capturing: list[Graph] = []
         self.pool: dict[tuple[Stream, int], list[torch.Tensor]] = {}
         self.kept: list[torch.Tensor] = []
@@ -373,6 +410,13 @@ class Gpu:
         for stream, size in [key for key in self.pool if not isinstance(key[0], _CaptureStream)]:
             self.idle[stream.device.index] -= size * len(self.pool.pop((stream, size)))
 
+    def take_workspace(self) -> None:
+        """A matrix product is enqueued."""
+        stream = self.current()
+        held = self.workspaces.setdefault(stream.key, Workspace())
+        if isinstance(stream, _CaptureStream) and stream.graph is not None:
+            stream.graph.workspaces.add(held)
+
     def has_room(self, card: int, size: int) -> bool:
         return self.limit is None or self.reserved(card) + size <= self.limit
 
@@ -504,6 +548,7 @@ class _Mode(TorchDispatchMode):
 _SIZED = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave")
 _ASKED = ("_local_scalar_dense", "equal", "item", "is_nonzero", "allclose")
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "matmul", "linear")
 _EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
 
 
@@ -626,6 +671,8 @@ def _dispatch_here(
 
 def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list[DeviceTensor]) -> Any:
     a, k = tree_map(_numbers, (args, kwargs))
+    if name in _PRODUCTS:
+        gpu.take_workspace()
     if func._schema.is_mutable:
         gpu.current().enqueue(lambda: func(*a, **k))
         return args[0]
@@ -846,15 +893,15 @@ def simulated_cuda(
         for owner, name, stand_in in _stand_ins(gpu):
             after.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, stand_in)
-        from engine.model.kernels import cuda
-
-        cuda.measured.cache_clear()
-        after.callback(cuda.measured.cache_clear)
+        for known in (cuda.measured, devices.stream_of):
+            known.cache_clear()
+            after.callback(known.cache_clear)
         with _Mode():
             yield gpu
             gpu.schedule = "eager"
             for stream in gpu.streams:
                 stream.drain()
+        assert not gpu.replays_on_freed_workspaces
 
 
 def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
@@ -882,21 +929,25 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
             streams[card] = before
 
     class Capture:
-        def __init__(self, graph: Graph, *_: Any, **__: Any) -> None:
-            self._graph = graph
+        def __init__(self, graph: Graph, *_: Any, stream: Stream | None = None, **__: Any) -> None:
+            if stream is None:
+                stream = gpu.captures_on = gpu.captures_on or Stream()
+            self._graph, self._stream = graph, stream
 
         def __enter__(self) -> None:
             gpu.synchronize()
             self._before = gpu.current()
-            gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph)
+            self._captured = gpu.streams_here()[gpu.card_of()] = _CaptureStream(self._graph, self._stream)
             gpu.capturing.append(self._graph)
 
         def __exit__(self, kind: Any, *_: Any) -> None:
             gpu.capturing.remove(self._graph)
+            self._captured.graph = None
             if kind is None and not self._graph.valid:
                 # As in torch, whose context manager ends here without putting the stream back.
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
             if kind is None:
+                self._graph.captured_on = self._stream.key
                 gpu.streams_here()[gpu.card_of()] = self._before
 
     def moved(module: Any, *args: Any, **kwargs: Any) -> Any:

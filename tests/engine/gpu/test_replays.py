@@ -190,3 +190,45 @@ def test_a_pass_that_stands_before_the_end_is_an_ordinary_one(tiny: Callable[...
         cache.limit = BOOK + 7
         assert cache.fixed_span(BOOK, 8) is None
         cache.clear()
+
+
+@pytest.mark.usefixtures("always_faster")
+def test_levels_share_no_workspace() -> None:
+    """The recordings of one go with every new book, and what the others' matrix products need must not go with them."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
+        verify, middle = (Replays(CudaRecorder(GPU), level) for level in ("verify", "middle"))
+
+        def run(level: Replays, count: int, bound: int = 0) -> float:
+            made = level.run((count,), lambda: (x @ w * count,), lambda x: (x @ w * count,), x, bound=bound)
+            return float(made[0].sum())
+
+        for book in range(3):
+            for _ in range(5):
+                for count in (1, 2):
+                    assert run(verify, count, book) == run(middle, count) == 16.0 * count
+        assert min(verify.replayed, middle.replayed) > 10
+        assert not gpu.replays_on_freed_workspaces
+
+
+def test_what_is_not_faster_takes_no_workspace_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that is not used stays until the others of its level go."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
+        level = Replays(CudaRecorder(GPU), "middle")
+        monkeypatch.setattr(Replays, "_is_faster", lambda _, key, *__: key[0] > 1)
+        for count in (2, 1) * 5:
+            level.run((count,), lambda: (x @ w,), lambda x: (x @ w,), x)
+        assert level.replayed
+        assert not gpu.replays_on_freed_workspaces
+
+
+def test_recordings_take_few_streams() -> None:
+    """Each stream with matrix products holds a workspace, and torch hands out 32 and then the same ones again."""
+    with simulated_cuda("lazy") as gpu, torch.no_grad():
+        x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
+        recorders = [CudaRecorder(GPU) for _ in range(3)]
+        for recorder in recorders * 4:
+            recorder.record(lambda: x @ w)
+        assert gpu.drawn[0] - 32 <= len(recorders) + 1
+        assert len(gpu.workspaces) <= len(recorders) + 2

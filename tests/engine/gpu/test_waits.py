@@ -99,8 +99,12 @@ def kv_is_right(gpu: Gpu, folder: Path) -> None:
             kv.run_pass(count)
         kv.check()
     kv.cache.spill([1], Tier.HOST)
+    size = (SHAPE.kv_heads, kv.cache.capacity, SHAPE.head_dim)
+    taken = [torch.zeros(size, device=GPU) for _ in range(4)]  # where the buffers of spilled layers were
     for count in (1, 60, 1):
         kv.run_pass(count)
+    for zeros in taken:
+        expect(zeros, torch.zeros(size))
     heads, chunks = torch.tensor([0, 1], device=GPU), torch.tensor([3, 8], device=GPU)
     for found, numbers in zip(kv.cache.gather(0, heads, chunks, 8), kv.numbers[0], strict=True):
         expect(found, torch.stack([numbers[0, 24:32], numbers[1, 64:72]]))
