@@ -639,25 +639,28 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
         library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
         config = copy.deepcopy(config)
         del config.quantization_config
+    folder = Path(name)
     try:
-        model, found = library.from_pretrained(
-            name,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            attn_implementation=attention.IMPLEMENTATION,
-            output_loading_info=True,
-            key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
-            **expanding,
-        )
-    except KeyError as error:  # of an activation, or a kind of RoPE
-        raise UnsupportedModel(
-            f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
-        ) from error
+        with weights.with_whole_index(folder) if folder.is_dir() else nullcontext(name) as place:
+            model, found = library.from_pretrained(
+                place,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                attn_implementation=attention.IMPLEMENTATION,
+                output_loading_info=True,
+                key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
+                **expanding,
+            )
     except Exception as error:
+        if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):  # an activation, a kind of RoPE
+            raise UnsupportedModel(
+                f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
+            ) from error
+        cause = f"{error} is not described" if isinstance(error, KeyError) else _first_line(error)
         raise ModelError(
-            f"The weights of {display_name(name)} could not be loaded: {_first_line(error)}.",
+            f"The weights of {display_name(name)} could not be loaded: {cause}.",
             "The files may be incomplete or damaged; download them again.",
         ) from error
     if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
@@ -676,6 +679,15 @@ def _expanding(config: Any) -> dict[str, Any]:
     from transformers.utils.quantization_config import Mxfp4Config
 
     return {"quantization_config": Mxfp4Config(dequantize=True)}
+
+
+def _words(settings: Any) -> set[str]:
+    """All strings among the values of settings."""
+    if isinstance(settings, str):
+        return {settings}
+    values = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    found: set[str] = set()
+    return found.union(*map(_words, values))
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +46,7 @@ def convert(gguf: Path, out: Path, changes: Mapping[str, Any], readme: str, show
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
     with tempfile.TemporaryDirectory(dir=out) as alone:  # beside it may lie files that mean other things
-        _link(gguf, Path(alone) / "model.gguf")
+        weights.link(gguf, Path(alone) / "model.gguf")
         try:
             tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf")
         except (ValueError, KeyError, TypeError, IndexError, NotImplementedError) as error:
@@ -118,20 +117,13 @@ def _architecture(reader: Any) -> str:
     return bytes(reader.fields["general.architecture"].parts[-1]).decode("utf-8")
 
 
-def _link(file: Path, place: Path) -> None:
-    try:
-        place.symlink_to(file.resolve())
-    except OSError:  # Windows asks for a right that few have
-        os.link(file, place)
-
-
 class _Shards:
     """Files of weights in a folder, each written when it is full."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[str, Any] = {}
-        self._bytes = 0
+        self._bytes = self._total = 0
         self._files: list[tuple[Path, list[str]]] = []
 
     def add(self, name: str, tensor: Any) -> None:
@@ -140,6 +132,7 @@ class _Shards:
             self._write()
         self._held[name] = tensor
         self._bytes += size
+        self._total += size
 
     def finish(self) -> None:
         """The last file, their usual names, and where each tensor lies."""
@@ -152,7 +145,8 @@ class _Shards:
             name = f"model-{number:05}-of-{len(self._files):05}.safetensors"
             file.rename(self._folder / name)
             places |= dict.fromkeys(names, name)
-        (self._folder / weights.INDEX).write_text(json.dumps({"weight_map": places}, indent=1), encoding="utf-8")
+        index = {"metadata": {"total_size": self._total}, "weight_map": places}
+        (self._folder / weights.INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
     def _write(self) -> None:
         from safetensors.torch import save_file

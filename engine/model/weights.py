@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -93,6 +96,31 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
     if missing := expected - header.keys():
         raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _AGAIN)
     return values
+
+
+@contextmanager
+def with_whole_index(folder: Path) -> Iterator[Path]:
+    """The folder as transformers reads it, which asks its index for ``metadata`` that some converters leave out: where
+    they did, for as long as this lasts, a folder of links to the same files with an index that has it."""
+    index = folder / INDEX
+    described = _json_object(index.read_bytes(), index.name) if index.is_file() else {"metadata": {}}
+    if isinstance(described.get("metadata"), dict):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as alone:
+        for file in folder.iterdir():
+            if file.is_file() and file != index:
+                link(file, Path(alone) / file.name)
+        (Path(alone) / INDEX).write_text(json.dumps({**described, "metadata": {}}), encoding="utf-8")
+        yield Path(alone)
+
+
+def link(file: Path, place: Path) -> None:
+    """Let the file be found at another place too."""
+    try:
+        place.symlink_to(file.resolve())
+    except OSError:  # Windows asks for a right that few have
+        os.link(file, place)
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:

@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.errors import ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
-from engine.model import decoder
+from engine.model import decoder, gguf, weights
 from engine.session import Session
 from tests.tally import count
 
+CPU = torch.device("cpu")
 _NAN = float("nan")
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": _NAN, "original_max_position_embeddings": 128}
 _WEIGHTS = "model.safetensors"
@@ -40,7 +42,7 @@ def _set(folder: Path, **values: Any) -> None:
 
 def _said(folder: Path) -> str:
     with pytest.raises(TrifoldError) as refused:
-        decoder.load(str(folder), window=256, device=torch.device("cpu"))
+        decoder.load(str(folder), window=256, device=CPU)
     assert refused.value.cause.endswith(".")
     count("model folders, damaged or altered")
     return refused.value.cause
@@ -197,6 +199,47 @@ def test_words_that_the_library_does_not_know(folder: Path) -> None:
     assert "asks for 'zap'" in _said(folder)
     _set(folder, hidden_act="silu", rope_parameters={"rope_type": "zig", "rope_theta": 1e4})
     assert "asks for 'zig'" in _said(folder)
+
+
+def _in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The weights as our converter writes them where they take several files; returns their index."""
+    monkeypatch.setattr(gguf, "SHARD_BYTES", 40_000)
+    held = load_file(folder / _WEIGHTS)
+    (folder / _WEIGHTS).unlink()
+    shards = gguf._Shards(folder)
+    for name, tensor in held.items():
+        shards.add(name, tensor)
+    shards.finish()
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder / weights.INDEX
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_weights_in_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch, described: bool) -> None:
+    """transformers asks an index for ``metadata``: ours had none, and nor has that of other converters. Every GGUF file
+    that was expanded to more than 2 GB was refused behind that."""
+    expected = [weight.clone() for _, weight in decoder.load(str(folder), window=256, device=CPU).named_weights()]
+    index = _in_parts(folder, monkeypatch)
+    found = json.loads(index.read_text(encoding="utf-8"))
+    assert found["metadata"]["total_size"] > 0
+    if not described:
+        del found["metadata"]
+        index.write_text(json.dumps(found), encoding="utf-8")
+    before = sorted(folder.iterdir()), index.read_bytes()
+    for _, weight in decoder.load(str(folder), window=256, device=CPU).named_weights():
+        assert torch.equal(weight, expected.pop(0))
+    assert (sorted(folder.iterdir()), index.read_bytes()) == before
+    assert expected == []
+
+
+def test_the_cause_of_a_missing_key_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any KeyError was told as an unknown activation."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("offsets")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    assert "could not be loaded: 'offsets' is not described" in _said(folder)
 
 
 def test_heads_that_do_not_share_evenly(folder: Path) -> None:
