@@ -11,10 +11,11 @@ The public names below are imported without torch; it is loaded by the engine's 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.document import Document, OutlineItem, Page
 from engine.events import BookInfo, ModelInfo, Status
-from engine.prompt import Turn
-from engine.worker import Engine, EngineLike, Request
+from engine.prompt import Question, Turn
+from engine.worker import HANDOVER_S, Engine, EngineLike, Request
 
 __all__ = [
+    "HANDOVER_S",
     "BookInfo",
     "Document",
     "Engine",
@@ -24,6 +25,7 @@ __all__ = [
     "ModelInfo",
     "OutlineItem",
     "Page",
+    "Question",
     "Request",
     "SamplingParams",
     "Status",

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import ModelError
 from engine.passages import Passages, reminded
@@ -407,6 +408,37 @@ class Turn:
 
     question: str
     answer: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the open book, and everything that decides its answer.
+
+    Args:
+        text: the question itself.
+        history: earlier turns of its chat, oldest first.
+        sampling: options left None fall back to the model's own settings, then to greedy decoding.
+        mode: name of the decoding loop; it changes the speed, never the distribution of the text.
+        begun: the beginning of an answer that was cut; the new text continues it.
+        chat: name under which its turns are kept on disk, beside the book; "" keeps none.
+        wait: seconds to wait for a cancelled request to let go of the engine (``engine.HANDOVER_S`` is enough).
+    """
+
+    text: str
+    history: Sequence[Turn] = ()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    mode: Mode = "hierarchical"
+    begun: str = ""
+    chat: str = ""
+    wait: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "history", tuple(self.history))  # a list that its owner appends to later
+
+    @classmethod
+    def of(cls, question: Question | str) -> Question:
+        """A question from its bare text, with everything else as the model has it; or the question that it is."""
+        return cls(question) if isinstance(question, str) else question
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from engine.document import Document
 from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead, Event
 from engine.model import attention, kernels
+from engine.prompt import Question
 from engine.session import Session
 
 BUDGET = 256
@@ -168,10 +169,10 @@ def _greedy(
             break  # another answer would not end in time
         asked = time.perf_counter()
         sampling = replace(GREEDY, max_tokens=length)
-        plain = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
+        plain = _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
         seconds = (time.perf_counter() - asked) / max(len(plain.token_ids), 1)
         margin = _margin(
-            session, plain, _last(session.ask(question, sampling=sampling), AnswerDone), question, sampling
+            session, plain, _last(session.ask(Question(question, sampling=sampling)), AnswerDone), question, sampling
         )
         answers.append(plain)
         ties_below = (_TIE_8BIT if session.full.shape.quantized else _TIE)[session.target.dtype]
@@ -202,7 +203,7 @@ def _margin(
     if at is None:
         return None
     # Asked again, the context of the plain answer is in the cache, and its newest token can be judged once more.
-    _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone)
+    _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
     talk = session.conversation
     start = plain.figures.prompt_tokens - 1
     if talk is None:
@@ -225,7 +226,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
         return False, f"The book was not opened from disk: {reason.rstrip('.')}.", 0
     expected = answers[0].token_ids
     sampling = replace(GREEDY, max_tokens=max(len(expected), 1))
-    again = _last(session.ask(question, sampling=sampling, mode="plain"), AnswerDone).token_ids
+    again = _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone).token_ids
     same = tuple(again[: len(expected)]) == tuple(expected)
     words = "answers as it did when it was read" if same else "answers otherwise than when it was read"
     return same, f"A book opened from disk {words} ({opened.tokens_restored:,} tokens restored).", len(expected)

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.config import GREEDY, EngineConfig, Mode, SamplingParams
+from engine.config import GREEDY, EngineConfig
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
@@ -45,7 +45,7 @@ from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
-from engine.prompt import BookTokenizer, BookTokens, ChatFormat, Conversation, Prompt, Turn
+from engine.prompt import BookTokenizer, BookTokens, ChatFormat, Conversation, Prompt, Question, Turn
 
 # How long closing waits for a book to be kept on disk.
 _SAVING_PATIENCE_S = 20.0
@@ -253,17 +253,7 @@ class Session:
 
     # A question ----------------------------------------------------------------------------------------------
 
-    def ask(
-        self,
-        question: str,
-        history: Sequence[Turn] = (),
-        sampling: SamplingParams | None = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        cancel: threading.Event | None = None,
-    ) -> Iterator[Event]:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question about the book.
 
         Turns of ``history`` that are in the cache are reused, whatever was asked since, or come back from disk; others
@@ -271,9 +261,7 @@ class Session:
         and the question.
 
         Args:
-            sampling: what it leaves open is as the model's own settings say.
-            begun: the beginning of an answer that was cut; what is written goes on from there.
-            chat: name under which the turns are kept on disk, beside the book's reading; without one they are not.
+            question: a ``Question``, or its text alone. Its ``wait`` has no meaning here: there is one caller.
             cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
 
         Raises:
@@ -282,13 +270,15 @@ class Session:
             ContextTooSmall: the question does not fit behind the book. Both before any work.
         """
         asked = time.perf_counter()
-        sampling = (sampling or SamplingParams()).over(self.target.sampling).over(GREEDY)
-        talk, prompt = self._compose(question, history, begun)
+        question = Question.of(question)
+        mode, begun = question.mode, question.begun
+        sampling = question.sampling.over(self.target.sampling).over(GREEDY)
+        talk, prompt = self._compose(question)
         quotable = self._quotable(talk) if sampling.exact_quotes else None
         held = talk.turns
-        kept = self._recall(chat, talk, [*history, Turn(question, begun)] if begun else history)
+        kept = self._recall(question.chat, talk, _turns_in_cache(question))
         if talk.turns is not held:
-            talk, prompt = self._compose(question, history, begun)
+            talk, prompt = self._compose(question)
         self.persistence.cancel_beyond(self.full.nearest(prompt.reused))
         talk.rewind(prompt)
         queries = self.generation.begin(prompt.tokens, prompt.reused)
@@ -315,13 +305,13 @@ class Session:
                     answer.reason = StopReason.CANCELLED
             finally:
                 tail = answer.flush()
-                self._commit(talk, prompt, Turn(question, begun + answer.text), len(answer.tokens))
+                self._commit(talk, prompt, Turn(question.text, begun + answer.text), len(answer.tokens))
             done = answer.done(self.full.kv_bytes(), len(talk.tokens))
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
         finally:  # behind the last word: nobody waits for the disk
-            self.persistence.save_turns(chat, talk)
+            self.persistence.save_turns(question.chat, talk)
 
     def _quotable(self, talk: Conversation) -> Quotable:
         """What an answer about the book may quote: the words that the model has read."""
@@ -353,17 +343,18 @@ class Session:
             talk.remember(known, tokens)
             self.hierarchy.retrieval.forget_after(start)
 
-    def _compose(self, question: str, history: Sequence[Turn], begun: str) -> tuple[Conversation, Prompt]:
+    def _compose(self, question: Question) -> tuple[Conversation, Prompt]:
         talk = self.conversation
         if talk is None or talk.read == 0:
             raise InputError("No book is open.", "Open one first.")
-        if not question.strip():
+        if not question.text.strip():
             raise InputError("The question is empty.", "Type a question.")
         window = self.target.window
+        history = question.history
         fresh = [words for turn in history[talk.known(history) :] for words in (turn.question, turn.answer)]
-        if count := self.tokenizer.overflow("".join((*fresh, question, begun)), window):
+        if count := self.tokenizer.overflow("".join((*fresh, question.text, question.begun)), window):
             raise _too_long(f"more than {count:,}", window)
-        prompt = talk.compose(question, history, begun)
+        prompt = talk.compose(question.text, history, question.begun)
         if len(prompt.tokens) >= window:
             raise _too_long(f"{len(prompt.tokens):,}", window)
         return talk, prompt
@@ -383,6 +374,12 @@ class Session:
             talk.rewind(prompt)
             self.full.crop(self.full.nearest(prompt.reused))
             talk.forget_beyond(self.full.length)
+
+
+def _turns_in_cache(question: Question) -> Sequence[Turn]:
+    """The turns that the cache may hold already: the chat's, and the cut one that is continued."""
+    begun = (Turn(question.text, question.begun),) if question.begun else ()
+    return (*question.history, *begun)
 
 
 def _too_long(count: str, window: int) -> ContextTooSmall:

@@ -15,11 +15,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from engine.config import KV_NOTES, EngineConfig, Mode, SamplingParams
+from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
 from engine.events import (
@@ -35,11 +35,11 @@ from engine.events import (
     Status,
     TextDelta,
 )
+from engine.prompt import Question
 from engine.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
     from engine.plan.memory_budget import BookFit
-    from engine.prompt import Turn
     from engine.session import Session
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,9 @@ Work = Callable[["Session", threading.Event], Iterator[Event]]
 
 FINAL = (BookRead, AnswerDone, Failed)
 """Kinds of events that end a request."""
+
+HANDOVER_S = 20.0
+"""Seconds after which a cancelled request has let go of the engine: a block of prefill on a slow machine takes most."""
 
 _ENDING_S = 30.0  # that the thread may take to end
 _LOOK_S = 0.05  # between two looks whether a request that waits has been cancelled
@@ -96,24 +99,12 @@ class EngineLike(Protocol):
             Closed: the engine has been closed.
         """
 
-    def ask(
-        self,
-        question: str,
-        history: Sequence[Turn] = (),
-        sampling: SamplingParams | None = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
         """Begin to answer a question about the open book, after the earlier turns of its chat.
 
         Args:
-            begun: the beginning of an answer that was cut; what is written goes on from there.
-            chat: name under which its turns are kept on disk; without one they are not.
-            wait, cancel: as ``read``.
+            question: a ``Question``, or its text alone.
+            cancel: as ``read``.
 
         Raises:
             Busy, Closed: as ``read``.
@@ -279,24 +270,13 @@ class Engine:
 
         return self._submit(Request("reading", cancel), work, wait)
 
-    def ask(
-        self,
-        question: str,
-        history: Sequence[Turn] = (),
-        sampling: SamplingParams | None = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request:
-        turns = tuple(history)
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+        asked = Question.of(question)
 
         def work(session: Session, stop: threading.Event) -> Iterator[Event]:
-            return session.ask(question, turns, sampling, mode, begun, chat, cancel=stop)
+            return session.ask(asked, cancel=stop)
 
-        return self._submit(Request("answering", cancel), work, wait)
+        return self._submit(Request("answering", cancel), work, asked.wait)
 
     def finish_saving(self) -> str:
         return self._loaded().persistence.finish()

@@ -21,6 +21,7 @@ from app.core.forecast import Remaining
 from app.core.format import size
 from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings, model_name
 from app.launcher.console import ProgressLine, say
+from engine import Question
 from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import ContextTooSmall, EngineError, InputError
@@ -115,7 +116,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
 def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, show: bool) -> AnswerDone:
     """Ask, and write the answer to stdout while it comes."""
-    for event in events_of(engine.ask(question, sampling=sampling, mode=mode)):
+    for event in events_of(engine.ask(Question(question, sampling=sampling, mode=mode))):
         if isinstance(event, TextDelta) and show:
             sys.stdout.write(event.text)
             sys.stdout.flush()

@@ -27,7 +27,7 @@ from app.core import format
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
-from engine import Request, Status, Turn
+from engine import HANDOVER_S, Question, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
@@ -108,7 +108,6 @@ def throttle_of(status: Status, card: bool = False) -> Throttle:
 # taken in ten times a second. It is formatted more seldom (``Throttle``).
 UPDATE_SECONDS = 0.1
 _POLL = 0.1  # seconds that one look for an event may take: a stop is noticed that soon
-HANDOVER = 10.0  # seconds within which a cancelled request has surely let go of the engine
 _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than be answered from a part of the book
 
 
@@ -266,7 +265,7 @@ def _request(
         return None
     try:
         return state.engine.ask(
-            writer.question, history, sampling, mode, writer.begun, writer.chat, wait=HANDOVER, cancel=claim
+            Question(writer.question, history, sampling, mode, writer.begun, writer.chat, wait=HANDOVER_S), cancel=claim
         )
     except Busy:
         if claim.is_set():

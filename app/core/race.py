@@ -29,11 +29,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from app.core import format
-from app.core.chat_run import HANDOVER, Abilities, abilities
+from app.core.chat_run import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
 from app.core.state import AppState, Stage
-from engine import ModelInfo, Request
+from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
 from engine.events import AnswerDone, Failed, Figures, PagesScored, StopReason, TextDelta
@@ -214,7 +214,8 @@ class Race:
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request:
         """Hand the question to the engine as soon as what was cancelled has let go of it."""
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
-        return self._app_state.engine.ask(question, sampling=sampling, mode=mode, wait=HANDOVER, cancel=claim)
+        asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
+        return self._app_state.engine.ask(asked, cancel=claim)
 
 
 def _last_of(chat: Chat) -> str:

@@ -26,7 +26,7 @@ from app.core.books import Book, Books
 from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.db import Database
 from app.core.forecast import Experience, Remaining
-from engine import EngineLike
+from engine import HANDOVER_S, EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
 from engine.events import BookRead, Failed, Figures, ReadingProgress
@@ -41,7 +41,6 @@ Reader = Callable[..., Document]
 """Turns a file into a document; raises ``DocumentError``."""
 
 _PATIENCE = 0.05  # seconds between two looks at something that another thread changes
-_HANDOVER = 20.0  # seconds within which a cancelled request has surely let go of the engine
 _BOOKMARK = "open"  # the row of the bookmark in its table
 
 
@@ -279,8 +278,8 @@ class AppState:
         job, here = self._job, self._current.book is not None and self._current.book.sha256 == sha256
         if here:
             self.close_book()
-            job.ended.wait(_HANDOVER)
-            self.stop_asking(wait=_HANDOVER)
+            job.ended.wait(HANDOVER_S)
+            self.stop_asking(wait=HANDOVER_S)
         self.books.forget(sha256)
         self.chats.forget_book(sha256)
         self.passwords.pop(sha256, None)
@@ -477,7 +476,7 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
         if job.cancelled:
             return
         time.sleep(_PATIENCE)
-    state.engine.wait_ready(_HANDOVER)
+    state.engine.wait_ready(HANDOVER_S)
     model = state.engine.status().model
     fit = state.experience.corrected(model, state.engine.measure(document))
     total = state.experience.reading(model, fit.tokens, fit.reading_s)
@@ -504,7 +503,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
     """Follow one reading to its end; how far it came, if it was only paused."""
-    for event in state.engine.read(document, resume=resume, wait=_HANDOVER, cancel=job.stop):
+    for event in state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop):
         if isinstance(event, ReadingProgress):
             state.set(job, progress=event, remaining=state.current.remaining.after(event))
         elif isinstance(event, BookRead):

@@ -17,6 +17,7 @@ from app.citations import check_answer
 from app.core import format
 from app.core.chat_run import Abilities
 from app.core.state import AppState, Stage
+from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
@@ -117,7 +118,7 @@ class Trial:
         if not self._is_free(tried):
             return False
         try:
-            request = self._state.engine.ask(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS))
+            request = self._state.engine.ask(Question(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS)))
         except Busy:  # something else is on its way, another model perhaps: nothing waits for this
             return False
         try:

@@ -10,11 +10,11 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine import EngineConfig, EngineLike, Request, SamplingParams, Status, Turn
-from engine.config import Mode
+from engine import EngineConfig, EngineLike, Question, Request, Status
 from engine.document import Document
 from engine.errors import Busy, Closed, TrifoldError
 
@@ -85,22 +85,11 @@ class EngineProxy:
         left = max(0.0, until - time.monotonic())
         return engine.read(document, fit=fit, resume=resume, wait=left, cancel=cancel)
 
-    def ask(
-        self,
-        question: str,
-        history: Sequence[Turn] = (),
-        sampling: SamplingParams | None = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request:
-        until = time.monotonic() + wait
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+        asked = Question.of(question)
+        until = time.monotonic() + asked.wait
         engine = self._settled_until(until, cancel)
-        left = max(0.0, until - time.monotonic())
-        return engine.ask(question, history, sampling, mode, begun, chat, wait=left, cancel=cancel)
+        return engine.ask(replace(asked, wait=max(0.0, until - time.monotonic())), cancel=cancel)
 
     def finish_saving(self) -> str:
         return self._loaded().finish_saving()

@@ -12,14 +12,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.core.settings import Remote
 from app.models.openai_client import Client, finish_of, parse_address, text_of
-from engine import BookInfo, EngineConfig, ModelInfo, Request, SamplingParams, Status, Turn
-from engine.config import OWN_SAMPLING, Mode
+from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
+from engine.config import OWN_SAMPLING
 from engine.document import Document
 from engine.errors import (
     Closed,
@@ -122,21 +122,10 @@ class RemoteEngine:
             document = document.select(document.pages[0].number, document.pages[pages - 1].number)
         return self._submit(Request("reading", cancel), lambda: self._read(document), wait)
 
-    def ask(
-        self,
-        question: str,
-        history: Sequence[Turn] = (),
-        sampling: SamplingParams | None = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request:
-        """Ask about the book that was read. Raises as ``read``. Nothing of a ``chat`` is kept here."""
-        turns, how = tuple(history), sampling or SamplingParams()
-        return self._submit(Request("answering", cancel), lambda: self._ask(question, turns, how, begun), wait)
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+        """Ask about the book that was read. Raises as ``read``. Turns of a chat are not kept here."""
+        asked = Question.of(question)
+        return self._submit(Request("answering", cancel), lambda: self._ask(asked), asked.wait)
 
     def finish_saving(self) -> str:
         """Nothing of a book is kept here."""
@@ -236,17 +225,15 @@ class RemoteEngine:
         seconds, pages = max(time.monotonic() - began, 1e-9), len(document.pages)
         yield BookRead(tokens, tokens, pages, pages, seconds, tokens / seconds, KvBytes(), stopped=False)
 
-    async def _ask(
-        self, question: str, history: tuple[Turn, ...], how: SamplingParams, begun: str
-    ) -> AsyncIterator[Event]:
+    async def _ask(self, question: Question) -> AsyncIterator[Event]:
         document = self._document
         if document is None:
             raise InputError("No book is open.", "Open one first.")
-        if begun:
+        if question.begun:
             raise InputError("Another machine's answer cannot be continued where it was cut.", "Ask again.")
         messages = [
             message
-            for turn in (*history, Turn(question, ""))
+            for turn in (*question.history, Turn(question.text, ""))
             for message in ({"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer})
         ][:-1]
         asked = time.monotonic()
@@ -254,7 +241,7 @@ class RemoteEngine:
         metrics = RemoteMetrics(asked, self._book_tokens, limit)
         answer, reason = "", StopReason.CANCELLED
         try:
-            async for chunk in self._client.chat(self._body(document, messages, how)):
+            async for chunk in self._client.chat(self._body(document, messages, question.sampling)):
                 metrics.usage(chunk.get("usage") or {})
                 if finish := finish_of(chunk):
                     reason = _ENDS.get(finish, StopReason.END)

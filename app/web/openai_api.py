@@ -26,7 +26,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from app.core.chat_run import HANDOVER
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEGABYTE, AllowedRoute
@@ -41,8 +40,8 @@ from app.web.openai_schema import (
     parse,
     shown,
 )
+from engine import HANDOVER_S, Question, Turn
 from engine import Request as EngineRequest
-from engine import Turn
 from engine.document import Document, Page
 from engine.errors import Busy, ResourceError, TrifoldError
 from engine.events import AnswerDone, BookRead, Event, Failed, PagesScored, StopReason, TextDelta
@@ -269,7 +268,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
             await _send(state, claim, system)
         turns = tuple(Turn(*turn) for turn in history)
         request = await asyncio.to_thread(
-            state.engine.ask, question, turns, asked.sampling, asked.mode, wait=HANDOVER, cancel=claim
+            state.engine.ask, Question(question, turns, asked.sampling, asked.mode, wait=HANDOVER_S), cancel=claim
         )
         async for event in _follow(request):
             if isinstance(event, TextDelta | AnswerDone):
@@ -339,7 +338,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     if known is not None and known.title == title and known.complete:
         return
     document = Document(title, "", (Page(1, "1", text),), "text", "")  # without a file's hash: not kept on disk
-    request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER, cancel=claim)
+    request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
     async for event in _follow(request):
         if isinstance(event, Failed):
             raise error_of(event)

@@ -21,6 +21,7 @@ from app.core.books import Book, name_of
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
+from engine import HANDOVER_S
 from engine.config import OWN_SAMPLING, Mode, SamplingParams, from_mapping
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
@@ -198,7 +199,7 @@ class ChatRoutes:
         position = self._position(number(asked, "message")) if asked.get("message") else None
         sampling, mode, tab = how_of(asked)
         if asked.get("instead"):
-            await run_in_threadpool(self._state.stop_asking, wait=chat_run.HANDOVER)
+            await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
 
     async def ask_again(self, request: Request) -> Response:

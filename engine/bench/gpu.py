@@ -52,6 +52,7 @@ from engine.model.kernels import cuda
 from engine.plan import planner, probe
 from engine.plan.memory_budget import PINNED_SHARE, Share
 from engine.plan.probe import bus_rate, copy_rate, matrix_rate
+from engine.prompt import Question
 from engine.session import Session
 
 _QUERIES = (1, 8, 16, 64)
@@ -313,7 +314,9 @@ def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
     expected = planned.reading_s(read.tokens, read.kv_bytes)
     yield Figure("reading", "the planner's estimate of it", expected, "s", "", "by probes of one layer")
     for number in ("first", "second"):
-        *_, done = session.ask("What is said about the light?", sampling=replace(GREEDY, max_tokens=sizes.tokens))
+        *_, done = session.ask(
+            Question("What is said about the light?", sampling=replace(GREEDY, max_tokens=sizes.tokens))
+        )
         if isinstance(done, AnswerDone) and done.figures.ttft_s is not None:
             yield Figure("reading", f"{number} question, time to first token", done.figures.ttft_s, "s", "1 s")
 

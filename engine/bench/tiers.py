@@ -24,6 +24,7 @@ from engine.decode.rounds import pass_ms
 from engine.document import Document, Page
 from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead
+from engine.prompt import Question
 from engine.session import Session
 from engine.threads import sleep_while_waiting
 
@@ -71,7 +72,7 @@ def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
 def _open(config: EngineConfig, book: Document, question: str) -> Opened:
     with closing(Session.load(config)) as session:
         *_, read = session.read(book, fit=True)
-        *_, done = session.ask(question, sampling=replace(GREEDY, max_tokens=_ANSWER))
+        *_, done = session.ask(Question(question, sampling=replace(GREEDY, max_tokens=_ANSWER)))
         talk = session.conversation
         if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and talk is not None):
             raise TypeError("a reading or an answer ended without a result")

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from engine.config import Mode, SamplingParams
+from engine import Question
+from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import Busy
 from engine.events import (
@@ -135,8 +136,7 @@ class ScriptedEngine:
         self.ends = StopReason.END
         self.now = engine_status()
         self.config = None
-        self.asked: list[tuple[str, tuple[Any, ...], Any, str]] = []
-        self.asked_in: list[str] = []  # chats
+        self.asked: list[Question] = []
         self.requests: list[Request] = []
         self.readings: list[float] = []  # the part of the book at which each reading began
         self._busy = threading.Lock()
@@ -173,24 +173,14 @@ class ScriptedEngine:
         self.readings.append(start)
         return request
 
-    def ask(
-        self,
-        question: str,
-        history: Any = (),
-        sampling: Any = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        *,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Any:  # a request of its own
-        def answering(cancelled: threading.Event) -> Iterator[Event]:
-            yield from self._answering(mode, begun, cancelled)
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Any:  # a request of its own
+        asked = Question.of(question)
 
-        request = self._begin(answering, wait, cancel)
-        self.asked.append((question, tuple(history), sampling, mode))
-        self.asked_in.append(chat)
+        def answering(cancelled: threading.Event) -> Iterator[Event]:
+            yield from self._answering(asked.mode, asked.begun, cancelled)
+
+        request = self._begin(answering, asked.wait, cancel)
+        self.asked.append(asked)
         return request
 
     def close(self) -> None:

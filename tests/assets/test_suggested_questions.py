@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine import Question
+
 pytest.importorskip("torch")
 
 from app.readers import read_document
@@ -44,7 +46,9 @@ def test_the_suggested_questions_are_answered_word_for_word() -> None:
         engine.wait_ready()
         assert isinstance(last(engine.read(document)), BookRead)
         for asked in questions:
-            done = last(engine.ask(asked["question"], sampling=SamplingParams(max_tokens=120), mode="hierarchical"))
+            done = last(
+                engine.ask(Question(asked["question"], sampling=SamplingParams(max_tokens=120), mode="hierarchical"))
+            )
             assert isinstance(done, AnswerDone)
             passage = done.answer.strip(MARKS)
             assert asked["answer_contains"] in passage, asked["question"]

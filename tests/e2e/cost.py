@@ -42,6 +42,7 @@ from app.core import chat_run, settings
 from app.core.state import AppState
 from app.web import server
 from app.web.auth import opening_address
+from engine import Question
 from engine.config import SamplingParams
 from engine.events import Figures
 from tests.e2e.steps import WIDE, answer_length, answered, ask
@@ -76,7 +77,7 @@ class Bench:
 
     def alone(self) -> Figures:
         with _away(self._page):
-            request = self._state.engine.ask(QUESTION, (), self._sampling, self._mode)
+            request = self._state.engine.ask(Question(QUESTION, (), self._sampling, self._mode))
             final = list(request)[-1]
         return final.figures
 

@@ -17,7 +17,8 @@ from app.core.db import Database
 from app.core.state import AppState
 from app.readers import read_document
 from app.web import server
-from engine.config import Mode, SamplingParams
+from engine import Question
+from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import DocumentError, PasswordNeeded
 from engine.events import Failed, StopReason
@@ -45,37 +46,30 @@ class ByQuestion(ScriptedEngine):
     "no quotes" (the model cannot hold to the book's), or the text between >>> and <<<; "apart" makes the two runs of a
     race differ."""
 
-    def ask(
-        self,
-        question: str,
-        history: Any = (),
-        sampling: Any = None,
-        mode: Mode = "hierarchical",
-        begun: str = "",
-        chat: str = "",
-        **handing_over: Any,
-    ) -> Any:
-        self.answer = LONG if "long" in question else "Maren Holt kept the **north light**, and nobody after her."
-        if ">>>" in question:
-            self.answer = question.partition(">>>")[2].partition("<<<")[0]
-        if "settings" in question and sampling is not None:
-            self.answer = f"{mode}, temperature {sampling.temperature}, at most {sampling.max_tokens} tokens"
-            self.answer += f", exact quotes {sampling.exact_quotes}"
-        self.now = dataclasses.replace(self.now, model=model_info(sampling=OWN, can_quote="no quotes" not in question))
-        self.ends = StopReason.LOOP if "loop" in question and not begun else StopReason.END
-        if "loop" in question:
+    def ask(self, question: Question | str, **cancel: Any) -> Any:
+        asked = Question.of(question)
+        text, begun, how = asked.text, asked.begun, asked.sampling
+        self.answer = LONG if "long" in text else "Maren Holt kept the **north light**, and nobody after her."
+        if ">>>" in text:
+            self.answer = text.partition(">>>")[2].partition("<<<")[0]
+        if "settings" in text:
+            self.answer = f"{asked.mode}, temperature {how.temperature}, at most {how.max_tokens} tokens"
+            self.answer += f", exact quotes {how.exact_quotes}"
+        self.now = dataclasses.replace(self.now, model=model_info(sampling=OWN, can_quote="no quotes" not in text))
+        self.ends = StopReason.LOOP if "loop" in text and not begun else StopReason.END
+        if "loop" in text:
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"
-        if "quote" in question or "Where does it say" in question:
-            self.answer = QUOTING if "quote" in question or "north light" in question else FURTHER
-        if "apart" in question and mode == "plain":
+        if "quote" in text or "Where does it say" in text:
+            self.answer = QUOTING if "quote" in text or "north light" in text else FURTHER
+        if "apart" in text and asked.mode == "plain":
             self.answer += " Or so they say."
-        self.failure = FAILURE if "fail" in question and not history else None
+        self.failure = FAILURE if "fail" in text and not asked.history else None
         self.word_seconds = 0.2 if self.failure else 0.015  # a failure that a busy page has time to show
-        if "long" in question:
+        if "long" in text:
             self.word_seconds = 0.25  # at a pace that a page on a busy machine keeps up with
-        if "slowly" in question:
+        if "slowly" in text:
             self.word_seconds = 0.3
-        return super().ask(question, history, sampling, mode, begun, **handing_over)
+        return super().ask(question, **cancel)
 
     def read(self, document: Document, **how: Any) -> Any:
         """A book that is called slow is never read to its end."""

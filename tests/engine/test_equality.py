@@ -17,6 +17,7 @@ from engine.decode.rounds import Context, Pending, propose
 from engine.document import Document
 from engine.events import AnswerDone, BookRead
 from engine.kv.retrieval import RetrievalCache
+from engine.prompt import Question
 from engine.session import Session
 
 # Families, head layouts and RoPE scalings; shapes are in conftest.py.
@@ -46,7 +47,7 @@ def load(target: str, draft: str | None, **options: object) -> Session:
 
 def answer(session: Session, mode: str = "hierarchical", question: str = QUESTION, **sampling: object) -> AnswerDone:
     params = SamplingParams(max_tokens=TOKENS, **sampling)  # type: ignore[arg-type]
-    events = list(session.ask(question, sampling=params, mode=mode))  # type: ignore[arg-type]
+    events = list(session.ask(Question(question, sampling=params, mode=mode)))  # type: ignore[arg-type]
     assert isinstance(events[-1], AnswerDone)
     return events[-1]
 

@@ -22,7 +22,7 @@ from engine.events import AnswerDone, BookRead, TextDelta
 from engine.kv.full import FullCache
 from engine.kv.streaming import StreamingCache
 from engine.model import decoder
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine.conftest import SHAPES, TRAINED, VOCABULARY, build_tokenizer
 from tests.engine.test_random_acts import assert_the_cache_is_what_its_tokens_say
@@ -32,7 +32,7 @@ TOKENS = 10
 
 
 def ask(session: Session, question: str, history: list[Turn], mode: Any = "hierarchical") -> AnswerDone:
-    done = list(session.ask(question, history, SamplingParams(max_tokens=TOKENS), mode, chat="chat"))[-1]
+    done = list(session.ask(Question(question, history, SamplingParams(max_tokens=TOKENS), mode, chat="chat")))[-1]
     assert isinstance(done, AnswerDone)
     return done
 
@@ -74,7 +74,7 @@ def test_a_chat_on_every_family(kind: str, tiny: Callable[..., str], book: Docum
 
     history, cancel = [turn("Where is the key?", fast)], threading.Event()
     sampling = SamplingParams(max_tokens=TOKENS)
-    for event in session.ask("Who lit it?", history, sampling, chat="chat", cancel=cancel):
+    for event in session.ask(Question("Who lit it?", history, sampling, chat="chat"), cancel=cancel):
         if isinstance(event, TextDelta):
             cancel.set()
     assert talk.turns[-1].turn.question == "Who lit it?"

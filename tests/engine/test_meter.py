@@ -16,6 +16,7 @@ from engine.document import Document
 from engine.events import Acceptance, AnswerDone, AnswerStarted, KvBytes, Round, TextDelta, TimeSplit, TokenSource
 from engine.generation import Meter, PlainSteps
 from engine.model.decoder import Decoder
+from engine.prompt import Question
 from engine.session import Session
 
 
@@ -121,7 +122,7 @@ def slow_for_a_while(now_s: float) -> float:
 def answered(session: Session, machine: Machine, **sampling: Any) -> tuple[AnswerDone, float]:
     """An answer, and how much faster than plain decoding it was written, by the work that was done for it."""
     began = ended = 0.0
-    for event in session.ask("Where is the key?", sampling=SamplingParams(max_tokens=300, **sampling)):
+    for event in session.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=300, **sampling))):
         if isinstance(event, AnswerStarted):
             began = machine.steady_ms
         if isinstance(event, TextDelta):
@@ -144,7 +145,9 @@ def test_a_machine_that_is_slow_for_a_while_does_not_flatter(
     session.generation._end_ids = frozenset()
     list(session.read(book))
     machine = Machine(monkeypatch, slowness)
-    list(session.ask("Who lit it?", sampling=SamplingParams(max_tokens=8)))  # times the levels once for a book
+    list(
+        session.ask(Question("Who lit it?", sampling=SamplingParams(max_tokens=8)))
+    )  # times the levels once for a book
     machine.now_s = 0.0
     done, truth = answered(session, machine, **sampling)
     figures = done.figures

@@ -23,7 +23,7 @@ from engine.events import AnswerDone, TextDelta
 from engine.generation import Generation
 from engine.kv import snapshot_io
 from engine.kv.full import FullCache
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine.conftest import TEXT
 
@@ -76,7 +76,7 @@ class Person:
         temperature, seed = rng.choice([0.0, 0.0, 1.0]), rng.choice([None, 3])
         sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=rng.choice([1, 2, 5, 12, 30]))
         stop = rng.choice([None, None, 0, 1, 2, 4])
-        events = self.session.ask(question, history, sampling, rng.choice(modes), begun, chat, cancel=cancel)
+        events = self.session.ask(Question(question, history, sampling, rng.choice(modes), begun, chat), cancel=cancel)
         try:
             for number, event in enumerate(events):
                 if isinstance(event, TextDelta):

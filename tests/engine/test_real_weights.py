@@ -23,7 +23,7 @@ from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
 from engine.model.real_model import WINDOW
-from engine.prompt import Turn, book_message
+from engine.prompt import Question, Turn, book_message
 from engine.session import Session
 from tests.real import LONG, gemma_or_skip, real_or_skip
 
@@ -144,7 +144,7 @@ def test_the_prompt_is_what_the_chat_template_says_and_comes_back_from_disk(tmp_
             *_, read = session.read(document)
             assert isinstance(read, BookRead)
             assert (read.source, read.tokens_restored > 0) == (source, source == "snapshot")
-            *_, done = session.ask(QUESTION, sampling=SamplingParams(max_tokens=8))
+            *_, done = session.ask(Question(QUESTION, sampling=SamplingParams(max_tokens=8)))
             assert isinstance(done, AnswerDone)
             answers.append(done)
             talk = session.conversation
@@ -179,7 +179,8 @@ def test_a_model_with_sliding_windows_says_what_transformers_says(dtype: str) ->
     with closing(Session.load(EngineConfig(folder, context=4096, dtype=dtype, **levels))) as session:
         list(session.read(book(9_000)))
         fast, plain = (
-            list(session.ask(QUESTION, sampling=sampling, mode=mode))[-1] for mode in ("hierarchical", "plain")
+            list(session.ask(Question(QUESTION, sampling=sampling, mode=mode)))[-1]
+            for mode in ("hierarchical", "plain")
         )
         assert isinstance(fast, AnswerDone)
         assert isinstance(plain, AnswerDone)

@@ -38,7 +38,7 @@ from engine.events import (
 )
 from engine.generation import Generation
 from engine.model.decoder import check_vocabulary
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 
 ASK = SamplingParams(max_tokens=24)
@@ -58,7 +58,7 @@ def open_session(tiny: Callable[..., str], **options: object) -> Session:
 
 def ask(session: Session, question: str, *history: Turn, mode: Mode = "hierarchical", **sampling: object) -> AnswerDone:
     params = SamplingParams(**{"max_tokens": 24, **sampling})  # type: ignore[arg-type]
-    *_, done = session.ask(question, history, params, mode)
+    *_, done = session.ask(Question(question, history, params, mode))
     assert isinstance(done, AnswerDone)
     return done
 
@@ -138,7 +138,7 @@ def test_a_cut_answer_goes_on_as_if_it_had_never_been_cut(mode: Mode, session: S
     ask(session, "Where is the key?", mode=mode)
     cut = ask(session, "Who lit it?", mode=mode, max_tokens=10)
     params = SamplingParams(max_tokens=14)
-    *_, rest = session.ask("Who lit it?", (), params, mode, begun=cut.answer)
+    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.answer))
     assert isinstance(rest, AnswerDone)
     assert cut.token_ids + rest.token_ids == whole.token_ids
     assert cut.answer + rest.answer == whole.answer
@@ -154,10 +154,10 @@ def test_a_plain_continuation_then_a_hierarchical_one(session: Session, book: Do
     cut = ask(session, "Who lit it?", mode="plain", max_tokens=10)
 
     def go_on(cancel: threading.Event) -> Iterator[Event]:
-        return session.ask("Who lit it?", (), ASK, "plain", begun=cut.answer, cancel=cancel)
+        return session.ask(Question("Who lit it?", (), ASK, "plain", begun=cut.answer), cancel=cancel)
 
     stop_after(go_on, AnswerStarted)
-    *_, done = session.ask("Who lit it?", (), SamplingParams(max_tokens=6), begun=cut.answer)
+    *_, done = session.ask(Question("Who lit it?", (), SamplingParams(max_tokens=6), begun=cut.answer))
     assert isinstance(done, AnswerDone)
     assert cut.token_ids + done.token_ids == whole.token_ids
 
@@ -188,7 +188,7 @@ def test_a_continuation_that_is_stopped_before_its_first_token_forgets_nothing(
     before = session.conversation
 
     def go_on(cancel: threading.Event) -> Iterator[Event]:
-        return session.ask("Who lit it?", (), ASK, mode, begun=cut.answer, cancel=cancel)
+        return session.ask(Question("Who lit it?", (), ASK, mode, begun=cut.answer), cancel=cancel)
 
     done = stop_after(go_on, AnswerStarted)[-1]
     assert isinstance(done, AnswerDone)
@@ -216,7 +216,7 @@ def test_a_fault_behind_a_commit_hides_no_token(
     add = Generation.add
     with monkeypatch.context() as patch:
         patch.setattr(Generation, "add", failing)
-        events = session.ask("Where is the key?", (), ASK, mode)
+        events = session.ask(Question("Where is the key?", (), ASK, mode))
         with pytest.raises(RuntimeError, match="commit"):
             shown.extend(token for event in events if isinstance(event, TextDelta) for token in event.token_ids)
     talk = session.conversation
@@ -241,7 +241,7 @@ def test_an_answer_that_is_cut_inside_a_character_goes_on_with_all_of_it(
     assert len(cut.token_ids) == count
     assert cut.answer == decoded[count].rstrip("\ufffd")
     params = SamplingParams(max_tokens=24 - count)
-    *_, rest = session.ask("Who lit it?", (), params, mode, begun=cut.answer)
+    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.answer))
     assert isinstance(rest, AnswerDone)
     assert cut.token_ids + rest.token_ids == whole.token_ids
     assert cut.answer + rest.answer == whole.answer
@@ -250,7 +250,7 @@ def test_an_answer_that_is_cut_inside_a_character_goes_on_with_all_of_it(
 def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
     """After a restart the cache does not hold the half answer: its words are read."""
     read(session, book)
-    *_, rest = session.ask("Who lit it?", (), ASK, begun="The keeper lit it because")
+    *_, rest = session.ask(Question("Who lit it?", (), ASK, begun="The keeper lit it because"))
     assert isinstance(rest, AnswerDone)
     assert 5 < rest.figures.prefilled_tokens < 60
     assert rest.token_ids
@@ -280,7 +280,9 @@ def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], b
 def test_stop_mid_answer_then_ask_equals_a_fresh_start(mode: Mode, session: Session, book: Document) -> None:
     read(session, book)
     undisturbed = ask(session, "Who lit it?", mode=mode)
-    events = stop_after(lambda cancel: session.ask("Where is the key?", (), ASK, mode, cancel=cancel), TextDelta, 2)
+    events = stop_after(
+        lambda cancel: session.ask(Question("Where is the key?", (), ASK, mode), cancel=cancel), TextDelta, 2
+    )
     done = events[-1]
     assert isinstance(done, AnswerDone)
     assert done.stop_reason is StopReason.CANCELLED
@@ -292,7 +294,7 @@ def test_stop_mid_answer_then_ask_equals_a_fresh_start(mode: Mode, session: Sess
 def test_closing_the_generator_leaves_the_state_whole(session: Session, book: Document) -> None:
     read(session, book)
     undisturbed = ask(session, "Who lit it?")
-    events = session.ask("Where is the key?", (), ASK)
+    events = session.ask(Question("Where is the key?", (), ASK))
     for event in events:
         if isinstance(event, TextDelta):
             events.close()  # type: ignore[attr-defined]
@@ -324,7 +326,9 @@ def test_samples_of_one_question_share_the_book_and_the_question(
 def test_stop_before_the_first_token(session: Session, book: Document) -> None:
     read(session, book)
     before = session.full.length
-    done = stop_after(lambda cancel: session.ask("Where is the key?", (), ASK, cancel=cancel), AnswerStarted)[-1]
+    done = stop_after(lambda cancel: session.ask(Question("Where is the key?", (), ASK), cancel=cancel), AnswerStarted)[
+        -1
+    ]
     assert isinstance(done, AnswerDone)
     assert done.answer == ""
     assert session.full.length == before
@@ -346,7 +350,7 @@ def test_stopped_reading_keeps_whole_pages(session: Session, book: Document) -> 
 def test_deltas_joined_equal_the_answer(session: Session, book: Document) -> None:
     read(session, book)
     for seed in range(3):
-        events = list(session.ask("Where?", (), SamplingParams(temperature=1.0, seed=seed, max_tokens=60)))
+        events = list(session.ask(Question("Where?", (), SamplingParams(temperature=1.0, seed=seed, max_tokens=60))))
         done = events[-1]
         assert isinstance(done, AnswerDone)
         deltas = [e for e in events if isinstance(e, TextDelta)]
@@ -386,7 +390,7 @@ def test_figures_add_up(session: Session, book: Document) -> None:
 
 def test_pages_are_scored(session: Session, book: Document) -> None:
     read(session, book)
-    events = list(session.ask("Where?", (), ASK))
+    events = list(session.ask(Question("Where?", (), ASK)))
     scored = [e.scores for e in events if isinstance(e, PagesScored)]
     assert len(scored) > 1
     for scores in scored:
@@ -401,7 +405,7 @@ def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None
     """The first scores are of the question; the others follow each other through the answer, at delta borders."""
     read(session, book)
     shown, borders, scored = 0, {-1}, []
-    for event in session.ask("Where?", (), ASK):
+    for event in session.ask(Question("Where?", (), ASK)):
         if isinstance(event, TextDelta):
             shown += len(event.token_ids)
             borders.add(shown - 1)
@@ -440,7 +444,7 @@ def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document, mon
         assert done.stop_reason is StopReason.CONTEXT
         assert len(session.conversation.tokens) == window
     with pytest.raises(ContextTooSmall, match="window"):
-        list(session.ask("Where? " * 300, (), ASK))
+        list(session.ask(Question("Where? " * 300, (), ASK)))
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 10, 17])
@@ -491,7 +495,7 @@ def test_what_is_far_too_long_is_refused_by_its_beginning(
     long, short = "Where is it? " * 10_000, Turn("Who keeps it?", "The keeper.\n")
     for question, history in ((long, ()), ("Where?", (Turn("Who?", long),)), ("Where?", (short,) * 5_000)):
         with pytest.raises(ContextTooSmall, match=r"more than .* tokens, and the window holds 4,096"):
-            list(session.ask(question, history, ASK))
+            list(session.ask(Question(question, history, ASK)))
     with pytest.raises(ContextTooSmall, match=r"1 page, more than .* tokens"):
         read(session, Document("Sent", "", (Page(1, "1", long),), "text", ""))
     assert sum(encoded) <= 4 * 8 * session.target.window

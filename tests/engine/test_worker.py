@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Engine, EngineConfig, SamplingParams, Turn
+from engine import Engine, EngineConfig, Question, SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, ModelNotFound
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
@@ -50,7 +50,7 @@ def test_read_and_ask(engine: Engine, book: Document) -> None:
     assert info is not None
     assert info.complete
     assert info.pages_read == 8
-    request = engine.ask("Where is the key?", sampling=SamplingParams(max_tokens=20))
+    request = engine.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=20)))
     kinds = [type(event) for event in request]
     assert kinds.index(AnswerStarted) < kinds.index(TextDelta)
     assert kinds[-1] is AnswerDone
@@ -61,39 +61,39 @@ def test_read_and_ask(engine: Engine, book: Document) -> None:
 
 def test_one_thing_at_a_time(engine: Engine, book: Document) -> None:
     list(engine.read(book))
-    first = engine.ask("Where?", sampling=LONG)
+    first = engine.ask(Question("Where?", sampling=LONG))
     with pytest.raises(Busy, match="question is being answered"):
         engine.ask("And now?")
     with pytest.raises(Busy):
         engine.read(book)
     first.cancel()
     assert isinstance(list(first)[-1], AnswerDone)
-    assert isinstance(list(engine.ask("And now?", sampling=SamplingParams(max_tokens=3)))[-1], AnswerDone)
+    assert isinstance(list(engine.ask(Question("And now?", sampling=SamplingParams(max_tokens=3))))[-1], AnswerDone)
 
 
 def test_a_question_can_wait_for_a_cancelled_one_to_let_go(engine: Engine, book: Document) -> None:
     list(engine.read(book))
-    first = engine.ask("Where?", sampling=LONG)
+    first = engine.ask(Question("Where?", sampling=LONG))
     with pytest.raises(Busy):
-        engine.ask("And now?", wait=0.1)
+        engine.ask(Question("And now?", wait=0.1))
     stopped = threading.Event()
     threading.Timer(0.1, stopped.set).start()
     asked = time.perf_counter()
     with pytest.raises(Busy):
-        engine.ask("And now?", wait=30, cancel=stopped)
+        engine.ask(Question("And now?", wait=30), cancel=stopped)
     assert time.perf_counter() - asked < 1.0
     first.cancel()
-    second = engine.ask("And now?", sampling=SamplingParams(max_tokens=3), wait=30)
+    second = engine.ask(Question("And now?", sampling=SamplingParams(max_tokens=3), wait=30))
     assert isinstance(list(first)[-1], AnswerDone)
     assert isinstance(list(second)[-1], AnswerDone)
 
 
 def test_closing_refuses_whoever_waits(engine: Engine, book: Document) -> None:
     list(engine.read(book))
-    engine.ask("Where?", sampling=LONG)
+    engine.ask(Question("Where?", sampling=LONG))
     threading.Timer(0.1, engine.close).start()
     with pytest.raises(Closed):
-        engine.ask("And now?", wait=30)
+        engine.ask(Question("And now?", wait=30))
 
 
 def test_a_request_that_comes_while_the_engine_closes_has_an_end(
@@ -134,7 +134,7 @@ def test_whatever_ends_the_thread_a_request_has_an_end(engine: Engine, monkeypat
 def test_the_event_that_the_caller_gave_stops_the_request(engine: Engine, book: Document) -> None:
     list(engine.read(book))
     cancel = threading.Event()
-    request = engine.ask("Where?", sampling=LONG, cancel=cancel)
+    request = engine.ask(Question("Where?", sampling=LONG), cancel=cancel)
     while not isinstance(request.next_event(30), TextDelta):
         pass
     cancel.set()
@@ -145,7 +145,7 @@ def test_the_event_that_the_caller_gave_stops_the_request(engine: Engine, book: 
 
 def test_cancel_ends_an_answer_within_a_second(engine: Engine, book: Document) -> None:
     list(engine.read(book))
-    request = engine.ask("Where?", sampling=LONG)
+    request = engine.ask(Question("Where?", sampling=LONG))
     while not isinstance(request.next_event(30), TextDelta):
         pass
     asked = time.perf_counter()
@@ -154,7 +154,7 @@ def test_cancel_ends_an_answer_within_a_second(engine: Engine, book: Document) -
     assert time.perf_counter() - asked < 1.0
     assert isinstance(done, AnswerDone)
     assert done.stop_reason is StopReason.CANCELLED
-    follow = engine.ask("More?", (Turn("Where?", done.answer),), SamplingParams(max_tokens=3))
+    follow = engine.ask(Question("More?", (Turn("Where?", done.answer),), SamplingParams(max_tokens=3)))
     last = list(follow)[-1]
     assert isinstance(last, AnswerDone)
     assert last.figures.prefilled_tokens < 40
@@ -174,7 +174,7 @@ def test_cancel_ends_reading_within_a_second(engine: Engine, book: Document) -> 
 
 def test_leaving_the_loop_cancels(engine: Engine, book: Document) -> None:
     list(engine.read(book))
-    request = engine.ask("Where?", sampling=LONG)
+    request = engine.ask(Question("Where?", sampling=LONG))
     for event in request:
         if isinstance(event, TextDelta):
             break
@@ -189,7 +189,7 @@ def test_an_error_is_an_event_and_the_thread_lives_on(
     assert isinstance(refused[-1], Failed)
     assert refused[-1].kind == "InputError"
     list(engine.read(book))
-    good = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+    good = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
     for error, kind in ((RuntimeError("boom"), "EngineError"), (MemoryError(), "ResourceError")):
 
         def broken(*_: object, error: Exception = error, **__: object) -> None:
@@ -197,11 +197,11 @@ def test_an_error_is_an_event_and_the_thread_lives_on(
 
         with monkeypatch.context() as patch:
             patch.setattr("engine.decode.rounds.full_pass", broken)
-            failed = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+            failed = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
         assert isinstance(failed, Failed)
         assert failed.kind == kind
         assert failed.remedy
-        again = list(engine.ask("Where?", sampling=SamplingParams(max_tokens=8)))[-1]
+        again = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
         assert isinstance(again, AnswerDone)
         assert isinstance(good, AnswerDone)
         assert again.token_ids == good.token_ids

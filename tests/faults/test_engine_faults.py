@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import Engine
+from engine import Engine, Question
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead, Event, Failed
@@ -60,7 +60,7 @@ def engine(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def _answer(engine: Engine) -> Event:
-    return _final(engine.ask(_QUESTION, sampling=_SAMPLING))
+    return _final(engine.ask(Question(_QUESTION, sampling=_SAMPLING)))
 
 
 def _watched(work: Callable[[], object]) -> Counter[FunctionType]:

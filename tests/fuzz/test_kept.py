@@ -28,7 +28,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import TURN_MANIFEST, ids_hash, read_turn_manifest
 from engine.kv.snapshot_io import restore
 from engine.kv.snapshots import SnapshotStore, TurnStore
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine import conftest as tiny
 from tests.engine.kv.test_persistence import BOOK, IDENTITY, IDS, SPANS, kept
@@ -65,10 +65,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     whole = Kept(place / "snapshots", str(place / "model"), Turn("", ""), ())
     session = whole.session(whole.folder)
     list(session.read(_DOCUMENT))
-    events = list(session.ask(_QUESTION, sampling=_SAMPLING, chat="c"))
+    events = list(session.ask(Question(_QUESTION, sampling=_SAMPLING, chat="c")))
     whole.turn = Turn(_QUESTION, "".join(event.text for event in events if isinstance(event, TextDelta)))
     session.persistence.finish()
-    *_, done = session.ask(_NEXT, (whole.turn,), _SAMPLING)
+    *_, done = session.ask(Question(_NEXT, (whole.turn,), _SAMPLING))
     assert isinstance(done, AnswerDone)
     whole.expected = done.token_ids
     session.close()
@@ -91,7 +91,7 @@ def _opened(made: Kept, folder: Path) -> Outcome:
     try:
         *_, read = session.read(_DOCUMENT)
         assert isinstance(read, BookRead)
-        events = list(session.ask(_NEXT, (made.turn,), _SAMPLING, chat="c"))
+        events = list(session.ask(Question(_NEXT, (made.turn,), _SAMPLING, chat="c")))
         started = next(event for event in events if isinstance(event, AnswerStarted))
         assert isinstance(events[-1], AnswerDone)
         assert events[-1].token_ids == made.expected, "what an altered file said came into an answer"

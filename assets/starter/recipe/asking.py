@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine import Document, Engine, EngineConfig, Page, SamplingParams
+from engine import Document, Engine, EngineConfig, Page, Question, SamplingParams
 from engine.events import AnswerDone, Failed
 
 MOST_TOKENS = 100
@@ -55,7 +55,11 @@ class Reader:
         """The answers, greedy, each up to its end or MOST_TOKENS; quotations as the model's own settings say."""
         how = SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)
         return [
-            next(event.answer for event in self._engine.ask(question, sampling=how) if isinstance(event, AnswerDone))
+            next(
+                event.answer
+                for event in self._engine.ask(Question(question, sampling=how))
+                if isinstance(event, AnswerDone)
+            )
             for question in questions
         ]
 

@@ -33,7 +33,7 @@ def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
     list(ask(state))
     exchange = state.chat.exchanges[0]
     assert (exchange.question, exchange.answer) == ("Who?", "It was Maren Holt who kept the north light.")
-    assert engine.asked_in == [state.chat.id]  # so that its turns are kept, and deleted with it
+    assert [asked.chat for asked in engine.asked] == [state.chat.id]  # so that its turns are kept, and deleted with it
     assert exchange.stopped is StopReason.END
     assert exchange.figures.answer_tokens == 9
     assert state.current.figures == exchange.figures
@@ -91,10 +91,10 @@ def test_the_second_question_brings_the_first_with_it(ready: Make) -> None:
     state = ready(engine)
     list(ask(state))
     list(ask(state, "And after her?"))
-    question, history, sampling, mode = engine.asked[1]
-    assert question == "And after her?"
-    assert [(turn.question, turn.answer) for turn in history] == [("Who?", engine.answer)]
-    assert (sampling, mode) == (SamplingParams(), "hierarchical")
+    asked = engine.asked[1]
+    assert asked.text == "And after her?"
+    assert [(turn.question, turn.answer) for turn in asked.history] == [("Who?", engine.answer)]
+    assert (asked.sampling, asked.mode) == (SamplingParams(), "hierarchical")
 
 
 def test_asking_again_takes_the_old_answers_place(ready: Make) -> None:
@@ -104,7 +104,7 @@ def test_asking_again_takes_the_old_answers_place(ready: Make) -> None:
     engine.answer = "Nobody knows."
     list(ask(state, "Who?", position=0))
     assert [exchange.answer for exchange in state.chat.exchanges] == ["Nobody knows."]
-    assert engine.asked[1][1] == ()
+    assert engine.asked[1].history == ()
 
 
 def test_the_chat_is_laid_out_seldom_and_its_words_are_known_sooner(ready: Make) -> None:

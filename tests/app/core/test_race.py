@@ -15,6 +15,7 @@ from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified
 from app.core.state import AppState
 from app.web import race
 from app.web.live import record_of
+from engine import Question
 from engine.config import SamplingParams
 from engine.errors import Busy, InputError
 from engine.events import Failed, StopReason
@@ -78,11 +79,11 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
         race.start("Who?")
     wait_for(lambda: not race.state.running)
     assert race.state.trouble is None
-    assert [(question, history, mode) for question, history, _, mode in engine.asked] == [
+    assert [(asked.text, asked.history, asked.mode) for asked in engine.asked] == [
         ("Who kept the light?", (), "plain"),
         ("Who kept the light?", (), "hierarchical"),
     ]
-    assert {(sampling.temperature, sampling.seed) for _, _, sampling, _ in engine.asked} == {(0.0, None)}
+    assert {(asked.sampling.temperature, asked.sampling.seed) for asked in engine.asked} == {(0.0, None)}
     found = race.result
     assert found is not None
     assert (found.same, found.identical) == (24, True)
@@ -101,12 +102,13 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
 class Own(ScriptedEngine):
     """Every question has an answer of its own; one with "nothing" is refused, one with "circle" has no end."""
 
-    def ask(self, question: str, *asked: Any, **how: Any) -> Any:
+    def ask(self, question: Question | str, **cancel: Any) -> Any:
+        asked = Question.of(question).text
         self.own = getattr(self, "own", self.answer)
-        self.answer = " ".join(f"{len(question)}{question[:3]}{word}" for word in self.own.split())
-        self.answer = "The book does not say that." if "nothing" in question else self.answer
-        self.answer = " ".join(["round and round"] * 20) if "circle" in question else self.answer
-        return super().ask(question, *asked, **how)
+        self.answer = " ".join(f"{len(asked)}{asked[:3]}{word}" for word in self.own.split())
+        self.answer = "The book does not say that." if "nothing" in asked else self.answer
+        self.answer = " ".join(["round and round"] * 20) if "circle" in asked else self.answer
+        return super().ask(question, **cancel)
 
 
 QUESTIONS = ("Who kept the light?", "Who was drowned?", "Where was the goose?", "When?", "Why?", "How?")
@@ -124,7 +126,7 @@ def test_a_short_answer_is_followed_by_further_questions(
     race.start(QUESTIONS[0])
     wait_for(lambda: not race.state.running)
     expected = [(question, mode) for question in QUESTIONS[:asked] for mode in ("plain", "hierarchical")]
-    assert [(question, mode) for question, _, _, mode in engine.asked] == expected
+    assert [(asked.text, asked.mode) for asked in engine.asked] == expected
     found = race.result
     assert found is not None
     assert (found.same, found.tokens) == (asked * words, asked * words)
@@ -231,9 +233,9 @@ def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> N
 
 
 class Differing(ScriptedEngine):
-    def ask(self, *asked: Any, mode: Any = "hierarchical", **how: Any) -> Any:
-        self.answer = ANSWER if mode == "plain" else f"{ANSWER} and more"
-        return super().ask(*asked, mode=mode, **how)  # type: ignore[misc]
+    def ask(self, question: Question | str, **cancel: Any) -> Any:
+        self.answer = ANSWER if Question.of(question).mode == "plain" else f"{ANSWER} and more"
+        return super().ask(question, **cancel)
 
 
 def test_a_race_that_differs_takes_the_badge_away(ready: Make, tmp_path: Path) -> None:

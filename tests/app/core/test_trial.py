@@ -15,6 +15,7 @@ from app.core.chats import Chats
 from app.core.db import Database
 from app.core.state import AppState, Stage
 from app.core.trial import MOST_TRIES, Trial
+from engine import Question
 from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, book, wait_for
 
@@ -36,10 +37,11 @@ class Answering(ScriptedEngine):
         self.answers = answers
         self.loops: tuple[str, ...] = ()
 
-    def ask(self, question: str, *rest: Any, **more: Any) -> Any:
-        self.answer = self.answers.get(question, "The book does not say that.")
-        self.ends = StopReason.LOOP if question in self.loops else StopReason.END
-        return super().ask(question, *rest, **more)
+    def ask(self, question: Question | str, **cancel: Any) -> Any:
+        asked = Question.of(question).text
+        self.answer = self.answers.get(asked, "The book does not say that.")
+        self.ends = StopReason.LOOP if asked in self.loops else StopReason.END
+        return super().ask(question, **cancel)
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def offered(state: AppState, card: Abilities, *questions: str, trial: Trial | No
 def test_what_is_not_found_gives_way_to_the_next(state: AppState, engine: Answering) -> None:
     engine.answers = {"A": passage(1), "B": "“lamp5 lamp2 lamp7 lamp1 lamp3”", "C": passage(20), "E": passage(40)}
     assert offered(state, CAN_QUOTE, "A", "B", "C", "D", "E", "F") == ["A", "C", "E"]
-    assert [asked[0] for asked in engine.asked] == ["A", "B", "C", "D", "E"], "three are enough"
+    assert [asked.text for asked in engine.asked] == ["A", "B", "C", "D", "E"], "three are enough"
     assert not state.chat.exchanges
     assert state.current.figures is None
 
@@ -114,7 +116,7 @@ def test_a_person_who_asks_comes_first(state: AppState, engine: Answering) -> No
     state.release(claim)
     engine.word_seconds = 0.0
     assert offered(state, CAN_QUOTE, "A", trial=trial) == ["A"]
-    assert [asked[0] for asked in engine.asked] == ["A", "A"], "what was cut short is asked again"
+    assert [asked.text for asked in engine.asked] == ["A", "A"], "what was cut short is asked again"
 
 
 def test_nothing_is_tried_that_nobody_would_see(state: AppState, engine: Answering) -> None:

@@ -15,7 +15,7 @@ import pytest
 from app.core.settings import Remote
 from app.models import openai_client
 from app.models.remote import RemoteEngine
-from engine import SamplingParams, Turn
+from engine import Question, SamplingParams, Turn
 from engine.document import Document, Page
 from engine.errors import Busy, Closed, EngineError, ModelNotFound, OptionError, TrifoldError
 from engine.events import AnswerDone, BookRead, Failed, Loading, StopReason, TextDelta
@@ -56,7 +56,7 @@ def test_a_book_is_sent_once_and_then_asked_about(engine: RemoteEngine) -> None:
     assert isinstance(read, BookRead)
     assert read.pages_read == 5
     assert read.tokens > 1000
-    events, done = final(engine.ask("Who kept the light?", sampling=SHORT))
+    events, done = final(engine.ask(Question("Who kept the light?", sampling=SHORT)))
     assert isinstance(done, AnswerDone), done
     assert done.answer
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == done.answer
@@ -66,7 +66,7 @@ def test_a_book_is_sent_once_and_then_asked_about(engine: RemoteEngine) -> None:
     assert done.figures.prefilled_tokens < 0.1 * done.figures.prompt_tokens, "the server had the book in its cache"
     assert done.figures.ttft_s is not None
     turns = (Turn("Who kept the light?", done.answer),)
-    _, second = final(engine.ask("And then?", turns, SHORT))
+    _, second = final(engine.ask(Question("And then?", turns, SHORT)))
     assert isinstance(second, AnswerDone)
     assert second.figures.prompt_tokens > done.figures.prompt_tokens
     book = engine.status().book
@@ -76,7 +76,7 @@ def test_a_book_is_sent_once_and_then_asked_about(engine: RemoteEngine) -> None:
 
 def test_an_answer_is_stopped_at_once_and_the_next_one_is_taken(engine: RemoteEngine) -> None:
     list(engine.read(BOOK))
-    request = engine.ask("Who?", sampling=LONG)
+    request = engine.ask(Question("Who?", sampling=LONG))
     with pytest.raises(Busy):
         engine.ask("Me too?")
     words = ""
@@ -92,7 +92,7 @@ def test_an_answer_is_stopped_at_once_and_the_next_one_is_taken(engine: RemoteEn
     assert done.answer.startswith(words)
     until = time.monotonic() + 20
     while True:  # the server notices that nobody listens any more, and is free again
-        _, again = final(engine.ask("Who?", sampling=SHORT))
+        _, again = final(engine.ask(Question("Who?", sampling=SHORT)))
         if isinstance(again, AnswerDone):
             break
         assert again.kind == "Busy"

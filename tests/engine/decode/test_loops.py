@@ -10,6 +10,7 @@ from engine.config import MODES, SamplingParams
 from engine.decode.loops import LEAST_REPEATED, LoopDetector, circling
 from engine.document import Document
 from engine.events import AnswerDone, StopReason, TokenSource
+from engine.prompt import Question
 from tests.engine.test_equality import load, read
 
 PROSE = list(range(1000, 1300))
@@ -68,7 +69,7 @@ def test_every_way_of_decoding_stops_at_the_same_token(tiny: Callable[..., str],
     session.generation._end_ids = frozenset()  # only a loop or the length ends an answer
     answers: list[AnswerDone] = []
     for mode in MODES:
-        *_, done = session.ask("Where does the key hang?", sampling=LOOPING, mode=mode)
+        *_, done = session.ask(Question("Where does the key hang?", sampling=LOOPING, mode=mode))
         assert isinstance(done, AnswerDone)
         answers.append(done)
         talk = session.conversation
@@ -83,7 +84,7 @@ def test_every_way_of_decoding_stops_at_the_same_token(tiny: Callable[..., str],
     assert fast.figures.rounds < len(fast.token_ids), "some of it came in bursts"
 
     # Going on is up to the person: it is stopped again when as much more has been repeated.
-    *_, more = session.ask("Where does the key hang?", (), LOOPING, begun=fast.answer)
+    *_, more = session.ask(Question("Where does the key hang?", (), LOOPING, begun=fast.answer))
     assert isinstance(more, AnswerDone)
     assert more.stop_reason is StopReason.LOOP
     assert LEAST_REPEATED < len(more.token_ids) < 2 * LEAST_REPEATED

@@ -18,7 +18,7 @@ from engine.decode.verify import Sampler
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import AnswerDone
-from engine.prompt import BookTokenizer
+from engine.prompt import BookTokenizer, Question
 from engine.worker import describe
 from tests.engine.test_equality import answer, load, read
 
@@ -147,7 +147,7 @@ def test_greedy_text_quotes_the_book_alone(begun: str, tiny: Callable[..., str],
 
     def said(mode: str, exact: bool) -> AnswerDone:
         params = SamplingParams(max_tokens=24, exact_quotes=exact)
-        *_, done = session.ask("Where?", (), params, mode, begun)  # type: ignore[arg-type]
+        *_, done = session.ask(Question("Where?", (), params, mode, begun))  # type: ignore[arg-type]
         assert isinstance(done, AnswerDone)
         return done
 

@@ -24,6 +24,7 @@ from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator, make_sampler
 from engine.document import Document
 from engine.events import AnswerDone, Round
+from engine.prompt import Question
 from tests.engine.decode.test_paths import CPU, LONG, SHORT, VOCABULARY, AnyPlan, Cache, Chain, Draft, table
 from tests.engine.test_equality import TOKENS, answer, load, read
 
@@ -103,7 +104,9 @@ def test_greedy_text_is_that_of_generate(factor: float, tiny: Callable[..., str]
 
     # An answer that goes on counts what there is of it.
     def said(length: int, mode: Mode = "hierarchical", begun: str = "") -> AnswerDone:
-        *_, done = session.ask("Where?", (), SamplingParams(max_tokens=length, repetition_penalty=factor), mode, begun)
+        *_, done = session.ask(
+            Question("Where?", (), SamplingParams(max_tokens=length, repetition_penalty=factor), mode, begun)
+        )
         assert isinstance(done, AnswerDone)
         return done
 

@@ -21,7 +21,7 @@ from engine.events import AnswerDone
 from engine.kv.streaming import StreamingCache
 from engine.model import decoder, distilled
 from engine.model.architectures import DRAFT_HEAD
-from engine.prompt import BookTokenizer
+from engine.prompt import BookTokenizer, Question
 from engine.session import Session
 from tests.engine.conftest import TEXT, VOCABULARY, build_tokenizer
 
@@ -80,7 +80,7 @@ def answers(model: str, draft: str, book: Document) -> list[AnswerDone]:
     params = SamplingParams(max_tokens=TOKENS, repetition_penalty=1.3)
     found = []
     for mode in ("hierarchical", "plain"):
-        done = list(session.ask("Where does the key hang?", sampling=params, mode=mode))[-1]
+        done = list(session.ask(Question("Where does the key hang?", sampling=params, mode=mode)))[-1]
         assert isinstance(done, AnswerDone)
         found.append(done)
     return found

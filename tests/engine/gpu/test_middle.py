@@ -20,6 +20,7 @@ from engine.kv.full import FullCache
 from engine.model import decoder, layers
 from engine.model.graphs import Replays
 from engine.plan import planner
+from engine.prompt import Question
 from engine.session import Session
 from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import simulated_cuda
@@ -109,7 +110,7 @@ def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch
         for mode in ("plain", "hierarchical"):
             read.clear()
             sampling = SamplingParams(max_tokens=12)
-            done = list(session.ask("Where does the key hang?", sampling=sampling, mode=mode))[-1]
+            done = list(session.ask(Question("Where does the key hang?", sampling=sampling, mode=mode)))[-1]
             assert isinstance(done, AnswerDone)
             assert bool(read) == (mode == "hierarchical")
             said.append(done.token_ids)

@@ -25,6 +25,7 @@ from engine.kv.offload import Placement, Tier
 from engine.model import decoder
 from engine.plan import hardware, planner
 from engine.plan.memory_budget import MEMORY_SHARE
+from engine.prompt import Question
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.conftest import TEXT
@@ -75,7 +76,7 @@ def read(session: Session) -> BookRead:
 
 
 def asked(session: Session, sampling: SamplingParams = GREEDY, mode: Any = "hierarchical") -> tuple[int, ...]:
-    done = list(session.ask("Where does the key hang?", sampling=sampling, mode=mode, chat="one"))[-1]
+    done = list(session.ask(Question("Where does the key hang?", sampling=sampling, mode=mode, chat="one")))[-1]
     assert isinstance(done, AnswerDone)
     return done.token_ids
 

@@ -20,6 +20,7 @@ from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.model import decoder
 from engine.plan import planner
+from engine.prompt import Question
 from engine.session import Session
 from tests.engine.conftest import TEXT
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
@@ -48,7 +49,7 @@ def answered(pair: tuple[str, str]) -> Callable[..., tuple[int, ...]]:
             planner.plan_for_book = lambda _, tokens, *__: planner.Plan(tokens + 200, placement, KvBytes(), 0)
         try:
             list(session.read(BOOK))
-            done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=8)))[-1]
+            done = list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=8))))[-1]
             assert isinstance(done, AnswerDone)
             if device == "cuda":
                 recorded = session.hierarchy.recorded()

@@ -24,6 +24,7 @@ from engine.model import decoder
 from engine.plan import hardware, planner, probe
 from engine.plan.memory_budget import Share
 from engine.plan.planner import Layout
+from engine.prompt import Question
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.conftest import TEXT
@@ -60,7 +61,7 @@ def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
         )
         session = Session.load(EngineConfig(model=pair[0], draft=pair[1], device=device, **{**OPTIONS, **options}))
         list(session.read(BOOK))
-        done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=8)))[-1]
+        done = list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=8))))[-1]
         assert isinstance(done, AnswerDone)
         session.close()
         return done.token_ids
@@ -109,7 +110,7 @@ def test_layers_that_hold_something_of_fixed_size_lie_on_both(
         session = Session.load(EngineConfig(device="cuda:0,cuda:1", **options))
         list(session.read(BOOK))
         fast, plain = (
-            list(session.ask("Where?", sampling=SamplingParams(max_tokens=6), mode=mode))[-1]
+            list(session.ask(Question("Where?", sampling=SamplingParams(max_tokens=6), mode=mode)))[-1]
             for mode in ("hierarchical", "plain")
         )
         shape = session.full.shape
@@ -123,7 +124,7 @@ def test_layers_that_hold_something_of_fixed_size_lie_on_both(
     monkeypatch.undo()
     alone = Session.load(EngineConfig(device="cpu", **options))
     list(alone.read(BOOK))
-    done = list(alone.ask("Where?", sampling=SamplingParams(max_tokens=6)))[-1]
+    done = list(alone.ask(Question("Where?", sampling=SamplingParams(max_tokens=6))))[-1]
     assert isinstance(done, AnswerDone)
     assert fast.token_ids == plain.token_ids == done.token_ids
 

@@ -22,7 +22,7 @@ from engine.events import AnswerDone, AnswerStarted, BookRead, ReadingProgress
 from engine.kv.full import FullCache, KvShape, spill_more
 from engine.kv.shape import Recurrent, Sliding
 from engine.model.recurrent import State, Step
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.quantization import CHAT_PLACES, StateSize
 from engine.session import Session
 from tests.engine.conftest import TEXT
@@ -270,7 +270,7 @@ def ask(session: Session, question: str, history: list[Turn], stop: bool = False
     cancel = threading.Event()
     if stop:
         cancel.set()
-    events = list(session.ask(question, history, SamplingParams(max_tokens=10), chat="chat", cancel=cancel))
+    events = list(session.ask(Question(question, history, SamplingParams(max_tokens=10), chat="chat"), cancel=cancel))
     done = events[-1]
     assert isinstance(done, AnswerDone)
     assert_the_cache_is_what_its_tokens_say(session)
@@ -358,7 +358,7 @@ def test_rounds_that_copy_and_rounds_that_do_not_commit_their_states(
     session = begin(tiny(STATES, spread=0.1))
     list(session.read(book.select(1, 3)))
     sampling = SamplingParams(max_tokens=40)
-    plain = list(session.ask("Why?", (), sampling, "plain"))[-1]
+    plain = list(session.ask(Question("Why?", (), sampling, "plain")))[-1]
     assert isinstance(plain, AnswerDone)
     right, script = (
         list(plain.token_ids),
@@ -371,7 +371,7 @@ def test_rounds_that_copy_and_rounds_that_do_not_commit_their_states(
 
     monkeypatch.setattr(rounds, "_match", half_right)
     monkeypatch.setattr(FixedLengths, "next", lambda self, match: next(script))
-    fast = list(session.ask("Why?", (), sampling))[-1]
+    fast = list(session.ask(Question("Why?", (), sampling)))[-1]
     assert isinstance(fast, AnswerDone)
     assert list(fast.token_ids) == right
     assert fast.figures.lookup.rate == pytest.approx(0.5, abs=0.1)
@@ -391,7 +391,9 @@ def test_sampled_answers_have_the_distribution_of_the_model(
     list(session.read(book.select(1, 3)))
     told: Counter[tuple[int, ...]] = Counter()
     for seed in range(count):
-        done = list(session.ask("Why?", (), SamplingParams(temperature=1.0, top_k=2, max_tokens=3, seed=seed)))[-1]
+        done = list(
+            session.ask(Question("Why?", (), SamplingParams(temperature=1.0, top_k=2, max_tokens=3, seed=seed)))
+        )[-1]
         assert isinstance(done, AnswerDone)
         told[done.token_ids] += 1
     talk = session.conversation

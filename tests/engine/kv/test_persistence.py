@@ -27,7 +27,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import MANIFEST, TURN_MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, restore
 from engine.kv.snapshots import CHATS, SnapshotStore, TurnStore
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine.kv.test_snapshots import failing_once, open_session, read
 from tests.engine.small_caches import SHAPE, assert_same, filled
@@ -255,7 +255,7 @@ def test_killed_at_any_moment_the_book_is_whole(tmp_path: Path, checkout: Path) 
 
 def ask(session: Session, question: str, *history: Turn, chat: str = "c", begun: str = "") -> tuple[list[Event], Turn]:
     """The events of an answer, and its turn."""
-    events = list(session.ask(question, history, SamplingParams(max_tokens=12), "hierarchical", begun, chat))
+    events = list(session.ask(Question(question, history, SamplingParams(max_tokens=12), "hierarchical", begun, chat)))
     assert isinstance(events[-1], AnswerDone)
     return events, Turn(question, begun + events[-1].answer)
 

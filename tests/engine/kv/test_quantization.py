@@ -26,7 +26,7 @@ from engine.model.kernels import plain as attend_slowly
 from engine.plan.hardware import inspect_model
 from engine.plan.memory_budget import FINE_CHUNK
 from engine.plan.planner import Resources, plan
-from engine.prompt import Turn
+from engine.prompt import Question, Turn
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.kv.test_snapshots import identity_of
@@ -267,7 +267,7 @@ def open_session(tiny: Callable[..., str], kind: str = "llama", layers: int = 3,
 
 
 def ask(session: Session, question: str, *history: Turn, mode: Mode = "hierarchical", tokens: int = 32) -> AnswerDone:
-    *_, done = session.ask(question, history, SamplingParams(max_tokens=tokens), mode, chat="one")
+    *_, done = session.ask(Question(question, history, SamplingParams(max_tokens=tokens), mode, chat="one"))
     assert isinstance(done, AnswerDone)
     return done
 

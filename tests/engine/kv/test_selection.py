@@ -16,6 +16,7 @@ from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
 from engine.kv.shape import KvShape
+from engine.prompt import Question
 from engine.session import Session
 
 SHAPE = KvShape(layers=1, kv_heads=2, head_dim=16, dtype=torch.float32, device=torch.device("cpu"))
@@ -210,8 +211,8 @@ def test_a_newcomers_policy_chooses_and_no_answer_changes(tiny: Callable[..., st
     levels.retrieval = retrieval = levels.make_retrieval(policy)
     list(session.read(book))
     sampling = SamplingParams(max_tokens=32)
-    *_, plain = session.ask("Who lit it?", sampling=sampling, mode="plain")
-    *_, done = session.ask("Who lit it?", sampling=sampling)
+    *_, plain = session.ask(Question("Who lit it?", sampling=sampling, mode="plain"))
+    *_, done = session.ask(Question("Who lit it?", sampling=sampling))
     assert isinstance(plain, AnswerDone)
     assert isinstance(done, AnswerDone)
     assert done.token_ids == plain.token_ids

@@ -35,6 +35,7 @@ from engine.kv.manifest import MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, restore
 from engine.kv.snapshots import SnapshotStore
 from engine.model import decoder
+from engine.prompt import Question
 from engine.session import Session
 from tests.engine.small_caches import SHAPE, assert_same, filled
 
@@ -445,7 +446,7 @@ def read(session: Session, book: Document) -> BookRead:
 
 
 def answer(session: Session) -> AnswerDone:
-    *_, done = session.ask("Where is the key?", sampling=SamplingParams(max_tokens=12))
+    *_, done = session.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=12)))
     assert isinstance(done, AnswerDone)
     return done
 

@@ -19,6 +19,7 @@ from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
 from engine.model import decoder
 from engine.model.layers import FusedNorm, Linear4, Linear8
+from engine.prompt import Question
 from engine.quantization import BITS, GROUP, bytes_per_weight
 from engine.session import Session
 
@@ -108,7 +109,7 @@ def test_greedy_hierarchical_is_greedy_plain(
     list(session.read(book))
     answers = []
     for mode in ("hierarchical", "plain"):
-        *_, done = session.ask("Where is the key?", sampling=SamplingParams(max_tokens=40), mode=mode)
+        *_, done = session.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=40), mode=mode))
         assert isinstance(done, AnswerDone)
         answers.append(done)
     assert answers[0].token_ids == answers[1].token_ids

@@ -20,6 +20,7 @@ from engine.document import Document, Page
 from engine.errors import ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
 from engine.model import decoder, gguf, weights
+from engine.prompt import Question
 from engine.session import Session
 from tests.tally import count
 
@@ -256,7 +257,7 @@ def test_a_draft_with_fewer_tokens_than_the_target(folder: Path, tiny: Callable[
     for config in (settings, replace(settings, draft=None)):
         session = Session.load(config)
         list(session.read(book))
-        done = list(session.ask("Where does the key hang?", sampling=SamplingParams(max_tokens=40)))[-1]
+        done = list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=40))))[-1]
         assert isinstance(done, AnswerDone)
         assert any(token >= 370 for token in session.conversation.tokens)
         said.append(session.conversation.tokens)

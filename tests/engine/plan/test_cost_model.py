@@ -27,6 +27,7 @@ from engine.model.kernels import cpu
 from engine.plan import cost_model, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
+from engine.prompt import Question
 from engine.session import Session
 
 CPU = torch.device("cpu")
@@ -337,7 +338,7 @@ def test_a_plan_changes_no_answer(tiny: Callable[..., str], book: Document) -> N
         loaded = Session.load(EngineConfig(model=tiny("llama", spread=0.1), context=4096))
         session = Session(EngineConfig(model="m"), loaded.tokenizer, loaded.target, None, known)
         list(session.read(book))
-        *_, done = session.ask("Where is the key?", sampling=SamplingParams(max_tokens=12))
+        *_, done = session.ask(Question("Where is the key?", sampling=SamplingParams(max_tokens=12)))
         assert isinstance(done, AnswerDone)
         said.append(done.token_ids)
         session.close()
