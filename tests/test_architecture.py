@@ -26,6 +26,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.threads",
         "engine.quantization",
         "engine.passages",
+        "engine.sandbox",
     ),
     ("engine.prompt",),
     ("engine.kv.shape",),

@@ -15,9 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from app.readers import Limits, read_document, reader, sandbox
-from app.readers.sandbox import ChildFailed
+from app.readers import read_document, reader
+from app.readers.sandbox import ChildFailed, run_in_child
+from engine import sandbox
 from engine.errors import DocumentError
+from engine.sandbox import Bounds
 
 _PAGES = [[(72, 700, f"Words that stand on page {'abcdefgh'[at]} only.")] for at in range(8)]
 _MANY = 3_000
@@ -63,7 +65,7 @@ def test_page_that_always_crashes_is_a_warning_with_its_number(files: Any, monke
         told.append(request["trouble"])
         if len(told) < 3:
             raise ChildFailed("crash", 3)
-        yield from sandbox.run_in_child(request, *rest)
+        yield from run_in_child(request, *rest)
 
     monkeypatch.setattr(reader, "run_in_child", failing)
     document = read_document(files.pdf("a.pdf", _PAGES))
@@ -134,7 +136,7 @@ def test_memory_is_watched_where_the_system_does_not(checkout: Path) -> None:
     arrived.put({"type": "ready", "bounded": False})
     try:
         with pytest.raises(ChildFailed) as caught:
-            for _ in sandbox._messages(child, arrived, Limits(memory_bytes=100 << 20), time.monotonic() + 30):
+            for _ in sandbox._messages(child, arrived, Bounds(100 << 20, 10.0), time.monotonic() + 30):
                 pass
         assert caught.value.reason == "memory"
     finally:
@@ -154,11 +156,11 @@ def test_child_sets_its_own_memory_limit(slow: Path) -> None:
     assert seen == [(2_000_000_000, 2_000_000_000)]
 
 
-def test_child_loads_no_engine_and_no_user_interface(checkout: Path) -> None:
+def test_child_loads_no_model_and_no_user_interface(checkout: Path) -> None:
     program = (
         "import sys, app.readers.child, app.readers.detect, app.readers.pdf, app.readers.pdf_lines, app.readers.epub,"
         " app.readers.docx, app.readers.markup, app.readers.text, app.readers.pdf_render\n"
-        "heavy = ('torch', 'gradio', 'transformers', 'numpy', 'engine', 'psutil')\n"
+        "heavy = ('torch', 'gradio', 'transformers', 'numpy', 'engine.session', 'psutil')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     out = subprocess.run(

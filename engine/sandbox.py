@@ -1,0 +1,311 @@
+"""A bounded child process for foreign bytes: start, listen, limit, end; and the child's own side of it.
+
+Owns the process and the messages on its pipes (four bytes of length, then JSON). Whatever happens (an error, a cancel,
+Ctrl-C), leaving ``run_in_child`` ends the child and collects it. What it does is told by the module that it runs:
+``app.readers.child`` parses documents, ``engine.foreign`` tries what a model brings.
+
+Which bounds hold where: time everywhere, by the parent's clock. Memory on Linux by the system, before it is given;
+elsewhere by the parent, which looks ten times a second, so that a child can be beyond its limit for a moment. But for
+Windows the system also counts seconds of the processor: a child that never listens ends when its parent was killed.
+
+Not ``multiprocessing``: its spawned child imports the app's main module again and inherits the whole environment, and
+its pipes unpickle, so that a parser taken over by a file could run code in the app. JSON cannot. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NoReturn, cast
+
+_ROOT = Path(__file__).resolve().parents[1]
+_LOOK_EVERY = 0.1  # seconds between two looks at the clock and at the child's memory
+_START_SECONDS = 30.0  # a cold disk and a busy machine; counted before the first message only
+_SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
+_END = object()
+_LENGTH = struct.Struct(">I")
+LARGEST_MESSAGE = 512 << 20  # bytes
+
+Reason = Literal["memory", "page time", "time", "crash"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a child may take. ``silence_s`` is the longest time between two of its messages, once it has begun."""
+
+    memory_bytes: int
+    silence_s: float
+
+
+class ChildFailed(Exception):
+    """The child did not finish.
+
+    Args:
+        reason: which bound it broke, or "crash".
+        page: the page of a document that it was working on, from 1; None outside of pages.
+    """
+
+    def __init__(self, reason: Reason, page: int | None) -> None:
+        super().__init__(f"{reason} at {page}")
+        self.reason: Reason = reason
+        self.page = page
+
+
+# Seen from the parent --------------------------------------------------------------------------------------------
+
+
+def run_in_child(
+    module: str, request: dict[str, Any], bounds: Bounds, deadline: float
+) -> Generator[dict[str, Any], None, None]:
+    """Run one request in a new child and yield what it says until it says "done".
+
+    Args:
+        module: what the child runs; its main part calls ``serve``.
+        request: what the child shall do; JSON.
+        bounds: memory and the longest silence.
+        deadline: ``time.monotonic()`` at which the child is ended in any case.
+
+    Raises:
+        ChildFailed: a bound was broken or the child died.
+    """
+    seconds = math.ceil(max(0.0, deadline - time.monotonic()) + _START_SECONDS)
+    request = {**request, "memory_bytes": bounds.memory_bytes, "cpu_seconds": seconds}
+    child = _start(module)
+    try:
+        arrived: queue.Queue[Any] = queue.Queue()
+        listener = threading.Thread(
+            target=_listen, args=(cast(BinaryIO, child.stdout), arrived), name="trifold-child", daemon=True
+        )
+        listener.start()
+        with suppress(OSError):  # a child that is already dead is told apart below
+            send_message(cast(BinaryIO, child.stdin), request)
+        yield from _messages(child, arrived, bounds, deadline)
+    finally:
+        _end(child)
+
+
+def _messages(
+    child: subprocess.Popen[bytes], arrived: queue.Queue[Any], bounds: Bounds, deadline: float
+) -> Generator[dict[str, Any], None, None]:
+    page: int | None = None
+    bounded = True
+    quiet_since, patience = time.monotonic(), _START_SECONDS
+    while True:
+        try:
+            message = arrived.get(timeout=_LOOK_EVERY)
+        except queue.Empty:
+            now = time.monotonic()
+            if now > deadline:
+                raise ChildFailed("time", page) from None
+            if now - quiet_since > patience:
+                raise ChildFailed("page time", page) from None
+            if not bounded and memory_of(child.pid) > bounds.memory_bytes:
+                raise ChildFailed("memory", page) from None
+            continue
+        if message is _END:
+            raise ChildFailed("crash", page)
+        if time.monotonic() > deadline:
+            raise ChildFailed("time", page)
+        quiet_since, patience = time.monotonic(), bounds.silence_s
+        kind = message.get("type")
+        if kind == "ready":
+            bounded = bool(message.get("bounded"))
+        elif kind == "failed":
+            raise ChildFailed("memory", page)
+        elif kind == "done":
+            return
+        else:
+            if kind == "step":
+                page = message.get("page")
+            yield message
+            quiet_since = time.monotonic()  # the time that our caller took is not the child's
+
+
+def _start(module: str) -> subprocess.Popen[bytes]:
+    environment = {
+        name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)
+    }
+    environment["PYTHONPATH"] = str(_ROOT)
+    environment["PYTHONIOENCODING"] = "utf-8"
+    hidden = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+    return subprocess.Popen(
+        [sys.executable, "-X", "utf8", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=_ROOT,
+        env=environment,
+        creationflags=hidden,
+    )
+
+
+def _listen(stream: BinaryIO, arrived: queue.Queue[Any]) -> None:
+    try:
+        while (message := receive_message(stream)) is not None:
+            arrived.put(message)
+    except (OSError, ValueError, BrokenMessage):
+        pass  # a broken or closed pipe is the end of the child's speech; the reason is told apart by the clock
+    arrived.put(_END)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        child.kill()
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.close()
+
+
+def memory_of(pid: int) -> int:
+    """Resident bytes of a process; 0 when it is gone. For systems without a limit of address space."""
+    import psutil  # only here: where the system itself holds the limit, it is never needed
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+# Seen from the child ---------------------------------------------------------------------------------------------
+
+
+class Voice:
+    """How a child speaks to its parent.
+
+    ``step`` is called before each page, which tells the parent where the child is and that it is alive.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def say(self, message: dict[str, Any]) -> None:
+        send_message(self._stream, message)
+
+    def step(self, done: int, total: int, page: int | None = None) -> None:
+        self.say({"type": "step", "done": done, "total": total, "page": page})
+
+
+def serve(
+    work: Callable[[dict[str, Any], Voice], None],
+    refusal: Callable[[BaseException], dict[str, Any]],
+    prepare: Callable[[dict[str, Any]], None] | None = None,
+) -> NoReturn:
+    """The child's main part: take one request on standard input, answer on standard output, and be gone.
+
+    Sets its own limits before any parser is imported, and ends when its parent does.
+
+    Args:
+        work: does what the request asks.
+        refusal: the message that stands for what ``work`` raised; libraries that meet foreign bytes raise anything.
+        prepare: imports what the request needs, while the parent waits for a start and not for foreign bytes.
+    """
+    voice = Voice(_claim_output())
+    request = receive_message(sys.stdin.buffer)
+    if request is not None:
+        bounded = _limit(int(request["memory_bytes"]), int(request["cpu_seconds"]))
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        try:
+            if prepare is not None:
+                prepare(request)
+            voice.say({"type": "ready", "bounded": bounded})
+            work(request, voice)
+        except MemoryError:
+            voice.say({"type": "failed"})
+        except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
+            voice.say(refusal(error))
+        voice.say({"type": "done"})
+    sys.stdout.flush()
+    os._exit(0)  # the thread that waits for the parent would hold up an ordinary exit on some systems
+
+
+def _claim_output() -> BinaryIO:
+    """Keep the pipe for messages; whatever a library prints goes to standard error."""
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return stream
+
+
+def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
+    """Whether this system holds the limit of memory by itself; elsewhere the parent watches."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return False
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not sys.platform.startswith("linux"):
+        return False  # macOS accepts the call and does not keep it
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    return True
+
+
+def _end_with_parent() -> None:
+    try:
+        while sys.stdin.buffer.read(1):
+            pass
+    finally:
+        os._exit(1)
+
+
+# Messages --------------------------------------------------------------------------------------------------------
+
+
+class BrokenMessage(Exception):
+    """The other end sent something that is not a message."""
+
+
+def send_message(stream: BinaryIO, message: dict[str, Any]) -> None:
+    """Write one message and flush it."""
+    body = json.dumps(message, ensure_ascii=False).encode("utf-8", errors="replace")
+    stream.write(_LENGTH.pack(len(body)) + body)
+    stream.flush()
+
+
+def receive_message(stream: BinaryIO) -> dict[str, Any] | None:
+    """The next message, or None at the end of the stream.
+
+    Raises:
+        BrokenMessage: the stream ends inside a message or holds something else.
+    """
+    head = _exactly(stream, _LENGTH.size)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        raise BrokenMessage("cut short")
+    (length,) = _LENGTH.unpack(head)
+    if length > LARGEST_MESSAGE:
+        raise BrokenMessage("too long")
+    body = _exactly(stream, length)
+    if len(body) < length:
+        raise BrokenMessage("cut short")
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise BrokenMessage("not JSON") from error
+    if not isinstance(message, dict):
+        raise BrokenMessage("not an object")
+    return message
+
+
+def _exactly(stream: BinaryIO, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length:
+        part = stream.read(length)
+        if not part:
+            break
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
