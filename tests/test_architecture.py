@@ -27,6 +27,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.quantization",
         "engine.passages",
         "engine.sandbox",
+        "engine.model_files",
     ),
     ("engine.prompt",),
     ("engine.kv.shape",),

@@ -12,8 +12,8 @@ out, paints and composes; where the engine computes on the processor, that is ti
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ from app.core import format
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
-from engine import HANDOVER_S, Question, Request, Status, Turn
+from engine import HANDOVER_S, Question, Request, Status, Turn, model_files
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
-from engine.errors import Busy, TrifoldError
+from engine.errors import Busy, ModelError, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
@@ -66,11 +66,11 @@ class Abilities:
 def abilities(folder: str) -> Abilities:
     """Of the model in this folder; a name of the hub, or a card that cannot be read, promises nothing."""
     try:
-        card = json.loads((Path(folder) / CARD).read_text(encoding="utf-8"))
+        if not os.path.lexists(Path(folder) / CARD):
+            return Abilities()
+        card = model_files.read_object(Path(folder) / CARD)
         return Abilities(bool(card.get("only_quotes")), tuple(str(words) for words in card.get("refusals", ())))
-    except FileNotFoundError:
-        return Abilities()
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (ModelError, TypeError) as error:
         logger.warning("%s of %s cannot be read: %s", CARD, folder, error)
         return Abilities()
 

@@ -11,7 +11,7 @@ are measured once (``engine.plan.hardware.machine_rates``). What was seen of a m
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from app.core.forecast import PROBED, WORDS_PER_TOKEN, Span, expected
 from app.core.format import size
-from engine import Status
+from engine import Status, model_files
 from engine.errors import ModelError, ModelNotFound, OptionError
 from engine.model.architectures import (
     MLP_NUMBERS,
@@ -69,7 +69,6 @@ from engine.quantization import (
 )
 
 CONFIG = "config.json"
-MAX_CONFIG_BYTES = 4_000_000
 SHORTEST_BOOK = 4_096  # tokens; a machine that holds less than this of a book is no place for the model
 _LARGEST = 1 << 31  # of any number in a settings file
 GPU_CLASSES = (8, 12, 16, 24, 48)  # GB, as they are sold
@@ -160,17 +159,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         ModelError: they cannot be read.
     """
     path = folder / CONFIG
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise ModelNotFound(f"There is no model in {folder}: {CONFIG} is missing.", "Choose the folder that holds it.")
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ModelError(f"{CONFIG} in {folder} is larger than any model's settings.", "Download the model again.")
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{CONFIG} in {folder} cannot be read.", "Download the model again.") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{CONFIG} in {folder} cannot be read.", "Download the model again.")
-    return config
+    return model_files.read_object(path)
 
 
 def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> ModelShape:

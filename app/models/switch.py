@@ -27,7 +27,7 @@ from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
-from engine import EngineConfig, EngineLike
+from engine import EngineConfig, EngineLike, model_files
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
 from engine.model.architectures import SHARED_VOCABULARY
 
@@ -421,11 +421,10 @@ def shares_vocabulary(target: Path, draft: Path) -> bool | None:
 
 def _tokens(folder: Path) -> dict[str, int]:
     try:
-        content = json.loads((folder / _TOKENIZER).read_bytes())
+        content = json.loads(model_files.content(folder / _TOKENIZER))
         vocabulary = content["model"]["vocab"]
-        added = {entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        if isinstance(vocabulary, list):  # unigram models: (token, score) in the order of ids
+            vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
+        return {**vocabulary, **{entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}}
+    except (ModelError, ValueError, LookupError, TypeError, RecursionError):
         return {}
-    if isinstance(vocabulary, list):  # unigram models: (token, score) in the order of ids
-        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
-    return {**vocabulary, **added}

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine import model_files
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.model import weights
 from engine.model.families import CONVOLUTION, FAMILIES, FULL, MAMBA, ORDINARY, RECURRENT, SLIDING
 from engine.quantization import StateSize
 
@@ -123,8 +123,8 @@ def load_config(name: str) -> Any:
 
     if looks_like_path(name) and not Path(name).is_dir():
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
-    if Path(name).is_dir():
-        weights.check_settings(Path(name))
+    if (folder := model_files.folder_of(name)) is not None:
+        model_files.check(folder)
     try:
         whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:

@@ -25,6 +25,7 @@ from engine.model import attention, decoder, layers, weights
 from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, parameters_of_block
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES
+from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
@@ -120,7 +121,7 @@ def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: 
     save_file({**own, **told}, folder / weights.SINGLE, metadata={"format": "pt"})
     (folder / weights.SINGLE).chmod(_READABLE)
     settings = json.dumps(config.to_dict(), indent=1, sort_keys=True)
-    (folder / weights.SETTINGS).write_text(settings + "\n", encoding="utf-8")
+    (folder / SETTINGS).write_text(settings + "\n", encoding="utf-8")
 
 
 def load(name: str, target: Decoder) -> Decoder:

@@ -17,6 +17,7 @@ from typing import Any
 from engine.errors import ModelError
 from engine.model import weights
 from engine.model.real_model import write_settings
+from engine.model_files import INDEX
 
 SHARD_BYTES = 2_000_000_000
 """Of weights in one file, and in memory at a time."""
@@ -146,7 +147,7 @@ class _Shards:
             file.rename(self._folder / name)
             places |= dict.fromkeys(names, name)
         index = {"metadata": {"total_size": self._total}, "weight_map": places}
-        (self._folder / weights.INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        (self._folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
     def _write(self) -> None:
         from safetensors.torch import save_file

@@ -18,10 +18,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from engine.errors import ModelError
+from engine.model_files import INDEX, object_in, read_object
+from engine.model_files import check_file as check_regular
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-MAX_INDEX_BYTES = 50_000_000
-INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 BITS = {
@@ -32,9 +32,6 @@ BITS = {
 }
 """Bits of one value by the format's names of types."""
 
-SETTINGS = "config.json"
-MAX_SETTINGS_BYTES = 4 << 20
-MAX_VOCABULARY_BYTES = 256 << 20  # the largest of today have a tenth of it
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
 _LENGTH_BYTES = 8
@@ -54,23 +51,6 @@ def check_folder(folder: Path) -> int:
     return sum(check_file(folder / name, expected) for name, expected in shards.items())
 
 
-def check_settings(folder: Path) -> None:
-    """Look at the files of settings and vocabulary before any library reads them whole.
-
-    Raises:
-        ModelError: they are larger than any model's, or ``config.json`` is missing or no JSON object.
-    """
-    for file in folder.glob("*.json"):
-        limit = MAX_SETTINGS_BYTES if file.name == SETTINGS else MAX_VOCABULARY_BYTES
-        if file.name != INDEX and file.stat().st_size > limit:
-            raise ModelError(f"{file.name} has {file.stat().st_size / 1e6:,.0f} MB, which no model needs.", _AGAIN)
-    try:
-        content = (folder / SETTINGS).read_bytes()
-    except OSError as error:
-        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN) from error
-    _json_object(content, SETTINGS)
-
-
 def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
     """Check one safetensors file without reading its tensors; ``expected`` are names that it must hold.
 
@@ -80,15 +60,15 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
     Raises:
         ModelError: what is wrong with it.
     """
+    size = check_regular(path)
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
                 raise ModelError(f"{path.name} is cut off: its header does not fit into {size:,} bytes.", _AGAIN)
             if length > MAX_HEADER_BYTES:
                 raise ModelError(f"{path.name} claims a header of {length:,} bytes, which no model has.", _AGAIN)
-            header = _json_object(file.read(length), path.name)
+            header = object_in(file.read(length), path.name)
     except OSError as error:
         raise ModelError(f"{path.name} cannot be read: {error.strerror}.", "Check the folder of the model.") from error
     header.pop("__metadata__", None)
@@ -103,7 +83,7 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
     """The folder as transformers reads it, which asks its index for ``metadata`` that some converters leave out: where
     they did, for as long as this lasts, a folder of links to the same files with an index that has it."""
     index = folder / INDEX
-    described = _json_object(index.read_bytes(), index.name) if index.is_file() else {"metadata": {}}
+    described = read_object(index) if index.is_file() else {"metadata": {}}
     if isinstance(described.get("metadata"), dict):
         yield folder
         return
@@ -126,7 +106,7 @@ def link(file: Path, place: Path) -> None:
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
     """Files to look at, with the tensors that the index promises in each."""
     index = folder / INDEX
-    if index.is_file():
+    if os.path.lexists(index):
         return _of_index(index)
     names = sorted(file.name for file in folder.glob("*.safetensors"))
     if not names:
@@ -139,9 +119,7 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
 
 
 def _of_index(index: Path) -> dict[str, frozenset[str]]:
-    if index.stat().st_size > MAX_INDEX_BYTES:
-        raise ModelError(f"{index.name} is larger than any model needs.", _AGAIN)
-    places = _json_object(index.read_bytes(), index.name).get("weight_map")
+    places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise ModelError(f"{index.name} does not say where the weights are.", _AGAIN)
     shards: dict[str, set[str]] = {}
@@ -183,20 +161,3 @@ def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
         what = "is cut off" if position > body else "has something behind its last tensor"
         raise ModelError(f"{file} {what}: {position:,} bytes of weights are described and {body:,} are there.", _AGAIN)
     return values
-
-
-def _json_object(content: bytes, file: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
-    return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name that stands twice means two things at once."""
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("a name stands twice")
-    return dict(pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ def test_a_model_without_a_card_promises_nothing(tmp_path: Path) -> None:
     assert abilities("owner/name") == Abilities()
 
 
-@pytest.mark.parametrize("card", ["", "[]", "{", '{"refusals": 3}', json.dumps({"only_quotes": 0})])
+@pytest.mark.parametrize("card", ["", "[]", "{", "[" * 50_000, '{"refusals": 3}', '{"only_quotes": 0}'])
 def test_a_damaged_card_is_no_card(tmp_path: Path, card: str) -> None:
+    """One nested 50,000 deep ended a question that had been answered."""
     (tmp_path / CARD).write_text(card, encoding="utf-8")
     assert abilities(str(tmp_path)) == Abilities()

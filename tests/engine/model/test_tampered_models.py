@@ -19,7 +19,8 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.errors import ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
-from engine.model import decoder, gguf, weights
+from engine.model import decoder, gguf
+from engine.model_files import INDEX
 from engine.prompt import Question
 from engine.session import Session
 from tests.tally import count
@@ -212,7 +213,7 @@ def _in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shards.add(name, tensor)
     shards.finish()
     assert len(list(folder.glob("*.safetensors"))) > 2
-    return folder / weights.INDEX
+    return folder / INDEX
 
 
 @pytest.mark.parametrize("described", [True, False])

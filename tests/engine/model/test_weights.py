@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from app.core.settings import DEMO_MODEL
 from engine.errors import ModelError
 from engine.model import weights
+from engine.model_files import INDEX
 
 
 def write(path: Path, header: dict[str, Any] | bytes, body: bytes = b"", length: int | None = None) -> Path:
@@ -89,7 +90,7 @@ def test_an_altered_header_is_refused(tmp_path: Path, header: Any, body: bytes) 
 def sharded(folder: Path, places: dict[str, str]) -> None:
     save_file({"a": torch.zeros(2)}, folder / "model-00001-of-00002.safetensors")
     save_file({"b": torch.zeros(3)}, folder / "model-00002-of-00002.safetensors")
-    (folder / weights.INDEX).write_text(json.dumps({"weight_map": places}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
 
 
 def test_all_files_of_an_index_are_looked_at(tmp_path: Path) -> None:

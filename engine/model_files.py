@@ -1,0 +1,166 @@
+"""What may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes come first.
+
+A folder comes from anywhere. A name in it may stand for a device without an end, a pipe that nobody writes to, a link
+that leads nowhere or out of the folder, or terabytes of zeros. So libraries, which read files whole, get a folder when
+``check`` has gone through it. Standard library only; nothing is read but what is small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelError
+
+SETTINGS = "config.json"
+GENERATION = "generation_config.json"
+TOKENIZER = "tokenizer.json"
+TEMPLATES = "additional_chat_templates"
+"""The folder of a model's further chat templates."""
+INDEX = "model.safetensors.index.json"
+
+_MEGABYTE = 1 << 20
+MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # the largest of today have a tenth of it
+_LARGEST = {
+    SETTINGS: 4 * _MEGABYTE,
+    GENERATION: _MEGABYTE,
+    "abilities.json": _MEGABYTE,
+    **dict.fromkeys(("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"), 16 * _MEGABYTE),
+    **dict.fromkeys(("chat_template.jinja", "chat_template.json"), _MEGABYTE),
+    INDEX: 50 * _MEGABYTE,
+}
+_TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
+_READ = (".json", ".txt", ".model", ".tiktoken", _TEMPLATE, _WEIGHTS)
+"""Endings of the files that libraries read, of which weights are mapped and may be of any size."""
+
+_HUB = ("models--", "blobs")  # beginning and end of the folders in which the hub's tools keep what they link to
+_AGAIN = "Download the model again."
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder of a model on this machine: a folder, or what the hub's tools keep of a hub id; None elsewhere."""
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, SETTINGS)
+    except ValueError:  # no name of the hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def check(folder: Path) -> None:
+    """Look at every file that loading the folder may open, before any is.
+
+    Raises:
+        ModelError: one is no file of the folder or larger than any model's, or the settings are no JSON objects.
+    """
+    for path in (*_listed(folder), *_listed(folder / TEMPLATES)):
+        if path.suffix in _READ:
+            check_file(path, folder)
+    settings = folder / SETTINGS
+    if not settings.exists():
+        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN)
+    read_object(settings)
+    if (folder / GENERATION).exists():
+        read_object(folder / GENERATION)
+
+
+def check_file(path: Path, folder: Path | None = None) -> int:
+    """The size of one file in bytes, when nothing speaks against opening it.
+
+    Args:
+        folder: of the model; that of the file where it is left out.
+
+    Raises:
+        ModelError: it is no regular file, lies elsewhere, or is larger than any model's.
+    """
+    try:
+        seen, place = path.stat(), path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError up to Python 3.12
+        raise ModelError(f"{path.name} leads to nothing that can be read.", _AGAIN) from error
+    if not stat.S_ISREG(seen.st_mode):
+        raise ModelError(f"{path.name} is no regular file.", _AGAIN)
+    if not _is_own(place, (folder or path.parent).resolve()):
+        raise ModelError(
+            f"{path.name} is a link that leads out of its folder.", "Put the file itself into the model's folder."
+        )
+    largest = _LARGEST.get(path.name, _LARGEST["chat_template.jinja"] if path.suffix == _TEMPLATE else None)
+    if largest is None and path.suffix != _WEIGHTS:
+        largest = MAX_VOCABULARY_BYTES
+    if largest is not None and seen.st_size > largest:
+        raise ModelError(f"{path.name} has {seen.st_size / 1e6:,.0f} MB, which no model needs.", _AGAIN)
+    return seen.st_size
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A small file's JSON object, in which no name stands twice.
+
+    Raises:
+        ModelError: ``check_file`` refuses it, or it holds none.
+    """
+    return object_in(content(path), path.name)
+
+
+def content(path: Path) -> bytes:
+    """What is in a file.
+
+    Raises:
+        ModelError: ``check_file`` refuses it, or the system does.
+    """
+    check_file(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path.name} cannot be read: {error.strerror}.", "Check the folder of the model.") from error
+
+
+def object_in(content: bytes, file: str) -> dict[str, Any]:
+    """The JSON object that a file's content is.
+
+    Raises:
+        ModelError: it is none.
+    """
+    try:
+        value = json.loads(content, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name that stands twice means two things at once."""
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name stands twice")
+    return dict(pairs)
+
+
+def small_files(folder: Path) -> list[Path]:
+    """The files of a folder that libraries read whole and that say how text becomes tokens and prompts."""
+    found = [*_listed(folder), *_listed(folder / TEMPLATES)]
+    return [path for path in found if path.suffix in _READ[:-1] and path.name not in (SETTINGS, GENERATION, INDEX)]
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, by name; nothing where there is none. Goes into no other."""
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ModelError(f"The folder {folder} cannot be read: {error.strerror}.", "Check its rights.") from error
+    yield from (folder / name for name in names)
+
+
+def _is_own(place: Path, folder: Path) -> bool:
+    """Whether a file lies in its folder, or where the hub's tools keep what they link to."""
+    beginning, end = _HUB
+    in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)
+    return place.is_relative_to(folder) or in_cache
