@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, layout
+from app.readers import cleaning, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_lines import form_values, has_image, page_lines
@@ -88,8 +88,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     extras = str(_EXTRAS) not in request.get("trouble", {})
     pages.labels = [_label(document, index) if extras else "" for index in range(count)]
     outline = _outline(document) if extras else []
-    found = layout.find_running_headers(pages.lines, pages.labels)
-    labels = layout.page_labels(pages.labels, found.printed)
+    found = running.find_running_headers(pages.lines, pages.labels)
+    labels = running.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
     title, author = _title_and_author(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
@@ -239,11 +239,12 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
     raise Refused("has no text on any page.", "Its pages are blank, damaged or drawn. " + _OCR)
 
 
-def _texts(pages: list[list[Line]], found: layout.RunningHeaders, step: Step) -> list[str]:
-    kept = [
-        [line for at, line in enumerate(lines) if at not in found.drop[index] and _is_text(line)]
-        for index, lines in enumerate(pages)
-    ]
+def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -> list[str]:
+    kept, headed = [], []
+    for index, lines in enumerate(pages):
+        dropped = found.drop(index) | found.first[index]
+        kept.append([line for at, line in enumerate(lines) if at not in dropped and _is_text(line)])
+        headed.append(sorted((lines[at] for at in found.first[index]), key=lambda line: line.top))
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
     margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have margins of their own
     texts = []
@@ -252,7 +253,17 @@ def _texts(pages: list[list[Line]], found: layout.RunningHeaders, step: Step) ->
             step(len(kept), len(kept), None)
         texts.append(cleaning.spaces(reflow(lines, words, margins[index % 2])))
     _join_pages(texts, words)
-    return texts
+    return [_with_headers(*each) for each in zip(texts, kept, headed, strict=True)]
+
+
+def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
+    """A page's text with the running headers that stay above it, and the footers below it."""
+    if not headers:
+        return text
+    middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
+    parts = [line.text for line in headers if line.top < middle]
+    parts += [text] if text else []
+    return "\n\n".join(parts + [line.text for line in headers if line.top >= middle])
 
 
 def _is_text(line: Line) -> bool:

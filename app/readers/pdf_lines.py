@@ -185,6 +185,8 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         if line is None or suspect != line.suspect or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
             found.append(Line(text[start:end], x0, x1, top, bottom, size=bottom - top, suspect=suspect))
         else:
+            line.last_gap = x0 - line.x1
+            line.first_gap = line.first_gap or line.last_gap
             line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
             line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
             line.text += (text[written:start] or " ") + text[start:end]
@@ -246,6 +248,9 @@ def _merged(pieces: list[Line]) -> list[Line]:
             continue
         gap = max(piece.x0 - last.x1, last.x0 - piece.x1)
         space = "" if gap < _TOUCH * last.height else " "
+        if space:
+            last.first_gap = last.first_gap or gap
+            last.last_gap = piece.last_gap or gap
         last.text = f"{last.text}{space}{piece.text}"
         last.x0, last.x1 = min(last.x0, piece.x0), max(last.x1, piece.x1)
         if len(piece.text) > 2:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from app.readers import cleaning, encoding
-from app.readers.layout import Line, Margins, number_value, reflow
+from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import Limits, Parsed, Refused, Step
+from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _NO_WRAP = 3  # characters: lines this short were ended for another reason than a margin

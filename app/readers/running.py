@@ -1,0 +1,374 @@
+"""Running headers, page numbers and margin line numbers, told by comparing the pages of a book. Child only.
+
+A row goes only where it is surely no text: the same row but for the page's number, at the same place, on three pages
+close by, apart from the text, and no larger than it. Its first occurrence stays, and so does whatever is unsure,
+because a lost row costs more than a repeated one. A page of nothing else loses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from app.readers.layout import Line, usual_pitch
+
+_ROWS = 4  # rows of type from the top and from the bottom where running headers are looked for
+_NUMBER_ROWS = 3  # of these may hold a page's number
+_SAME_PLACE = 6.0  # points
+_WINDOW = 4  # pages to either side on which a running row must return
+_RETURNS = 2
+_HEADER_LETTERS = 3
+_LARGER = 1.15  # times the type of the page: a title, which is text
+_APART = 1.25  # pitches between a running row and the text
+_WIDE_GAP = 0.6  # line heights between a header's words and the page's number
+_AT_EDGE = 0.1  # of the width of the page's text
+_MARGIN_PAGES = 4
+_MARGIN_SHARE = 0.25
+_MARGIN_ROWS = 5  # line numbers that a page has at least
+_MARGIN_SIGN = re.compile(r"\d{1,3}$")
+_PAGE_NUMBER = re.compile(
+    r"^[-–—\[(\s|•·]*(?:page|seite|p\.|s\.|página|pagina)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von|de|sur|di)\s*\d+)?"
+    r"[-–—\])\s|.•·]*$",
+    re.I,
+)
+_NAMED_NUMBER = re.compile(  # what parts it from the header's words is no plain blank
+    r"(?:^|[|•·–—]\s*|[\s,(])(?:page|seite|página|pagina)\s*(\d{1,4})(?:\s*(?:/|of|von|de|sur|di)\s*\d+)?[\s)]*(?:$|[|•·–—,])"
+    r"|[|•·–—]\s*(\d{1,4})$|^(\d{1,4})\s*[|•·–—]",
+    re.I,
+)
+_COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|rechnung|id|ref)\.?)\s*$", re.I)
+_AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+_MOST = 0.5  # of the pages must show a number
+_UNSHOWN = 3  # pages before the first number that may belong to the same count
+
+
+@dataclass
+class RunningHeaders:
+    """What the comparison of the pages found.
+
+    ``headers[i]``, ``numbers[i]`` and ``margins[i]`` hold the indices of lines of page i that are running headers, page
+    numbers and line numbers; ``first[i]`` those of the running headers that stay because they were not on a page
+    before; ``printed[i]`` is the number that is printed on it.
+    """
+
+    headers: list[set[int]]
+    first: list[set[int]]
+    numbers: list[set[int]]
+    margins: list[set[int]]
+    printed: dict[int, str] = field(default_factory=dict)
+
+    def drop(self, index: int) -> set[int]:
+        """The indices of all lines of a page that are no text."""
+        return self.headers[index] | self.numbers[index] | self.margins[index]
+
+
+@dataclass
+class _Row:
+    """A printed row at an edge of a page: the indices of its lines from left to right."""
+
+    page: int
+    side: int
+    depth: int
+    lines: list[int]
+    text: str
+    top: float
+    number: str = ""
+    """The page's number in it, "" where none is sure."""
+
+    rest: str = ""
+    """Its text without the number; all of it where there is none."""
+
+
+def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str]) -> RunningHeaders:
+    """Compare pages.
+
+    Args:
+        pages: the lines of each page.
+        labels: what the file says is printed on each page; "" where it says nothing.
+    """
+    headers, first, numbers, margins = ([set[int]() for _ in pages] for _ in range(4))
+    found = RunningHeaders(headers, first, numbers, margins)
+    _find_line_numbers(pages, found)
+    rows = [_edge_rows(index, page, found.margins[index]) for index, page in enumerate(pages)]
+    _find_page_numbers(pages, rows, labels, found)
+    _find_headers(pages, rows, found)
+    for index, page in enumerate(pages):
+        dropped = found.drop(index)
+        if all(at in dropped for at, line in enumerate(page) if line.shown):  # then it is the page's text
+            for kind in (found.headers, found.numbers, found.margins):
+                kind[index].clear()
+            found.printed.pop(index, None)
+    return found
+
+
+def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -> None:
+    """Line numbers in the margin: numbers that grow downwards, beside the text, at the same places on many pages."""
+
+    def place(line: Line) -> tuple[str, int, int]:
+        return line.text, round(line.top / 3), round(line.x1 / 3)
+
+    signs = [
+        [at for at, line in enumerate(page) if line.shown and not line.row and _MARGIN_SIGN.match(line.text)]
+        for page in pages
+    ]
+    counts: Counter[tuple[str, int, int]] = Counter()
+    for page, here in zip(pages, signs, strict=True):
+        counts.update({place(page[at]) for at in here})
+    enough = max(_MARGIN_PAGES, _MARGIN_SHARE * len(pages))
+    common = {key for key, count in counts.items() if count >= enough}
+    for index, page in enumerate(pages):
+        here = sorted((at for at in signs[index] if place(page[at]) in common), key=lambda at: page[at].top)
+        steps = {int(page[two].text) - int(page[one].text) for one, two in pairwise(here)}
+        if len(here) >= _MARGIN_ROWS and len(steps) == 1 and steps.pop() > 0 and _is_beside(page, here):
+            found.margins[index] |= set(here)
+
+
+def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
+    """Whether all numbers stand to the left, or all to the right, of what is beside them."""
+    text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
+    left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
+    top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
+    beside = [line for line in text if top <= (line.top + line.bottom) / 2 <= bottom]
+    inside = sum(line.x0 < right and line.x1 > left for line in beside)
+    return inside == 0 and bool(beside)
+
+
+def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row]:
+    """The rows at the top (+1) and at the bottom (-1) of a page, the outermost first."""
+    order = sorted(
+        (at for at, line in enumerate(page) if line.shown and at not in dropped), key=lambda at: page[at].top
+    )
+    grouped: list[list[int]] = []
+    for at in order:
+        if grouped and page[at].top - page[grouped[-1][0]].top < page[at].height / 2:
+            grouped[-1].append(at)
+        else:
+            grouped.append([at])
+    top = grouped[: min(_ROWS, (len(grouped) + 1) // 2)]
+    bottom = grouped[max(len(top), len(grouped) - _ROWS) :][::-1]
+    rows = []
+    for side, some in ((1, top), (-1, bottom)):
+        for depth, lines in enumerate(some):
+            lines = sorted(lines, key=lambda at: page[at].x0)
+            text = " ".join(page[at].text for at in lines)
+            rows.append(_Row(index, side, depth, lines, text, page[lines[0]].top, rest=text))
+    return rows
+
+
+def _find_page_numbers(
+    pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], labels: Sequence[str], found: RunningHeaders
+) -> None:
+    """Numbers that count with the pages, at the same place on three pages close by."""
+    candidates: list[tuple[_Row, str, str]] = []
+    places: dict[tuple[int, bool, int], list[tuple[int, float]]] = defaultdict(list)
+    for page, some in zip(pages, rows, strict=True):
+        for row in some:
+            if row.depth >= _NUMBER_ROWS or any(page[at].row for at in row.lines):
+                continue
+            for number, rest in _numbers(page, row):
+                value = number_value(number)
+                if value is not None:
+                    candidates.append((row, number, rest))
+                    places[row.side, number.isdigit(), value - row.page].append((row.page, row.top))
+    for row, number, rest in candidates:
+        value = number_value(number) or 0
+        spots = places[row.side, number.isdigit(), value - row.page]
+        near = {
+            page for page, top in spots if 0 < abs(page - row.page) <= 2 * _WINDOW and abs(top - row.top) < _SAME_PLACE
+        }
+        if len(near) >= _RETURNS or (not rest and number == labels[row.page].casefold()):
+            row.number, row.rest = number, rest
+            found.printed[row.page] = number
+            if not rest:
+                found.numbers[row.page] |= set(row.lines)
+
+
+def _numbers(page: Sequence[Line], row: _Row) -> Iterator[tuple[str, str]]:
+    """What may be the page's number in a row: (number, the rest of the row)."""
+    match = _PAGE_NUMBER.match(row.text)
+    if match:
+        yield match[1].casefold(), ""
+        return
+    named = _NAMED_NUMBER.search(row.text)
+    if named:
+        number = next(filter(None, named.groups()))
+        rest = row.text[: named.start()] + row.text[named.end() :]
+        yield number, _plain(rest)
+        return
+    left = min(line.x0 for line in page if line.shown)
+    right = max(line.x1 for line in page if line.shown)
+    slack = _AT_EDGE * (right - left)
+    first, last = page[row.lines[0]], page[row.lines[-1]]
+    head, _, after = first.text.partition(" ")
+    before, _, tail = last.text.rpartition(" ")
+    parted = len(row.lines) > 1
+    if last.x1 >= right - slack and ((parted and not before) or last.last_gap > _WIDE_GAP * last.height):
+        match, rest = _PAGE_NUMBER.match(tail), row.text[: len(row.text) - len(tail)]
+        if match and not _COUNTED_THING.search(rest):
+            yield match[1].casefold(), _plain(rest)
+    if first.x0 <= left + slack and ((parted and not after) or first.first_gap > _WIDE_GAP * first.height):
+        match = _PAGE_NUMBER.match(head)
+        if match:
+            yield match[1].casefold(), _plain(row.text[len(head) :])
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).strip("|•·–— ")
+
+
+def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], found: RunningHeaders) -> None:
+    alike: dict[tuple[int, str], list[_Row]] = defaultdict(list)
+    for some in rows:
+        for row in some:
+            alike[row.side, row.rest].append(row)
+    running = {id(row): _returns(row, alike[row.side, row.rest]) for some in rows for row in some}
+    for index, page in enumerate(pages):
+        body = _type_size(page)
+        for side in (1, -1):
+            block: list[_Row] = []
+            for row in (row for row in rows[index] if row.side == side):
+                bare = set(row.lines) <= found.numbers[index]
+                if not bare and not (running[id(row)] and _may_run(page, row, body)):
+                    break
+                block.append(row)
+            while block and not _stands_apart(page, block, side):
+                block.pop()
+            for row in block:
+                if not set(row.lines) <= found.numbers[index]:
+                    repeats = _repeats(row, alike[side, row.rest], rows, running)
+                    (found.headers if repeats else found.first)[index].update(row.lines)
+
+
+def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
+    """Whether a row stands at the same place on other pages close by."""
+    near = {
+        other.page
+        for other in alike
+        if 0 < abs(other.page - row.page) <= _WINDOW and abs(other.top - row.top) < _SAME_PLACE
+    }
+    return len(near) >= _RETURNS
+
+
+def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
+    """Whether nothing about a row says that it is text: a title's size, an amount, a table, hardly a letter."""
+    if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
+        return False
+    lines = [page[at] for at in row.lines]
+    larger = max(line.type_size for line in lines) > _LARGER * body
+    return not (larger or any(line.row for line in lines) or _AMOUNT.search(row.text))
+
+
+def _type_size(page: Sequence[Line]) -> float:
+    """The usual size of a page's type."""
+    sizes = sorted((line.type_size, len(line.text)) for line in page if line.shown)
+    half, total = sum(length for _, length in sizes) / 2, 0
+    for size, length in sizes:
+        total += length
+        if total >= half:
+            return size
+    return 0.0
+
+
+def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
+    """Whether there is more room between the rows of a block and the text than between two lines of text."""
+    inside = {at for row in block for at in row.lines}
+    others = [line for at, line in enumerate(page) if at not in inside and line.shown]
+    if not others:
+        return True
+    inner = block[-1].top
+    if side > 0:
+        room = min((line.top - inner for line in others if line.top > inner), default=None)
+    else:
+        room = min((inner - line.top for line in others if line.top < inner), default=None)
+    pitch = usual_pitch(sorted(others, key=lambda line: line.top))
+    return room is None or room > _APART * min(pitch, 2 * median(line.height for line in others))
+
+
+def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
+    """Whether a running row has stood on a page before, with nothing between that is not a running row itself.
+
+    Left and right pages may have rows of their own; where another row came between, this one begins anew and is kept.
+    """
+    before = [other.page for other in alike if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
+    if not before or row.page - before[-1] > _WINDOW:
+        return False
+    between = (other for page in range(before[-1] + 1, row.page) for other in rows[page])
+    return all(
+        running[id(other)] or other.number
+        for other in between
+        if other.side == row.side and other.depth <= row.depth and abs(other.top - row.top) < _SAME_PLACE
+    )
+
+
+def number_value(text: str) -> int | None:
+    """What a number in digits or small Roman letters says; None for none."""
+    if text.isdigit():
+        return int(text)
+    total, last = 0, 0
+    for sign in reversed(text):
+        worth = _ROMAN[sign]
+        total, last = (total - worth, last) if worth < last else (total + worth, worth)
+    return total or None
+
+
+def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
+    """What to call each page: the file's own label, else the number printed on it, else its place in the file.
+
+    Printed numbers are used only where they grow through most of the book, so that two pages never share one. A
+    page without a number between two that count on has the number between; any other is named by its neighbour.
+    """
+    count = len(given)
+    plain = [str(index + 1) for index in range(count)]
+    if any(given) and list(given) != plain:
+        return _unique([label or f"[{plain[index]}]" for index, label in enumerate(given)])
+    numbers = _growing({index: int(text) for index, text in printed.items() if text.isdigit()})
+    if len(numbers) < max(3, _MOST * count) or all(number == index + 1 for index, number in numbers.items()):
+        return plain
+    _fill(numbers)
+    labels, before = [], ""
+    for index in range(count):
+        if index in numbers:
+            before = str(numbers[index])
+            labels.append(before)
+        else:
+            roman = printed.get(index, "")
+            other = f"after {before}" if before else f"front {index + 1}"
+            labels.append(roman if roman and not roman.isdigit() else other)
+    return _unique(labels)
+
+
+def _growing(numbers: dict[int, int]) -> dict[int, int]:
+    """Without the numbers that fall out of the count."""
+    kept: dict[int, int] = {}
+    last, last_index = 0, -1
+    for index, number in sorted(numbers.items()):
+        if last < number <= last + (index - last_index) * 2 + 4 or not kept:
+            kept[index] = number
+            last, last_index = number, index
+    return kept
+
+
+def _fill(numbers: dict[int, int]) -> None:
+    """Number the pages between two that count on; a chapter's first page seldom shows its own."""
+    known = sorted(numbers)
+    for one, two in pairwise(known):
+        if two - one == numbers[two] - numbers[one]:
+            numbers.update({index: numbers[one] + index - one for index in range(one, two)})
+    first = known[0]
+    for index in range(max(0, first - _UNSHOWN), first):
+        if numbers[first] - (first - index) > 0:
+            numbers[index] = numbers[first] - (first - index)
+
+
+def _unique(labels: list[str]) -> list[str]:
+    seen: Counter[str] = Counter()
+    result = []
+    for label in labels:
+        seen[label] += 1
+        result.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return result
