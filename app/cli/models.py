@@ -13,12 +13,13 @@ from pathlib import Path
 from app.core.format import size
 from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, STARTERS, Settings, is_gguf, is_hub_id
 from app.launcher.console import ProgressLine, say
-from app.models import fit, starter
+from app.models import starter
 from app.models.hub import Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
 from engine import Status
 from engine.errors import ModelNotFound
+from engine.plan import measure_free_memory
 
 _FETCHING = ("ask", "read", "bench")  # the app shows its own progress, and the doctor changes nothing
 
@@ -74,7 +75,7 @@ def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) ->
 
 def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
     device = str(settings.options.get("device", "auto"))
-    free = fit.measure(settings.data, Status("loading", ""), kv=settings.kv, device=device)
+    free = measure_free_memory(settings.data, Status("loading", ""), kv=settings.kv, device=device)
     with ProgressLine(f"Looking for {_called(settings.model)}") as line:
 
         def show(progress: Progress) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.events import BookRead, Figures, ModelInfo, ReadingProgress
-from engine.plan.memory_budget import BookFit
+from engine.plan import BookFit
 
 logger = logging.getLogger(__name__)
 

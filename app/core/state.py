@@ -30,7 +30,7 @@ from engine import HANDOVER_S, EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
 from engine.events import BookRead, Failed, Figures, ReadingProgress
-from engine.plan.memory_budget import BookFit
+from engine.plan import BookFit
 
 if TYPE_CHECKING:
     from engine.kv.snapshots import SnapshotStore

@@ -39,8 +39,7 @@ from dataclasses import dataclass
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, STARTERS
 from app.models import starter
-from app.models.fit import ModelShape
-from engine.quantization import StateSize
+from engine.plan import ModelShape, StateSize
 
 _LLAMA_31 = "Llama 3.1 Community License"
 _LLAMA_32 = "Llama 3.2 Community License"

@@ -19,7 +19,7 @@ from engine.document import Document
 from engine.errors import Busy, Closed, TrifoldError
 
 if TYPE_CHECKING:
-    from engine.plan.memory_budget import BookFit
+    from engine.plan import BookFit
 
 Make = Callable[[], EngineLike]
 """Begins to load an engine and returns at once, as ``engine.Engine(config)`` does."""

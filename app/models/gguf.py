@@ -28,12 +28,12 @@ from typing import Any
 from app.core.format import size
 from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB
 from app.models import hub
-from app.models.fit import ModelShape, shape_of
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, ResourceError, TrifoldError
 from engine.model import weights
+from engine.plan import ModelShape, shape_of
 
 logger = logging.getLogger(__name__)
 

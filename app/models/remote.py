@@ -43,7 +43,7 @@ from engine.events import (
     TextDelta,
     TimeSplit,
 )
-from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit
+from engine.plan import MIN_CHAT_TOKENS, BookFit
 from engine.prompt import book_message
 from engine.worker import Admission
 

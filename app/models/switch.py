@@ -21,15 +21,16 @@ from typing import Any
 
 from app.core import settings
 from app.core.settings import MODELS_FOLDER, NO_DRAFT, STARTERS, ModelChoice, Remote, Settings, is_gguf
-from app.models import fit, gguf, starter
+from app.models import gguf, starter
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy, Make
-from app.models.fit import FreeMemory, ModelShape, fit_pair, read_config, rounding, shape_of
+from app.models.fit import fit_in_words, rounding_in_words, rounding_options
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
 from engine import EngineConfig, EngineLike, model_files
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
 from engine.model.architectures import SHARED_VOCABULARY
+from engine.plan import FreeMemory, ModelShape, fit_pair, measure_free_memory, read_config, rounding, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class ModelSwitch:
             return self._reached(remote), ""
         download = self._download or Download()
         status = self.proxy.status()
-        space = fit.measure(self.data, status, kv=self.kv, quantization=self.quantization, device=self.device)
+        space = measure_free_memory(self.data, status, kv=self.kv, quantization=self.quantization, device=self.device)
         rounded = self._rounded(wanted)
         space = replace(space, kv=rounded.kv, quantization=rounded.quantization)
         installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)
@@ -393,8 +394,9 @@ def _check_fit(target: ModelShape, draft: ModelShape | None, name: str, free: Fr
     way = rounding(target, draft, free)
     remedy = "Choose a smaller model, or close other programs."
     if way is not None:
-        remedy = f"With {way.words} it would fit: the settings have a button for it, the terminal {way.options}."
-    raise ResourceError(f"{name}: {found.sentence}", remedy)
+        remedy = f"With {rounding_in_words(way)} it would fit: the settings have a button for it, the terminal "
+        remedy += f"{rounding_options(way)}."
+    raise ResourceError(f"{name}: {fit_in_words(found)}", remedy)
 
 
 def _download(local_models: LocalModels, download: Download, name: str, show: Show) -> str:

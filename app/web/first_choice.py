@@ -18,9 +18,9 @@ from starlette.routing import Route
 from app.core.format import View, size
 from app.core.settings import STARTER, STARTERS
 from app.core.state import AppState, OpenBook, Stage
-from app.models import fit, starter
+from app.models import starter
 from app.models.catalogue import DEMO, OLD, PAIRS, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find
-from app.models.fit import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, fit_pair, pages_of, shape_of
+from app.models.fit import fit_in_words, pages_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.switch import ModelSwitch
@@ -28,9 +28,19 @@ from app.web.auth import AllowedRoute
 from app.web.routes import SMALL_BODY, answer_or_refusal, body, said, text
 from app.web.settings import about_view
 from engine.errors import OptionError, ResourceError
+from engine.plan import (
+    BOOK_TOKENS,
+    FreeMemory,
+    ModelFit,
+    ModelShape,
+    fit_pair,
+    measure_free_memory,
+    read_config,
+    shape_of,
+)
 
 if TYPE_CHECKING:
-    from engine.plan.hardware import MachineRates
+    from engine.plan import MachineRates
 
 _OTHER_VOCABULARY = 1.5
 """Tokens of one text by two models: more than this of one never stands against one of the other, in European texts."""
@@ -52,7 +62,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
             f"Starter: a real small model, {starter.SIZE}",
             f"Answers about documents of up to about {pages} pages here."
             if small.verdict != "none"
-            else small.sentence,
+            else fit_in_words(small),
             starter.verdict(),
             "" if small.verdict == "none" else "Use it" if at_hand else f"Fetch {starter.SIZE} and use it",
         ),
@@ -133,7 +143,7 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
 
 def _demo_window(switch: ModelSwitch) -> int:
     folder = switch.local_models.folder(DEMO.target.name)
-    return shape_of(fit.read_config(folder), DEMO.title).window if folder else 0
+    return shape_of(read_config(folder), DEMO.title).window if folder else 0
 
 
 class FirstChoice:
@@ -186,7 +196,7 @@ class FirstChoice:
 
     def _free(self) -> FreeMemory:
         now, status = self._switch, self._state.engine.status()
-        return fit.measure(now.data, status, kv=now.kv, quantization=now.quantization, device=now.device)
+        return measure_free_memory(now.data, status, kv=now.kv, quantization=now.quantization, device=now.device)
 
     def _look(self, name: str) -> View:
         try:

@@ -25,23 +25,17 @@ from app.core.forecast import expected
 from app.core.format import View, size
 from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_gguf, is_hub_id
 from app.core.state import AppState
-from app.models import fit, gguf, starter
+from app.models import gguf, starter
 from app.models.catalogue import PAIRS, STARTER_LONG_PAIR, Model, Pair
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
-    BOOK_TOKENS,
-    FreeMemory,
-    ModelFit,
-    ModelShape,
-    fit_pair,
+    fit_in_words,
     gain_in_words,
     gpu_in_words,
     pace,
-    read_config,
-    rounding,
-    roundings,
-    shape_of,
+    rounding_in_words,
+    rounding_options,
 )
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
@@ -51,9 +45,21 @@ from app.web import openai_api
 from app.web.auth import AllowedRoute
 from app.web.routes import SMALL_BODY, body, said, text
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
+from engine.plan import (
+    BOOK_TOKENS,
+    FreeMemory,
+    ModelFit,
+    ModelShape,
+    fit_pair,
+    measure_free_memory,
+    read_config,
+    rounding,
+    roundings,
+    shape_of,
+)
 
 if TYPE_CHECKING:
-    from engine.plan.hardware import MachineRates
+    from engine.plan import MachineRates
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +113,21 @@ def sized(
     """
     found: ModelFit = fit_pair(target, draft, free)
     rounded: View | None = None
-    sentence = found.sentence
+    sentence = fit_in_words(found)
     if (way := rounding(target, draft, free)) is not None:
         asked, free = free, way.of(free)
         found = fit_pair(target, draft, free)
-        rounded = {"weights": way.weights, "kv": way.kv, "words": way.words}
-        sentence += f" With {way.words} it does; answers then differ a little from those of the model as it was made."
+        words = rounding_in_words(way)
+        rounded = {"weights": way.weights, "kv": way.kv, "words": words}
+        sentence += f" With {words} it does; answers then differ a little from those of the model as it was made."
         if (mildest := roundings(target, draft, asked)[0])[0] != way:
             milder, held = mildest
-            sentence += f" They differ less with {milder.words} ({milder.options} in the terminal), for books of up to "
+            sentence += f" They differ less with {rounding_in_words(milder)} ({rounding_options(milder)} in the "
+            sentence += "terminal), for books of up to "
             sentence += f"{held.tokens:,} tokens instead of {found.tokens:,}."
     if found.verdict != "none" and (gain := gain_in_words(target, found)):
         sentence += f" {gain}"
-    here = pace(target, found, free, rates) if rates else None
+    here = pace(target, found, rates) if rates else None
     return {
         "verdict": found.verdict,
         "sentence": sentence,
@@ -376,7 +384,7 @@ class Preferences:
                 "loading",
                 "failed",
             ):
-                from engine.plan.hardware import machine_rates
+                from engine.plan import machine_rates
 
                 try:
                     with diagnostics.ChildProcess() as child:
@@ -408,7 +416,7 @@ class Preferences:
         read = self._state.current.read
         held = read.kv_bytes.device or read.kv_bytes.host if read else 0
         switch = self._switch
-        free = fit.measure(
+        free = measure_free_memory(
             switch.data, self._state.engine.status(), held, switch.kv, switch.quantization, switch.device
         )
         start = switch.start

@@ -1,1 +1,49 @@
-"""What fits where, and how long it takes on this machine: probes, costs, the plan."""
+"""What fits where, and how long it takes on this machine: probes, costs, the plan.
+
+The names below judge a model before it, or torch, is there.
+"""
+
+from engine.plan.hardware import MachineRates, machine_rates
+from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit
+from engine.plan.model_fit import (
+    BOOK_TOKENS,
+    SHORTEST_BOOK,
+    BookTimes,
+    FreeMemory,
+    ModelFit,
+    Rounding,
+    book_times,
+    fit_pair,
+    gpu_class,
+    measure_free_memory,
+    retrieval_gain,
+    rounding,
+    roundings,
+)
+from engine.plan.model_shape import ModelShape, read_config, shape_of
+from engine.quantization import BITS, StateSize
+
+__all__ = [
+    "BITS",
+    "BOOK_TOKENS",
+    "MIN_CHAT_TOKENS",
+    "SHORTEST_BOOK",
+    "BookFit",
+    "BookTimes",
+    "FreeMemory",
+    "MachineRates",
+    "ModelFit",
+    "ModelShape",
+    "Rounding",
+    "StateSize",
+    "book_times",
+    "fit_pair",
+    "gpu_class",
+    "machine_rates",
+    "measure_free_memory",
+    "read_config",
+    "retrieval_gain",
+    "rounding",
+    "roundings",
+    "shape_of",
+]

@@ -12,10 +12,11 @@ import pytest
 
 from app.core.chat_run import Abilities, abilities
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL
-from app.models import fit, switch
+from app.models import switch
 from engine import model_files
 from engine.errors import ModelError
 from engine.model import weights
+from engine.plan import read_config
 
 _POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
 
@@ -86,7 +87,7 @@ def test_every_reader_of_one_file_asks_first(folder: Path, kind: str) -> None:
         (folder / name).unlink()
         make(folder / name)
     with pytest.raises(ModelError, match=why):
-        fit.read_config(folder)
+        read_config(folder)
     assert abilities(str(folder)) == Abilities()
     assert switch.shares_vocabulary(folder, DEMO_DRAFT) is None
     if make is not _sparse:  # which weights may well be
@@ -135,4 +136,4 @@ def test_a_good_folder_passes(folder: Path) -> None:
     assert model_files.folder_of("nobody/has-this-here") is None
     assert model_files.folder_of("no name\nof a model") is None
     assert {path.name for path in model_files.small_files(folder)} >= {"tokenizer.json", "chat_template.jinja"}
-    assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == fit.read_config(folder)
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == read_config(folder)

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from app.core import settings as choice
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, ModelChoice, Remote
 from app.models import catalogue, fit, switch
-from app.models import fit as shapes
-from app.models.fit import FreeMemory, ModelShape, pace
+from app.models.fit import fit_in_words, pace, rounding_in_words, rounding_options
 from app.models.local import LocalModels
 from app.web.settings import model_options
 from engine import Status
@@ -28,7 +27,19 @@ from engine.errors import ModelError, ModelNotFound, TrifoldError, UnsupportedMo
 from engine.kv.shape import KvShape, Recurrent, Sliding
 from engine.model.decoder import kv_shape_of
 from engine.model.kernels import cpu
-from engine.plan import planner
+from engine.plan import (
+    FreeMemory,
+    ModelShape,
+    Rounding,
+    fit_pair,
+    measure_free_memory,
+    model_fit,
+    planner,
+    read_config,
+    rounding,
+    roundings,
+    shape_of,
+)
 from engine.plan.hardware import MachineRates
 from engine.plan.memory_budget import CHUNK, DeviceRoom, largest, share_layers, spread_over
 from engine.quantization import StateSize
@@ -224,7 +235,7 @@ def test_models_whose_layers_differ_are_counted_by_building_them(name: str) -> N
     known = catalogue.known(name)
     assert known is not None
     assert known.shape is not None
-    shape, found = known.shape, fit.shape_of({**config.to_dict(), **said, "model_type": family}, name)
+    shape, found = known.shape, shape_of({**config.to_dict(), **said, "model_type": family}, name)
     assert shape.parameters == sum(part.numel() for part in parts)
     assert found.parameters == pytest.approx(shape.parameters, rel=2e-3)  # norms and biases are not estimated
     is_target = name in {pair.target.name for pair in catalogue.PAIRS}
@@ -241,15 +252,15 @@ def test_settings_of_layers_that_differ_mean_something_or_are_refused(family: st
 
     kinds = {"granitemoehybrid": {"layer_types": [*["mamba"] * 31, "attention"]}}.get(family, {})
     whole = {**AutoConfig.for_model(family, pad_token_id=0).to_dict(), "model_type": family, **kinds}
-    assert fit.shape_of(whole, "it").layers == whole["num_hidden_layers"]
+    assert shape_of(whole, "it").layers == whole["num_hidden_layers"]
     for key in whole.keys() - {"model_type"}:
         for odd in (None, "auto", -1, 0, 1 << 40, ["a"], {"a": 1}, 1.5):
             with suppress(TrifoldError):
-                fit.shape_of({**whole, key: odd}, "it")
+                shape_of({**whole, key: odd}, "it")
         with suppress(TrifoldError):
-            fit.shape_of({name: said for name, said in whole.items() if name != key}, "it")
+            shape_of({name: said for name, said in whole.items() if name != key}, "it")
     with pytest.raises(ModelError, match="gives"):
-        fit.shape_of({**whole, "intermediate_size": -1, "moe_intermediate_size": -1}, "it")
+        shape_of({**whole, "intermediate_size": -1, "moe_intermediate_size": -1}, "it")
 
 
 def test_every_model_that_is_offered_is_counted() -> None:
@@ -276,14 +287,14 @@ def test_the_class_of_gpu_that_a_pair_needs() -> None:
     assert said["ministral-3-14b"] == "GPU of 48 GB"
     assert said["seed-oss-36b"] == "GPU of 48 GB with weights in 4 bits"
     assert fit.gpu_in_words(ModelShape(96, 96, 128, 10**12, 0, 131_072), None) == ""
-    for size in fit.GPU_CLASSES:
+    for size in model_fit.GPU_CLASSES:
         assert any(f"of {size} " in f"{words} " for words in said.values()), f"there is something for {size} GB"
 
 
 def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
     """Gemma 3 4B on the hub names neither heads nor vocabulary, nor which layers see a window alone."""
     named = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34}
-    found = fit.shape_of({"model_type": "gemma3", "text_config": {**named, "sliding_window": 1024}}, "a model")
+    found = shape_of({"model_type": "gemma3", "text_config": {**named, "sliding_window": 1024}}, "a model")
     known = catalogue.known("google/gemma-3-4b-it")
     assert known is not None
     expected = known.shape
@@ -292,16 +303,16 @@ def test_what_settings_leave_out_is_as_the_library_has_it() -> None:
     weights = expected.weights_bytes
     assert dataclasses.replace(found, parameters=expected.parameters, weights_bytes=weights) == expected
     with pytest.raises(ModelError, match="other layers"):
-        fit.shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
+        shape_of({**named, "layer_types": [*["sliding_attention"] * 34, "full_attention"]}, "a model")
 
 
 def test_settings_of_lfm2_as_they_were_published_first() -> None:
     """Of LFM2-1.2B, with other names than the library's own: 1,170 million parameters."""
     named = {"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32}
-    found = fit.shape_of({**named, "vocab_size": 65_536, "block_ff_dim": 12_288, "full_attn_idxs": [2, 5, 8]}, "it")
+    found = shape_of({**named, "vocab_size": 65_536, "block_ff_dim": 12_288, "full_attn_idxs": [2, 5, 8]}, "it")
     assert (found.full_layers, found.recurrent_layers) == (3, 13)
     idxs = {"full_attn_idxs": [2, 5, 8, 10, 12, 14]}
-    whole = fit.shape_of({**named, **idxs, "vocab_size": 65_536, "block_ff_dim": 12_288}, "it")
+    whole = shape_of({**named, **idxs, "vocab_size": 65_536, "block_ff_dim": 12_288}, "it")
     assert whole.parameters == pytest.approx(1_170_340_608, rel=1e-3)
 
 
@@ -310,13 +321,13 @@ def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None
     target = ModelShape(32, 4, 256, 9 * 10**9, 0, 262_144, 10**9, 0, 0, 24, StateSize(32, 128, 128, 8192, 4))
     for quantization, gain in (("stored", 1.2), ("4bit", 1.6)):
         free = FreeMemory(48 * 10**9, 0, on_gpu=True, quantization=quantization)
-        said = fit.gain_in_words(target, fit.fit_pair(target, None, free))
+        said = fit.gain_in_words(target, fit_pair(target, None, free))
         assert said.startswith(
             "8 of its 32 layers read the whole book: behind 120,000 tokens the retrieval cache makes "
         )
         assert f"answers {gain} times as fast at most" in said
     llama = ModelShape(32, 8, 128, 8 * 10**9, 0, 131_072)
-    assert fit.gain_in_words(llama, fit.fit_pair(llama, None, free)) == ""
+    assert fit.gain_in_words(llama, fit_pair(llama, None, free)) == ""
 
 
 def test_weights_that_are_expanded_need_room_beside_the_card_and_where_they_are_rounded_for_a_layer() -> None:
@@ -333,19 +344,21 @@ def test_weights_that_are_expanded_need_room_beside_the_card_and_where_they_are_
         (FreeMemory(card, 0, on_gpu=True, host=small, quantization="4bit"), "16.3 GB"),
         (FreeMemory(card, 0, on_gpu=True, host=enough, quantization="4bit"), ""),
     ):
-        found = fit.fit_pair(target, None, free)
+        found = fit_pair(target, None, free)
         assert (found.verdict == "none") == bool(needed)
-        assert (f"stored in 4 bits, take {needed} of memory when they are loaded" in found.sentence) == bool(needed)
+        assert (f"stored in 4 bits, take {needed} of memory when they are loaded" in fit_in_words(found)) == bool(
+            needed
+        )
 
 
 def test_experts_that_a_token_does_not_ask_take_memory_and_no_time() -> None:
     mixture, rates = catalogue.known("Qwen/Qwen3-30B-A3B-Instruct-2507").shape, MachineRates(10**12, 10**11, 0, 10**9)
     assert mixture
     free = FreeMemory(128 * 10**9, 0, on_gpu=False)
-    found = fit.fit_pair(mixture, None, free)
+    found = fit_pair(mixture, None, free)
     assert found.weights == 2 * mixture.parameters
     whole = dataclasses.replace(mixture, asked=0)
-    quick, slow = (pace(shape, found, free, rates) for shape in (mixture, whole))
+    quick, slow = (pace(shape, found, rates) for shape in (mixture, whole))
     assert quick
     assert slow
     assert slow.reading.low > 2 * quick.reading.low
@@ -358,19 +371,19 @@ def test_what_a_model_was_tested_with_is_said() -> None:
 
 def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ModelShape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
-    whole = fit.fit_pair(target, None, FreeMemory(64 * 10**9, 0, on_gpu=True))
+    whole = fit_pair(target, None, FreeMemory(64 * 10**9, 0, on_gpu=True))
     assert (whole.verdict, whole.tokens, whole.spilled) == ("whole", 131_072, 131_072)
-    part = fit.fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True))
+    part = fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True))
     assert part.verdict == "part"
-    left = int((24 * 10**9 - 16_000_000_000) * fit.MEMORY_SHARE)
+    left = int((24 * 10**9 - 16_000_000_000) * model_fit.MEMORY_SHARE)
     assert part.tokens == pytest.approx(left / (136 * KIB), rel=0.001)  # a mean key for every eight tokens
-    assert f"{part.tokens:,}" in part.sentence
+    assert f"{part.tokens:,}" in fit_in_words(part)
     assert part.kv_per_1k == 1000 * 128 * KIB
-    spilled = fit.fit_pair(target, None, FreeMemory(24 * 10**9, 10**12, on_gpu=True))
+    spilled = fit_pair(target, None, FreeMemory(24 * 10**9, 10**12, on_gpu=True))
     assert spilled.tokens == part.tokens
     assert spilled.spilled == 131_072
-    assert "slower" in spilled.sentence
-    none = fit.fit_pair(target, None, FreeMemory(16 * 10**9, 10**12, on_gpu=True))
+    assert "slower" in fit_in_words(spilled)
+    none = fit_pair(target, None, FreeMemory(16 * 10**9, 10**12, on_gpu=True))
     assert none.verdict == "none"
     small = ModelShape(24, 2, 64, 500_000_000, 0, 32_768)
     for pairs, held in (
@@ -378,8 +391,8 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
         (False, 2_000_000_000),
     ):  # on a CPU
         monkeypatch.setattr(cpu, "multiplies_pairs", lambda pairs=pairs: pairs)
-        assert fit.fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == held
-    assert fit.fit_pair(target, small, FreeMemory(10**11, 0, on_gpu=True)).weights == 17_000_000_000
+        assert fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == held
+    assert fit_pair(target, small, FreeMemory(10**11, 0, on_gpu=True)).weights == 17_000_000_000
 
 
 @settings(max_examples=60, deadline=None)
@@ -414,7 +427,7 @@ def test_the_planner_will_say_the_same(
     theirs = KvShape(layers, heads, width, torch.bfloat16, torch.device(where), sliding=sliding, recurrent=recurrent)
     theirs = theirs.stored_as(kv).indexed(CHUNK)
     said = planner.longest_context(theirs, shape.window, planner.Resources(device, host, disk))
-    size = fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))
+    size = model_fit._kv_size(shape, 2, FreeMemory(0, 0, on_gpu=where == "cuda", kv=kv))
     parts = theirs.bytes_per_token, theirs.compute_bytes_per_token, theirs.index_bytes_per_token
     assert (size.stored, size.computed, size.index) == parts
     found = largest(shape.window, lambda tokens: spread_over([size], tokens, [device], host, disk) is not None)
@@ -428,13 +441,10 @@ def test_a_second_card_counts_and_is_shared_as_the_planner_shares_it() -> None:
     assert target
     assert draft
     card = 16 * 10**9
-    alone, both = (
-        fit.fit_pair(target, draft, FreeMemory(card, 0, on_gpu=True, others=others)) for others in ((), (card,))
-    )
+    alone, both = (fit_pair(target, draft, FreeMemory(card, 0, on_gpu=True, others=others)) for others in ((), (card,)))
     assert (alone.verdict, both.verdict) == ("none", "part")
-    assert (
-        "of memory on 2 GPUs"
-        in fit.fit_pair(target, draft, FreeMemory(10**9, 0, on_gpu=True, others=(10**9,))).sentence
+    assert "of memory on 2 GPUs" in fit_in_words(
+        fit_pair(target, draft, FreeMemory(10**9, 0, on_gpu=True, others=(10**9,)))
     )
     # The planner's own arithmetic, on its own shapes.
     models = PAIRS["Llama-3.1-8B + 1B"]
@@ -443,7 +453,7 @@ def test_a_second_card_counts_and_is_shared_as_the_planner_shares_it() -> None:
     shares = share_layers(32, size, [DeviceRoom(card, taken), DeviceRoom(card)])
     layout = planner.layout_of(shares, devices)
     held = planner.weights_by_device(layout, 32, size, taken)
-    left = [int((card - bytes_) * fit.MEMORY_SHARE) for bytes_ in held]
+    left = [int((card - bytes_) * model_fit.MEMORY_SHARE) for bytes_ in held]
     kv = kv_shape_of(models[0], torch.bfloat16, devices[0]).indexed(CHUNK)
     kv = dataclasses.replace(kv, split=layout.split)
     said = planner.longest_context(kv, target.window, planner.Resources(left[0], 0, 0, (left[1],)))
@@ -456,7 +466,8 @@ def test_free_memory_is_that_of_the_cards_that_may_be_used(tmp_path: Path) -> No
     with simulated_cuda("eager", cards=2, limit=1000):
         held = torch.empty(400, dtype=torch.uint8, device="cuda:0")  # of the model that would make way
         free = {
-            device: fit.measure(tmp_path, Status("idle", ""), device=device) for device in ("auto", "cuda:1", "cpu")
+            device: measure_free_memory(tmp_path, Status("idle", ""), device=device)
+            for device in ("auto", "cuda:1", "cpu")
         }
         assert held.device.index == 0
     assert free["auto"].cards == (1000, 1000)
@@ -467,9 +478,7 @@ def test_free_memory_is_that_of_the_cards_that_may_be_used(tmp_path: Path) -> No
 
 def test_a_cache_in_8_bits_makes_room_for_longer_books() -> None:
     target = ModelShape(32, 8, 128, 8_000_000_000, 16_000_000_000, 131_072)
-    whole, rounded = (
-        fit.fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit")
-    )
+    whole, rounded = (fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True, kv=kv)) for kv in ("model", "8bit"))
     assert rounded.kv_per_1k == 1000 * 2 * 32 * 8 * 130
     # A layer's buffer takes its part, and the mean keys are not rounded.
     assert 1.7 * whole.tokens < rounded.tokens < whole.tokens * (256 + 16) / (130 + 16)
@@ -481,17 +490,20 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
     draft = catalogue.known("meta-llama/Llama-3.2-1B-Instruct").shape
     assert target
     stored, eight, four = (
-        fit.fit_pair(target, draft, FreeMemory(16 * 10**9, 0, on_gpu=True, quantization=quantization))
+        fit_pair(target, draft, FreeMemory(16 * 10**9, 0, on_gpu=True, quantization=quantization))
         for quantization in ("stored", "8bit", "4bit")
     )
     blocks, rest = 8_030_261_248 - 1_050_673_152, 1_050_673_152
     assert stored.verdict == "none"
-    ways = [fit.rounding(target, draft, FreeMemory(gb * 10**9, 0, on_gpu=True)) for gb in (24, 16, 11, 6)]
-    assert ways == [None, fit.Rounding("8bit", ""), fit.Rounding("4bit", ""), None]
+    ways = [rounding(target, draft, FreeMemory(gb * 10**9, 0, on_gpu=True)) for gb in (24, 16, 11, 6)]
+    assert ways == [None, Rounding("8bit", ""), Rounding("4bit", ""), None]
     assert ways[1] is not None
-    assert (ways[1].words, ways[1].options) == ("8-bit weights", "--weights 8bit")
-    both = fit.Rounding("4bit", "8bit")
-    assert (both.words, both.options) == ("4-bit weights and an 8-bit cache", "--weights 4bit --kv 8bit")
+    assert (rounding_in_words(ways[1]), rounding_options(ways[1])) == ("8-bit weights", "--weights 8bit")
+    both = Rounding("4bit", "8bit")
+    assert (rounding_in_words(both), rounding_options(both)) == (
+        "4-bit weights and an 8-bit cache",
+        "--weights 4bit --kv 8bit",
+    )
     assert eight.weights == blocks + 2 * rest + 2 * 1_235_814_400
     assert four.weights == pytest.approx(0.625 * blocks + 2 * rest + 2 * 1_235_814_400)
     assert (eight.verdict, four.verdict) == ("part", "part")
@@ -501,20 +513,20 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
 def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
     from engine.model import decoder, layers
 
-    shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
+    shape = shape_of(read_config(DEMO_MODEL), "demo")
     for quantization in ("8bit", "4bit"):
         model = decoder.load(
             str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=quantization
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         assert layers.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
-        assert fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
+        assert model_fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
 
 
 def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
     from engine.model import weights
 
-    shape = shapes.shape_of(shapes.read_config(DEMO_MODEL), "demo")
+    shape = shape_of(read_config(DEMO_MODEL), "demo")
     assert shape.parameters == pytest.approx(weights.check_folder(DEMO_MODEL), rel=0.01)
 
 
@@ -532,22 +544,22 @@ def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:
     ],
 )
 def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any]) -> None:
-    config = {**shapes.read_config(DEMO_MODEL), **change}
+    config = {**read_config(DEMO_MODEL), **change}
     with pytest.raises(ModelError, match="can be right"):
-        shapes.shape_of(config, "it")
+        shape_of(config, "it")
 
 
 @pytest.mark.parametrize("kind", [None, "mamba", 7, ["llama"]])
 def test_other_kinds_are_refused(kind: Any) -> None:
     with pytest.raises(UnsupportedModel):
-        shapes.shape_of({"model_type": kind}, "it")
+        shape_of({"model_type": kind}, "it")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 200_000])
 def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ModelError):
-        shapes.read_config(tmp_path)
+        read_config(tmp_path)
 
 
 def test_the_demo_pair_shares_a_vocabulary() -> None:
@@ -598,16 +610,16 @@ def test_a_choice_that_makes_no_sense_is_no_choice(tmp_path: Path, content: str)
 
 
 def test_the_numbers_of_a_model_that_sees_are_those_of_its_text_part() -> None:
-    text = {**shapes.read_config(DEMO_MODEL), "model_type": "ministral3"}
+    text = {**read_config(DEMO_MODEL), "model_type": "ministral3"}
     whole = {"model_type": "mistral3", "tie_word_embeddings": False, "text_config": text, "hidden_size": 7}
-    assert shapes.shape_of(whole, "it") == shapes.shape_of(text, "it")
+    assert shape_of(whole, "it") == shape_of(text, "it")
     text["sliding_window"] = 64
     with pytest.raises(UnsupportedModel, match="a sliding window of 64 tokens"):
-        shapes.shape_of(whole, "it")
+        shape_of(whole, "it")
     with pytest.raises(UnsupportedModel, match="a recurrent state"):
-        shapes.shape_of({"text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]}}, "it")
+        shape_of({"text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]}}, "it")
     with pytest.raises(UnsupportedModel, match=r"quantized \(fp8\)"):
-        shapes.shape_of({**whole, "quantization_config": {"quant_method": "fp8"}}, "it")
+        shape_of({**whole, "quantization_config": {"quant_method": "fp8"}}, "it")
 
 
 # What a model would do with a book here ----------------------------------------------------------------------------
@@ -621,8 +633,8 @@ def test_reading_computes_and_writing_moves(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cpu, "multiplies_pairs", lambda: False)
     shape = ModelShape(10, 2, 64, 120_000_000, 240_000_000, 131_072)
     free = FreeMemory(24 * 10**9, 0, on_gpu=False)
-    found = fit.fit_pair(shape, None, free)
-    told = pace(shape, found, free, LAPTOP)
+    found = fit_pair(shape, None, free)
+    told = pace(shape, found, LAPTOP)
     assert told is not None
     tokens = 120_000
     seconds = (2 * 120e6 * tokens + 2 * 10 * 1000 * tokens**2) / (0.6 * 200e9)
@@ -639,18 +651,18 @@ def test_a_gpu_reads_faster_and_what_is_spilled_slows_it() -> None:
     told = []
     for memory in (80, 24):
         free = FreeMemory(memory * 10**9, 10**12, on_gpu=True, host=64 * 10**9)
-        told.append(pace(shape, fit.fit_pair(shape, None, free), free, CARD))
+        told.append(pace(shape, fit_pair(shape, None, free), CARD))
     assert told[0] is not None
     assert told[1] is not None
     assert told[0].reading.high < 300
     assert told[0].writing.low > 2 * told[1].writing.low
     short = dataclasses.replace(shape, window=40_000)
     free = FreeMemory(80 * 10**9, 0, on_gpu=True)
-    part = pace(short, fit.fit_pair(short, None, free), free, CARD)
+    part = pace(short, fit_pair(short, None, free), CARD)
     assert part is not None
     assert part.words.startswith("Up to 100 pages of a book: ")
     nothing = FreeMemory(10**9, 0, on_gpu=True)
-    assert pace(shape, fit.fit_pair(shape, None, nothing), nothing, CARD) is None
+    assert pace(shape, fit_pair(shape, None, nothing), CARD) is None
 
 
 def test_the_list_offers_rounding_where_it_makes_a_model_fit(local_models: LocalModels) -> None:
@@ -675,8 +687,8 @@ def test_the_rounding_that_is_proposed_holds_a_book_where_one_does(local_models:
         free = FreeMemory(card * 10**9, 0, on_gpu=True, host=64 * 10**9)
         numbers = {entry["id"]: entry["numbers"] for entry in model_options(local_models, free, None)}[pair.id]
         assert numbers["rounded"]["weights"] == proposed
-        (milder, held), *_ = fit.roundings(pair.target.shape, None, free)
-        assert milder == fit.Rounding(mildest, "")
+        (milder, held), *_ = roundings(pair.target.shape, None, free)
+        assert milder == Rounding(mildest, "")
         words = (
             "They differ less with 8-bit weights (--weights 8bit in the terminal), for books of up to "
             f"{held.tokens:,} tokens instead of 131,072."

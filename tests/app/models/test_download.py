@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL
-from app.models.fit import FreeMemory
 from app.models.hub import CONVERTER, MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
 from engine.errors import ModelError, ModelNotFound, ResourceError
+from engine.plan import FreeMemory
 from tests.app.models.conftest import DRAFT, TARGET
 from tests.app.models.hub import PROPOSED, REVISION, Hub, Proposal
 

@@ -14,13 +14,13 @@ from gguf.constants import GGML_QUANT_SIZES
 
 from app.core.settings import is_gguf, is_hub_id, model_name
 from app.models import gguf
-from app.models.fit import FreeMemory
 from app.models.hub import Download
 from app.models.local import LocalModels
 from app.models.switch import install
 from app.readers.gguf import BLOCKS
 from app.web.settings import model_options
 from engine.errors import ModelError, ModelNotFound
+from engine.plan import FreeMemory
 from tests.real import real_or_skip
 from tests.tally import count
 

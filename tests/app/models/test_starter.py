@@ -22,12 +22,12 @@ from app.cli.arguments import parse
 from app.cli.models import on_this_machine
 from app.core.settings import DEMO_MODEL, STARTER, STARTER_LONG, make_settings
 from app.models import hub, package_index, starter
-from app.models.fit import FreeMemory
 from app.models.hub import MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
 from engine.errors import ContextTooSmall, ModelError, ModelNotFound, ResourceError
 from engine.events import Failed
+from engine.plan import FreeMemory
 from tests.app.models.fake_starter import CONTENT, PROGRAM, WHEEL, Index, build, start
 from tests.app.scripted import book
 

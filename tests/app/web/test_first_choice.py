@@ -12,9 +12,9 @@ import pytest
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, ModelChoice, Remote
 from app.core.state import OpenBook, Stage
 from app.models import starter
-from app.models.fit import BOOK_TOKENS, FreeMemory, fit_pair
 from app.models.local import LocalModels
 from app.web.first_choice import best_pair, choices, others
+from engine.plan import BOOK_TOKENS, FreeMemory, fit_pair
 from engine.plan.memory_budget import BookFit
 
 GB = 10**9

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from app.models.fit import shape_of
 from engine.model import architectures, families
-from engine.plan import hardware
+from engine.plan import hardware, shape_of
 
 FAMILIES = families.FAMILIES
 

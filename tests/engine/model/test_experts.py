@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.models.fit import shape_of
 from engine.decode import rounds
 from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
@@ -23,7 +22,7 @@ from engine.kv.full import FullCache
 from engine.model import decoder, experts, layers
 from engine.model.kernels import cpu
 from engine.model.recurrent import linear
-from engine.plan import probe
+from engine.plan import probe, shape_of
 
 CPU = torch.device("cpu")
 ROUTERS = {

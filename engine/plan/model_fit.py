@@ -1,0 +1,317 @@
+"""Whether a pair of models fits on a machine before it is downloaded, in numbers.
+
+The arithmetic is that of the planner, which has the last word once a book is there, applied to the longest book. Also
+the time that a book takes. Reading computes: every weight, and the attention of every token to all tokens before it.
+Writing moves: a plain step reads weights and cache once. ``machine_rates`` measures what the machine does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import OptionError
+from engine.events import Status
+from engine.model.architectures import cpu_holds_halves
+from engine.plan.cost_model import MIN_BUDGET
+from engine.plan.hardware import MachineRates
+from engine.plan.memory_budget import (
+    CHUNK,
+    DISK_SHARE,
+    MEMORY_SHARE,
+    PINNED_SHARE,
+    DeviceRoom,
+    KvSize,
+    Share,
+    largest,
+    layer_bytes,
+    share_layers,
+    spread_over,
+)
+from engine.plan.model_shape import ModelShape
+from engine.quantization import BITS, bytes_per_weight, index_bytes, index_is_quantized
+
+BOOK_TOKENS = 120_000
+"""Tokens of a book of 300 printed pages, of 300 words each."""
+
+SHORTEST_BOOK = 4_096
+"""Tokens; a machine that holds less than this of a book is no place for the model."""
+
+GPU_CLASSES = (8, 12, 16, 24, 48)
+"""GiB of memory of GPUs as they are sold."""
+
+_GPU_SHARE = 0.92
+"""Share of a GPU's memory that is free where nothing else runs."""
+
+_CLASS_BOOK = 32_768
+"""Tokens of a book that a GPU of a model's class has room for."""
+
+_REACHED = 0.6
+"""Share of the rate of its largest products that a machine reaches over a whole model."""
+
+_WIDTH = 12
+"""Weights of a block of the usual kind, over its width squared."""
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+Verdict = Literal["whole", "part", "none"]
+
+
+@dataclass(frozen=True)
+class FreeMemory:
+    """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
+    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``others`` is the
+    memory of further GPUs that may be used, none larger than that of the first. ``kv`` is how this start keeps a cache:
+    "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored", as they come.
+    """
+
+    memory: int
+    disk: int
+    on_gpu: bool
+    host: int = 0
+    kv: str = "model"
+    quantization: str = "stored"
+    others: tuple[int, ...] = ()
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        """The memory of each device."""
+        return (self.memory, *self.others)
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """What running a pair takes in ``free`` memory.
+
+    ``verdict``: the window fits "whole" where the model computes; or a "part" of it does, or all with slower tiers; or
+    "none" of it that is worth the name. ``tokens`` of context fit beside the weights, ``spilled`` of them if slower
+    tiers are used too. Bytes: ``weights`` in memory, ``kv_per_1k`` of cache for 1,000 tokens. While the weights are
+    loaded they take ``loading`` bytes of ``loading_room``; ``loads``: that is enough.
+    """
+
+    verdict: Verdict
+    tokens: int
+    spilled: int
+    weights: int
+    kv_per_1k: int
+    loading: int
+    loading_room: int
+    loads: bool
+    free: FreeMemory
+
+
+def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
+    """What running this pair takes here."""
+    itemsize = _itemsize(target, free)
+    weights = _weights(target, itemsize, free.quantization)
+    layers = weights - target.embeddings * itemsize
+    weights += _weights(draft, _itemsize(draft, free), "stored") if draft else 0
+    kv = _kv_size(target, itemsize, free)
+    rooms = [DeviceRoom(bytes_, 0 if place else weights - layers) for place, bytes_ in enumerate(free.cards)]
+    shares = _shares(target, layers // target.layers, kv, rooms)
+    parts = _parts(target, kv, shares)
+    held = [room.taken + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)]
+    left = [int((room.free - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
+
+    def longest(host: int, disk: int) -> int:
+        return largest(target.window, lambda count: spread_over(parts, count, left, host, disk) is not None)
+
+    tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
+    verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
+    loading, room = _weights(target, itemsize, free.quantization), free.host if free.on_gpu else free.memory
+    if free.quantization in BITS:  # a layer at a time is expanded
+        loading += (target.parameters - target.embeddings) // target.layers * itemsize
+    loads = not target.expanded or loading <= room
+    return ModelFit(
+        verdict if loads else "none", tokens, spilled, weights, 1000 * kv.stored, loading, room, loads, free
+    )
+
+
+def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
+    """How many times as fast the middle level makes answers at most after a book of ``tokens``; None where every
+    layer reads the whole book, since other things limit the gain there.
+
+    A plain step moves weights and cache, a pass of the middle level hardly more than the weights.
+    """
+    if target.reading_layers == target.layers:
+        return None
+    tokens = min(tokens, target.window)
+    kv_read = tokens * found.kv_per_1k / 1000 * target.reading_layers / target.full_layers
+    return 1 + kv_read / _weights_read(target, found)
+
+
+def _weights_read(target: ModelShape, found: ModelFit) -> float:
+    """Bytes of the weights that a step of one token reads."""
+    return found.weights * target.parameters_asked / target.parameters
+
+
+def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
+    """The layers of each device, as the planner shares them out.
+
+    It lets weights that no GPU holds wait in host memory, from where every pass brings them. That is for who asks for
+    it on the command line: what is offered here has its weights where it computes, so such a model does not fit.
+    """
+    if len(rooms) == 1:
+        return [Share(target.layers)]
+    return share_layers(target.layers, layer_bytes(target.layers, weights, kv, target.window, MIN_BUDGET), rooms)
+
+
+def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
+    """The KV of each device's layers; layers with a window or a state lie evenly between the others."""
+    ends = list(accumulate(share.layers for share in shares))
+    parts = []
+    for first, last in zip([0, *ends], ends, strict=False):
+        begin, end = (place * target.full_layers // target.layers for place in (first, last))
+        whole = kv.stored, kv.computed, kv.staged
+        stored, computed, staged = (bytes_ * (end - begin) // target.full_layers for bytes_ in whole)
+        index = kv.index * (end - begin) // target.full_layers
+        fixed = kv.fixed * (last - first) // target.layers
+        parts.append(KvSize(end - begin, stored, computed, staged, kv.quantized, index, fixed))
+    return parts
+
+
+def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
+    """The smallest class of GPU (GiB) that holds a pair and a book of 32,768 tokens; None where none does.
+
+    Args:
+        weights: format of the target's weights, as ``FreeMemory.quantization``.
+    """
+    for size_gb in GPU_CLASSES:
+        card = int(size_gb * (1 << 30) * _GPU_SHARE)
+        free = FreeMemory(card, 0, on_gpu=True, host=target.parameters * 2, quantization=weights)
+        if fit_pair(target, draft, free).tokens >= min(_CLASS_BOOK, target.window):
+            return size_gb
+    return None
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Formats that make a model fit that would not: of weights ("" or a key of ``BITS``) and of the cache ("" or
+    "8bit")."""
+
+    weights: str
+    kv: str
+
+    def of(self, free: FreeMemory) -> FreeMemory:
+        return replace(free, quantization=self.weights or free.quantization, kv=self.kv or free.kv)
+
+
+_ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", ""), Rounding("4bit", "8bit"))
+
+
+def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
+    """The roundings with which a pair fits that does not fit as it comes, the mildest first; none where it does."""
+    if fit_pair(target, draft, free).verdict != "none":
+        return []
+    found = [(one, fit_pair(target, draft, one.of(free))) for one in _ROUNDINGS]
+    return [(one, fits) for one, fits in found if fits.verdict != "none"]
+
+
+def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
+    """The mildest of them that holds a book of 300 pages, or the whole window, where the model computes; the mildest of
+    all where none does. None where none helps, or none is needed."""
+    found = roundings(target, draft, free)
+    book = min(BOOK_TOKENS, target.window)
+    return next((one for one, fits in found if fits.tokens >= book), found[0][0] if found else None)
+
+
+def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
+    whole = shape.kv_bytes_per_token(itemsize)
+    quantized = free.kv == "8bit"
+    kept = shape.quantized_kv_bytes_per_token if quantized else whole
+    small = index_is_quantized(shape.head_dim, not free.on_gpu)
+    index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
+    staged = whole + (kept if quantized and not free.on_gpu else 0)  # as ``KvShape.staged_bytes_per_token``
+    return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
+
+
+def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:
+    """Bytes in memory; embedding and output head stay as they are."""
+    blocks = shape.parameters - shape.embeddings
+    return int(shape.embeddings * itemsize + blocks * bytes_per_weight(quantization, itemsize))
+
+
+def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
+    return 2 if free.on_gpu or cpu_holds_halves(shape.parameters) else 4
+
+
+@dataclass(frozen=True)
+class BookTimes:
+    """What a book of ``tokens`` costs on a machine: seconds to read all of it, seconds of a plain step after it."""
+
+    tokens: int
+    reading_s: float
+    step_s: float
+
+
+def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookTimes | None:
+    """Times for a book of 300 pages, or as much of it as fits; None where nothing does.
+
+    Args:
+        found: as ``fit_pair`` says of this model.
+        rates: measured by ``machine_rates``.
+    """
+    free = found.free
+    tokens = min(BOOK_TOKENS, shape.window, max(found.tokens, found.spilled))
+    if found.verdict == "none" or tokens <= 0:
+        return None
+    kv = tokens * found.kv_per_1k / 1000
+    blocks = shape.parameters_asked - (shape.embeddings - shape.inputs)
+    width = (blocks / shape.layers / _WIDTH) ** 0.5
+    seen = shape.reading_layers * tokens + shape.sliding_layers * min(tokens, 2 * shape.sliding_window)
+    work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
+    spilled = max(0.0, tokens - found.tokens) / tokens * kv
+    slower = rates.bus if free.on_gpu else rates.disk
+    moved = spilled / (slower * len(free.cards)) if slower else 0.0  # each GPU brings its own over its own bus
+    step = max((_weights_read(shape, found) + kv - spilled) / rates.memory, moved)
+    return BookTimes(tokens, max(work / (_REACHED * rates.flops), moved), step)
+
+
+def measure_free_memory(
+    folder: Path,
+    status: Status,
+    kv_bytes: int = 0,
+    kv: str = "model",
+    quantization: str = "stored",
+    device: str = "auto",
+) -> FreeMemory:
+    """Look at memory and disk.
+
+    Args:
+        folder: on the disk that counts.
+        status: of the engine that runs; its weights are counted as free.
+        kv_bytes: of the open book, in the memory that the engine uses.
+        kv: how this start keeps a cache; quantization: the format of weights; device: where it may compute.
+    """
+    existing = next(folder for folder in (folder, *folder.parents) if folder.exists())
+    disk = shutil.disk_usage(existing).free
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    if cards := _gpu_memory(device):
+        return FreeMemory(
+            cards[0], disk, on_gpu=True, host=available, kv=kv, quantization=quantization, others=cards[1:]
+        )
+    model = status.model
+    itemsize = _BYTES.get(model.dtype, 0) if model else 0
+    held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
+    held += (model.draft_parameters or 0) * itemsize if model else 0
+    return FreeMemory(available + held + kv_bytes, disk, on_gpu=False, kv=kv, quantization=quantization)
+
+
+def _gpu_memory(device: str) -> tuple[int, ...]:
+    """Bytes of the GPUs that the engine may use, once it has given back what it holds, most first; none where it
+    computes on a processor. Asks torch only if the engine has loaded it."""
+    if "torch" not in sys.modules:
+        return ()
+    from engine.plan.planner import memory_of_cards
+
+    try:
+        return memory_of_cards(device)
+    except OptionError:  # said where a model is loaded
+        return ()

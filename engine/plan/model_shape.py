@@ -1,0 +1,211 @@
+"""The numbers of a model, from its settings file: layers, heads, parameters, bytes of KV. No torch, no weights.
+
+Strangers write settings files, so every number is checked before it is used in arithmetic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from engine import model_files
+from engine.errors import ModelError, ModelNotFound
+from engine.model.architectures import (
+    MLP_NUMBERS,
+    STATE_NUMBERS,
+    check_architecture,
+    experts_of,
+    is_expanded,
+    kv_heads_of,
+    kv_sources,
+    parameters_asked,
+    parameters_of_block,
+    parameters_of_inputs,
+    recurrent_layers,
+    sliding_layers,
+    state_size,
+    text_settings,
+)
+from engine.model.families import FAMILIES, FULL
+from engine.quantization import SCALE_BYTES, StateSize, sliding_capacity
+
+CONFIG = "config.json"
+
+_LARGEST = 1 << 31
+"""Every number in a settings file is smaller."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The numbers of one model.
+
+    ``weights_bytes`` are those of its files; ``window`` is the longest context in tokens that its settings allow;
+    ``embeddings`` are the parameters of embedding and output head, which are never quantized. Of the layers
+    ``sliding_layers`` hold a window of ``sliding_window`` tokens, and ``recurrent_layers`` a ``state``, whatever the
+    context; ``sliding_kv`` are KV heads and numbers of a head of theirs, where they are not those of the others.
+    ``sharing_layers`` have no cache of their own: ``full_sharing`` of them read that of one that keeps the whole
+    context. ``inputs`` are those of the embeddings that give each layer a row for the token. ``asked`` are the
+    parameters that a token meets, where they are not all: of experts the chosen ones alone.
+    ``expanded``: the files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    parameters: int
+    weights_bytes: int
+    window: int
+    embeddings: int = 0
+    sliding_layers: int = 0
+    sliding_window: int = 0
+    recurrent_layers: int = 0
+    state: StateSize | None = None
+    asked: int = 0
+    expanded: bool = False
+    sliding_kv: tuple[int, int] | None = None
+    sharing_layers: int = 0
+    full_sharing: int = 0
+    inputs: int = 0
+
+    @property
+    def parameters_asked(self) -> int:
+        """The parameters that a token meets."""
+        return self.asked or self.parameters
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that keep the whole context."""
+        return self.layers - self.sliding_layers - self.recurrent_layers - self.sharing_layers
+
+    @property
+    def reading_layers(self) -> int:
+        """Layers that read the whole context, their own or that of another one."""
+        return self.full_layers + self.full_sharing
+
+    def kv_bytes_per_token(self, itemsize: int = 2) -> int:
+        """Bytes that one token takes in the full cache: keys and values of every KV head."""
+        return 2 * self.full_layers * self.kv_heads * self.head_dim * itemsize
+
+    def bounded_bytes(self, itemsize: int = 2) -> int:
+        """Bytes of what the other layers hold, however many tokens there are."""
+        held = sliding_capacity(self.sliding_window) + self.sliding_window
+        heads, width = self.sliding_kv or (self.kv_heads, self.head_dim)
+        windows = 2 * self.sliding_layers * heads * width * itemsize * held
+        states = self.recurrent_layers * (self.state.held_bytes(itemsize) if self.state else 0)
+        return windows + states
+
+    @property
+    def quantized_kv_bytes_per_token(self) -> int:
+        """Of cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
+        return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of a model folder.
+
+    Raises:
+        ModelNotFound: there is no such folder, or no settings in it.
+        ModelError: they cannot be read.
+    """
+    path = folder / CONFIG
+    if not os.path.lexists(path):
+        raise ModelNotFound(f"There is no model in {folder}: {CONFIG} is missing.", "Choose the folder that holds it.")
+    return model_files.read_object(path)
+
+
+def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> ModelShape:
+    """The numbers in a model's settings.
+
+    Args:
+        weights_bytes: size of its files; 0 estimates it from the shape, at two bytes a parameter.
+
+    Raises:
+        UnsupportedModel: what the engine cannot do with it yet.
+        ModelError: a number is missing or cannot be right.
+    """
+    config = text_settings(config)
+    kind = config.get("model_type")
+    config["model_type"] = kind = kind if isinstance(kind, str) else "nameless"
+    window = _number(config, "max_position_embeddings", name) if kind in FAMILIES else 0
+    check_architecture(SimpleNamespace(**config), name, window)
+    family = FAMILIES[kind]
+    width = _number(config, "hidden_size", name)
+    layers = _number(config, "num_hidden_layers", name)
+    heads = _number(config, "num_attention_heads", name)
+    kv_heads = _number(config, "num_key_value_heads", name, heads)
+    head_dim = _number(config, "head_dim", name, width // heads)
+    inner = _number(config, "intermediate_size", name, config.get("block_ff_dim", config.get("moe_intermediate_size")))
+    vocabulary = _number(config, "vocab_size", name)
+    tied = config.get("tie_word_embeddings", family.tied)
+    embeddings = (1 if tied else 2) * vocabulary * width
+    chooses = "enable_moe_block" in family.reads
+    has_experts = family.experts and config.get("num_local_experts") != 0  # where none are, it is said so
+    has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
+    _check_own(config, family.reads, name)
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner, "head_dim": head_dim}
+    sized = SimpleNamespace(**{**config, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
+    recurrent = len(recurrent_layers(sized))
+    for key in STATE_NUMBERS[family.others] if recurrent else ():
+        _number(config, key, name)
+    sources = _check_kv_sources(sized, name)
+    for key in MLP_NUMBERS:
+        if key in config and (has_experts or ("num" not in key and not chooses)):
+            _number(config, key, name)
+    if has_experts:
+        _number(config, "num_experts", name, config.get("num_local_experts"))
+        for key in ("top_k_experts", "moe_intermediate_size") if chooses else ():
+            _number(config, key, name)
+    factor = config.get("block_ffn_dim_multiplier", 1)
+    if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
+        raise ModelError(f"{CONFIG} of {name} gives a factor of {factor}.", "Download the model again.")
+    inputs = parameters_of_inputs(sized)
+    embeddings += inputs
+    parameters = layers * parameters_of_block(sized) + embeddings
+    weights_bytes = weights_bytes or 2 * parameters
+    own = kv_heads_of(sized, FULL)
+    shape = ModelShape(layers, *own, parameters, weights_bytes, window, embeddings)
+    shape = replace(shape, expanded=is_expanded(sized), inputs=inputs)
+    if experts_of(sized) is not None or inputs:
+        shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings - inputs)
+    windows = set(sliding_layers(sized))
+    sliding = len(windows.difference(sources))
+    if sources:
+        shape = replace(shape, sharing_layers=len(sources), full_sharing=len(sources.keys() - windows))
+    if own != (kv_heads, head_dim):
+        shape = replace(shape, sliding_kv=(kv_heads, head_dim))
+    if sliding + recurrent + len(sources) >= layers:
+        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+    width = _number(config, "sliding_window", name) if sliding else 0
+    shape = replace(shape, sliding_layers=sliding, sliding_window=width)
+    return replace(shape, recurrent_layers=recurrent, state=state_size(sized) if recurrent else None)
+
+
+def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
+    """The numbers of those settings that only some families know."""
+    if "global_head_dim" in own:
+        _number(config, "global_head_dim", name)
+        _number(config, "num_global_key_value_heads", name, 1)
+    if "hidden_size_per_layer_input" in own and config.get("hidden_size_per_layer_input"):
+        _number(config, "hidden_size_per_layer_input", name)
+        _number(config, "vocab_size_per_layer_input", name)
+
+
+def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
+    """The layers without KV of their own, with those whose they read."""
+    shared = getattr(config, "num_kv_shared_layers", None) or 0
+    if type(shared) is not int or not 0 <= shared < config.num_hidden_layers:
+        raise ModelError(f"{CONFIG} of {name} names other layers than it has.", "Download the model again.")
+    return kv_sources(config)
+
+
+def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and otherwise is not None:
+        value = otherwise
+    if type(value) is not int or not 0 < value < _LARGEST:
+        raise ModelError(f"{CONFIG} of {name} gives no {key} that can be right.", "Download the model again.")
+    return value
