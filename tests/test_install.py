@@ -87,7 +87,8 @@ def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Pat
         "recipe/adapter.py",
     )
     starter = [checkout / "assets" / "starter" / name for name in kept]  # what makes it where there is no checkout
-    for file in [checkout / "launch.py", *code, *page, *starter]:
+    catalogue = checkout / "app" / "models" / "catalogue.json"
+    for file in [checkout / "launch.py", *code, *page, *starter, catalogue]:
         assert f"trifold/{file.relative_to(checkout).as_posix()}" in names
     assert not [name for name in names if "tests/" in name or name.endswith("requirements.txt")]
 

@@ -19,7 +19,7 @@ from app.core.format import View, size
 from app.core.settings import STARTER, STARTERS
 from app.core.state import AppState, OpenBook, Stage
 from app.models import starter
-from app.models.catalogue import DEMO, OLD, PAIRS, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find
+from app.models.catalogue import DEMO, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find, pairs
 from app.models.fit import fit_in_words, pages_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
@@ -97,8 +97,8 @@ def best_pair(free: FreeMemory) -> Pair | None:
     of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
     which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
     """
-    ready = [pair for pair in PAIRS if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
-    older = (*_OLDER, *(pair.id for pair in ready if pair.note.endswith(OLD)))
+    ready = [pair for pair in pairs() if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
+    older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
     chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
     fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
     if not fits:

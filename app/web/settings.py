@@ -26,7 +26,7 @@ from app.core.format import View, size
 from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_gguf, is_hub_id
 from app.core.state import AppState
 from app.models import gguf, starter
-from app.models.catalogue import PAIRS, STARTER_LONG_PAIR, Model, Pair
+from app.models.catalogue import STARTER_LONG_PAIR, Model, Pair, pairs
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
@@ -72,9 +72,10 @@ def model_options(
     Args:
         free: with the rounding that this start asks for, not that of the present choice.
     """
-    here = PAIRS.index(STARTER_LONG_PAIR) + 1  # files that are here come before what has to be fetched
-    pairs = (*PAIRS[:here], *_gguf_pairs(local_models), *PAIRS[here:])
-    entries = [_option(pair, local_models, free, present, rates) for pair in pairs]
+    known = pairs()
+    here = known.index(STARTER_LONG_PAIR) + 1  # files that are here come before what has to be fetched
+    listed = (*known[:here], *_gguf_pairs(local_models), *known[here:])
+    entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
         model = Model(present.model, None, "")
         draft = Model(present.draft, None, "") if present.draft else None
@@ -86,7 +87,7 @@ def model_options(
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
     """Files of other programs that can answer here; of the others it is said why not when they are named."""
-    pairs = []
+    found = []
     for file in local_models.gguf_files():
         try:
             model = gguf.look(file.path)
@@ -94,8 +95,8 @@ def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
             logger.info("%s", error)
             continue
         target = Model(str(file.path), model.shape, model.licence)
-        pairs.append(Pair(f"gguf:{file.path}", file.title, target, None, model.note(file.owner)))
-    return pairs
+        found.append(Pair(f"gguf:{file.path}", file.title, target, None, model.note(file.owner)))
+    return found
 
 
 def sized(

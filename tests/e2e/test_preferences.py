@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, Route
 
-from app.models.catalogue import PAIRS
+from app.models.catalogue import pairs
 from tests.e2e.steps import PHONE, WIDE, Open, Server, until
 from tests.e2e.test_states import CONTRAST
 
@@ -23,7 +23,7 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
 ) -> None:
     page = open_page(scripted, size, scheme)
     opened(page)
-    assert page.locator("#offers > li").count() >= len(PAIRS), "and files of other programs, where there are some"
+    assert page.locator("#offers > li").count() >= len(pairs()), "and files of other programs, where there are some"
     assert not page.locator("#offers-wait").is_visible()
     for tab in TABS:
         page.click(f'[data-tab="{tab}"]')

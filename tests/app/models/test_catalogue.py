@@ -59,7 +59,7 @@ KIB = 1024
 )
 def test_cache_per_token_follows_from_the_shapes(id: str, kib: int) -> None:
     """The figures of the project's research, which come from the models' papers."""
-    shape = next(pair.target.shape for pair in catalogue.PAIRS if pair.id == id)
+    shape = next(pair.target.shape for pair in catalogue.pairs() if pair.id == id)
     assert shape is not None
     assert shape.kv_bytes_per_token() == kib * KIB
 
@@ -118,7 +118,7 @@ def test_parameters_follow_from_the_settings(name: str) -> None:
     layer = attention + 3 * width * inner + norms * width
     embeddings = vocabulary * width * (1 if tied else 2)
     assert shape.parameters == shape.layers * layer + embeddings + width
-    is_target = name in {pair.target.name for pair in catalogue.PAIRS}
+    is_target = name in {pair.target.name for pair in catalogue.pairs()}
     assert shape.embeddings == embeddings * is_target  # of a draft they are not asked: its weights are never rounded
 
 
@@ -238,7 +238,7 @@ def test_models_whose_layers_differ_are_counted_by_building_them(name: str) -> N
     shape, found = known.shape, shape_of({**config.to_dict(), **said, "model_type": family}, name)
     assert shape.parameters == sum(part.numel() for part in parts)
     assert found.parameters == pytest.approx(shape.parameters, rel=2e-3)  # norms and biases are not estimated
-    is_target = name in {pair.target.name for pair in catalogue.PAIRS}
+    is_target = name in {pair.target.name for pair in catalogue.pairs()}
     found = dataclasses.replace(found, parameters=shape.parameters, weights_bytes=shape.weights_bytes)
     assert dataclasses.replace(found, embeddings=found.embeddings * is_target) == shape
 
@@ -264,23 +264,36 @@ def test_settings_of_layers_that_differ_mean_something_or_are_refused(family: st
 
 
 def test_every_model_that_is_offered_is_counted() -> None:
-    models = [model for pair in catalogue.PAIRS for model in (pair.target, pair.draft) if model]
+    models = [model for pair in catalogue.pairs() for model in (pair.target, pair.draft) if model]
     assert {model.name for model in models if model.shape} == {*SETTINGS, *BUILT}
 
 
+def test_no_field_of_the_catalogue_is_overlooked_or_misspelt() -> None:
+    rows = json.loads(catalogue.FILE.read_text(encoding="utf-8"))
+    numbers = {field.name for field in dataclasses.fields(ModelShape)}
+    for name, row in rows["models"].items():
+        assert row.keys() <= numbers | {"licence", "gated", "pickled", "sources"}, name
+        assert row["sources"].keys() <= {"shape", "size", "window", "licence"}, name
+    used = {name for row in rows["pairs"] for name in (row["target"], row.get("draft")) if name}
+    assert used == rows["models"].keys()
+    for row in rows["pairs"]:
+        assert row.keys() <= {"id", "title", "target", "draft", "note", "remarks", "tested"}
+    assert {name for row in rows["pairs"] for name in row.get("remarks", ())} == rows["remarks"].keys()
+
+
 def test_the_catalogue_holds_what_was_promised() -> None:
-    ids = [pair.id for pair in catalogue.PAIRS]
+    ids = [pair.id for pair in catalogue.pairs()]
     assert len(set(ids)) == len(ids)
-    targets = " ".join(pair.target.name for pair in catalogue.PAIRS)
+    targets = " ".join(pair.target.name for pair in catalogue.pairs())
     for name in ("Llama-3.1-8B", "Qwen2.5", "Qwen3", "Phi-3-mini-128k", "LWM-Text-Chat-128K", "Yarn-Llama-2-13b-128k"):
         assert name in targets
-    drafts = {pair.draft.name for pair in catalogue.PAIRS if pair.draft}
+    drafts = {pair.draft.name for pair in catalogue.pairs() if pair.draft}
     assert {"JackFram/llama-68m", "meta-llama/Llama-3.2-1B-Instruct"} <= drafts
     assert catalogue.find(*catalogue.DEMO.names) is catalogue.DEMO
 
 
 def test_the_class_of_gpu_that_a_pair_needs() -> None:
-    shapes = {pair.id: (pair.target.shape, pair.draft.shape if pair.draft else None) for pair in catalogue.PAIRS}
+    shapes = {pair.id: (pair.target.shape, pair.draft.shape if pair.draft else None) for pair in catalogue.pairs()}
     said = {name: fit.gpu_in_words(target, draft) for name, (target, draft) in shapes.items() if target}
     assert said["granite-4.1-3b"] == "GPU of 12 GB, of 8 with weights in 4 bits"
     assert said["glm-4-9b"] == "GPU of 24 GB, of 12 with weights in 4 bits"
@@ -366,7 +379,7 @@ def test_experts_that_a_token_does_not_ask_take_memory_and_no_time() -> None:
 
 
 def test_what_a_model_was_tested_with_is_said() -> None:
-    assert all("tested" in pair.tested for pair in catalogue.PAIRS)
+    assert all("tested" in pair.tested for pair in catalogue.pairs())
 
 
 def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
