@@ -13,6 +13,9 @@ GROUP = 32
 LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
 """Of 4-bit weights; the last one named stands for the middle of its group."""
 
+WORD_LEVELS = 32 // LEVEL_BITS
+"""Levels of 4 bits in a word of weights that are packed for a processor."""
+
 KERNEL_WIDTH = 16
 """Levels that torch's product with 8-bit weights reads at once on a processor; rows of another length can crash it."""
 

@@ -49,6 +49,7 @@ from engine.errors import ModelError
 from engine.model.experts import Experts, choosing, silu_gate
 from engine.model.families import ORDINARY, Family
 from engine.model.kernels import cpu
+from engine.model.kernels.abi import Attention, Collected, Gated, Residual, Rotated, bits
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
 from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
 
@@ -66,8 +67,6 @@ _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _HELD = 8  # unpacked weights: of one layer
 _GATE_PIECE = 1024  # numbers of a tile of gates
-# Arguments of kernels (``rowwise``, ``native``) that depend on a pass: of ``added``, of ``rotated``, of ``attend``.
-_LEFT, _COS, _SIN, _QUERIES, _NEW_KV, _NEW_KV_HEAD, _UNTURNED, _KV = 7, 3, 4, 5, slice(12, 14), 14, 15, slice(1, 3)
 _PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
 
 MOST_TILED_ROWS = 16
@@ -142,7 +141,7 @@ class PackedLinear(nn.Module):
         return out
 
     def _add_product(self, program: cpu.Program, x: torch.Tensor, out: torch.Tensor, memory: cpu.Memory) -> None:
-        program.add(*self._kernels.product_job(x, self.weight, self.scale, out))
+        program.add_job(self._kernels.product_job(x, self.weight, self.scale, out))
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The weights (..., in) of outputs (...,). Of layers that are not quantized."""
@@ -193,7 +192,7 @@ class PackedLinear4(PackedLinear):
     def _add_product(self, program: cpu.Program, x: torch.Tensor, out: torch.Tensor, memory: cpu.Memory) -> None:
         spread = memory.of("spread", self.in_features), memory.of("sums", self.in_features // GROUP)
         for job in self._kernels.product4_jobs(x, self.weight, self.scales, out, *spread):
-            program.add(*job)
+            program.add_job(job)
 
     def unpacked(self) -> torch.Tensor:
         levels = self._kernels.unpack4(self.weight).to(wide_dtype(self.dtype)).sub_(MIDDLE_LEVEL)
@@ -452,41 +451,46 @@ class FusedLayers:
 
         entered = program.add(
             kernels.address("normed", kind, False, cpu.KIND[normed.dtype]),
-            [0, 0, 0, 0, 0, first.weight.data_ptr(), cpu.bits(first.epsilon), normed.data_ptr(), hidden],
+            {
+                **{Residual.WEIGHTS: first.weight.data_ptr(), Residual.EPSILON: bits(first.epsilon)},
+                **{Residual.OUT: normed.data_ptr(), Residual.WIDTH: hidden},
+            },
             cpu.EACH_ROW,
         )
         out = joint.add_to(program, normed, memory)
-        norms = parts["norms"]
+        norms, norm_slots = parts["norms"], (Rotated.QUERY_NORM, Rotated.KEY_NORM)
         turned = program.add(
             kernels.address("rotated", kind, head_dim, self._rotary, bool(norms), lanes=small),
-            [
-                *(out.data_ptr(), out.shape[1], self._bias(joint), 0, 0, 0, 0, self._heads, self._kv_heads),
-                *([norm.weight.data_ptr() for norm in norms] or [0, 0]),
-                cpu.bits(norms[0].epsilon if norms else 0.0),
-            ],
+            {
+                **{Rotated.X: out.data_ptr(), Rotated.X_STRIDE: out.shape[1], Rotated.BIAS: self._bias(joint)},
+                **{Rotated.HEADS: self._heads, Rotated.KEY_HEADS: self._kv_heads},
+                **{at: norm.weight.data_ptr() for at, norm in zip(norm_slots, norms, strict=False)},
+                Rotated.NORM_EPSILON: bits(norms[0].epsilon if norms else 0.0),
+            },
             cpu.EACH_ROW,
-            rows_at=6,
+            rows_at=Rotated.ROWS,
         )
 
         attended = len(program)
         if self._attends:
             attend, join = kernels.attention(head_dim, self._dtype, self._dtype)
-            program.add(attend, [])
+            program.add(attend, {})
             program.add(join, attended, (0, self._kv_heads))
 
         collected = program.add(
             kernels.address("collected", kind, head_dim, cpu.KIND[mixed.dtype], lanes=small),
-            [0, mixed.data_ptr(), 0, self._heads],
+            {Collected.OUT: mixed.data_ptr(), Collected.HEADS: self._heads},
             cpu.EACH_ROW,
-            rows_at=2,
+            rows_at=Collected.ROWS,
         )
         out, kept = output.add_to(program, mixed, memory), memory.of("kept", hidden)
         added = program.add(
             kernels.address("normed", kind, True, cpu.KIND[second_normed.dtype]),
-            [
-                *(0, out.data_ptr(), out.shape[1], self._bias(output), kept.data_ptr()),
-                *(second.weight.data_ptr(), cpu.bits(second.epsilon), second_normed.data_ptr(), hidden),
-            ],
+            {
+                **self._sum_of(out, output, kept),
+                **{Residual.WEIGHTS: second.weight.data_ptr(), Residual.EPSILON: bits(second.epsilon)},
+                Residual.OUT: second_normed.data_ptr(),
+            },
             cpu.EACH_ROW,
         )
         out = gates.add_to(program, second_normed, memory)
@@ -495,10 +499,17 @@ class FusedLayers:
         out = down.add_to(program, gated, memory)
         left = program.add(
             kernels.address("added", kind),
-            [0, out.data_ptr(), out.shape[1], self._bias(down), kept.data_ptr(), 0, 0, 0, hidden],
+            self._sum_of(out, down, kept),
             cpu.EACH_ROW,
         )
         return entered, turned, attended, collected, added, left
+
+    def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
+        """Arguments of what adds a product to the residual sum."""
+        return {
+            **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
+            **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
+        }
 
     def _bias(self, layer: Any) -> int:
         """Address of a product's bias in float32."""
@@ -517,12 +528,12 @@ class FusedLayers:
         entered, turned, _, collected, _, left = places.tolist()
         program.resize(rows)
         self._set(places, hidden.data_ptr(), out, cos, sin)
-        arguments[turned, _QUERIES] = q.data_ptr()
-        arguments[turned, _NEW_KV] = k.data_ptr(), v.data_ptr()
-        arguments[turned, _NEW_KV_HEAD], arguments[turned, _UNTURNED] = rows * self._head_dim, 0
+        arguments[turned, Rotated.QUERIES] = q.data_ptr()
+        arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = k.data_ptr(), v.data_ptr()
+        arguments[turned, Rotated.KV_HEAD], arguments[turned, Rotated.UNTURNED] = rows * self._head_dim, 0
         program.run(entered, turned + 1)
         answers = kv.attend(index, q, k, v, self._scaling).contiguous()
-        arguments[collected, 0] = answers.data_ptr()
+        arguments[collected, Collected.X] = answers.data_ptr()
         program.run(collected, left + 1)
         return out
 
@@ -545,16 +556,17 @@ class FusedLayers:
         with kernels.lock:
             program.resize(rows)
             self._set(places, entering, out, cos, sin)
-            arguments[turned, _QUERIES] = queries
+            arguments[turned, Rotated.QUERIES] = queries
             before = kv.start * self._head_dim * hidden.element_size()
-            arguments[turned, _NEW_KV] = kv.addresses.T + before
-            arguments[turned, _NEW_KV_HEAD] = kv.head_stride
-            arguments[turned, _UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
+            arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = kv.addresses + before
+            arguments[turned, Rotated.KV_HEAD] = kv.head_stride
+            arguments[turned, Rotated.UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
             arguments[attended] = kernels.attention_arguments(
                 q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
             )
-            arguments[attended, 0], arguments[attended, _KV] = queries, kv.addresses.T
-            arguments[collected, 0] = self._answers.data_ptr()
+            arguments[attended, Attention.QUERIES] = queries
+            arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = kv.addresses
+            arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.pieces(length))
             program.run(0, self._begun)  # whoever sleeps wakes up at the end of a call
             program.run(self._begun)
@@ -567,9 +579,9 @@ class FusedLayers:
         """Say where hidden states come from and go to, and what RoPE turns by, in layers at (6, ...) ``places``."""
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments
-        arguments[entered, 0] = arguments[added, 0] = entering
-        arguments[left, _LEFT] = out.data_ptr()
-        arguments[turned, _COS], arguments[turned, _SIN] = cos.data_ptr(), sin.data_ptr()
+        arguments[entered, Residual.X] = arguments[added, Residual.X] = entering
+        arguments[left, Residual.OUT] = out.data_ptr()
+        arguments[turned, Rotated.COS], arguments[turned, Rotated.SIN] = cos.data_ptr(), sin.data_ptr()
 
 
 class FusedExpert:
@@ -612,7 +624,10 @@ def _add_gates(
     pieces = -(-width // _GATE_PIECE)
     program.add(
         kernels.address("gated", cpu.KIND[gated.dtype]),
-        [*(product.data_ptr(), product.shape[1], bias, gated.data_ptr()), *(width, _GATE_PIECE, pieces)],
+        {
+            **{Gated.X: product.data_ptr(), Gated.X_STRIDE: product.shape[1], Gated.BIAS: bias},
+            **{Gated.OUT: gated.data_ptr(), Gated.GATES: width, Gated.PIECE: _GATE_PIECE, Gated.PIECES: pieces},
+        },
         (pieces, 0),
     )
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from engine.model.kernels import attend_each, in_pieces, plain, split_attend
-from engine.quantization import LAST_LEVEL, LEVEL_BITS
+from engine.model.kernels import abi, attend_each, in_pieces, plain, split_attend
+from engine.model.kernels.abi import bits
+from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
 logger = logging.getLogger(__name__)
 
@@ -213,8 +213,15 @@ def torch_alone() -> Iterator[None]:
 Tiles = tuple[int, int]
 """Tiles of a kernel: how many for each row, and how many beside them."""
 
-Job = tuple[int, list[int], Tiles, int]
-"""A kernel's address, its arguments, its tiles, and the argument that says how many rows there are."""
+
+class Job(NamedTuple):
+    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot of its arguments
+    that says how many rows there are, if there is one."""
+
+    kernel: int
+    arguments: list[int]
+    tiles: Tiles
+    rows_at: int | None = None
 
 
 class Native:
@@ -228,19 +235,18 @@ class Native:
     def __init__(self, workers: int, lanes: int | None = None) -> None:
         from engine.model.kernels import delta, native, pairs, pool, rowwise
 
-        self._kernels, self._pairs, self._rowwise, self._compile = native, pairs, rowwise, pool
+        self._compile = pool
         self._emit = {**native.EMIT, **rowwise.EMIT, **pairs.EMIT, **delta.EMIT}
         self.lanes, self.most_rows = lanes or pool.lanes(), MOST_ROWS
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
-        self.columns = native.PANEL_VECTORS * self.lanes
+        self.columns = abi.PANEL_VECTORS * self.lanes
         """Outputs in a panel of packed weights."""
-        self.num_arguments = native.NUM_ARGUMENTS
         self.pool = pool.Pool(workers)
         self._codes: list[Any] = []
         self._addresses: dict[tuple[Any, ...], int] = {}
         self.lock = threading.RLock()
-        self._arguments = (ctypes.c_int64 * native.NUM_ARGUMENTS)()
+        self._arguments = (ctypes.c_int64 * abi.NUM_ARGUMENTS)()
         self._at = ctypes.addressof(self._arguments)
         self._parts, self._scratch = torch.empty(0), torch.empty(0)
 
@@ -290,14 +296,13 @@ class Native:
             arguments = self.attention_arguments(
                 q, addresses, strides, (heads, rows, head_dim), length, seen, first, out, lse, scaling, cap
             )
-            self._arguments[:] = [*arguments]
-            self.pool.run(kernel, self._at, heads * self.pieces(length))
+            self._call(kernel, arguments, heads * self.pieces(length))
             self.pool.run(join, self._at, heads)
         return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     def pieces(self, length: int) -> int:
         """That so many keys are cut into."""
-        return -(-length // self._kernels.PIECE)
+        return -(-length // abi.PIECE)
 
     def attention(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
@@ -334,16 +339,28 @@ class Native:
         needed = heads * pieces * rows * (head_dim + 2)
         if self._parts.numel() < needed:
             self._parts = torch.empty(needed)
-        block = self._kernels.BLOCK * (2 * head_dim + 2 + rows) + rows * head_dim
-        if out.dtype is torch.bfloat16 and self.takes_pairs(head_dim):
-            block = self._pairs.BLOCK * (2 * head_dim + 1) + (1 + rows) * self._pairs.PIECE
+        pairs = out.dtype is torch.bfloat16 and self.takes_pairs(head_dim)
+        block = (abi.scratch_size_of_pairs if pairs else abi.scratch_size)(rows, head_dim)
         if self._scratch.numel() < block * self.pool.workers:
             self._scratch = torch.empty(block * self.pool.workers)
-        return [
-            *(q.data_ptr(), *kv, *strides, length, rows, pieces, seen.data_ptr()),
-            *(self._parts.data_ptr(), self._scratch.data_ptr(), block, out.data_ptr(), lse.data_ptr()),
-            *(bits(scale * _LOG2E), first.data_ptr(), bits((cap or 0.0) * _LOG2E)),
-        ]
+        slot, (keys, values) = abi.Attention, kv
+        key_head, key_token, value_head, value_token = strides
+        return abi.arguments(
+            {
+                **{slot.QUERIES: q.data_ptr(), slot.KEYS: keys, slot.VALUES: values},
+                **{slot.KEY_HEAD: key_head, slot.KEY_TOKEN: key_token},
+                **{slot.VALUE_HEAD: value_head, slot.VALUE_TOKEN: value_token},
+                **{slot.LENGTH: length, slot.HEAD_ROWS: rows, slot.PIECES: pieces},
+                **{slot.FIRST: first.data_ptr(), slot.SEEN: seen.data_ptr()},
+                **{
+                    slot.PARTS: self._parts.data_ptr(),
+                    slot.SCRATCH: self._scratch.data_ptr(),
+                    slot.SCRATCH_SIZE: block,
+                },
+                **{slot.RESULT: out.data_ptr(), slot.LOGSUM: lse.data_ptr()},
+                **{slot.SCALE: bits(scale * _LOG2E), slot.CAP: bits((cap or 0.0) * _LOG2E)},
+            }
+        )
 
     def takes_pairs(self, head_dim: int) -> bool:
         """Whether attention in bfloat16 multiplies pairs."""
@@ -353,19 +370,19 @@ class Native:
         """As ``copy_chunks`` of this module."""
         (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
         chunk_bytes = size * one.stride(1) * one.itemsize
-        if chunk_bytes % self._rowwise.COPIED:
+        if chunk_bytes % abi.COPIED:
             return False
         chunks = chunks.contiguous()
-        lines = np.empty((2, len(sources), kv_heads, 3), np.int64)
-        heads = np.arange(kv_heads)
-        for at, held in enumerate((sources, targets)):
+        lines = np.empty((2, len(sources), kv_heads, abi.LINE_WORDS), np.int64)
+        heads, line, slot = np.arange(kv_heads), abi.GatheredLine, abi.Gathered
+        for at, held in ((line.SOURCE, sources), (line.TARGET, targets)):
             starts = np.array([[part.data_ptr() for part in layer] for layer in held]).T
             lines[..., at] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
         first, step = chunks.data_ptr(), chosen * chunks.itemsize
-        lines[..., 2] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
+        lines[..., line.CHUNKS] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
         with self.lock:
-            self._arguments[:3] = [lines.ctypes.data, chosen, chunk_bytes]
-            self.pool.run(self.address("gathered"), self._at, lines.size // 3)
+            arguments = {slot.LINES: lines.ctypes.data, slot.CHOSEN: chosen, slot.CHUNK_BYTES: chunk_bytes}
+            self._call(self.address("gathered"), abi.arguments(arguments), lines.size // abi.LINE_WORDS)
         return True
 
     # Products --------------------------------------------------------------------------------------------------
@@ -382,14 +399,14 @@ class Native:
         for panel in range(panels):
             rows = weight[panel * self.columns : (panel + 1) * self.columns]
             packed[panel, :, : rows.shape[0]] = rows.unflatten(1, (-1, 2)).transpose(0, 1) if pairs else rows.t()
-        return packed[:, :, self._pairs.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
+        return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
         """What ``pack`` was given, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
-            packed = packed[:, :, torch.tensor(self._pairs.LOOKED_UP).argsort()]
+            packed = packed[:, :, torch.tensor(abi.LOOKED_UP).argsort()]
         return packed.transpose(2, 3).flatten(1, 2)
 
     def pack4(self, levels: torch.Tensor, pairs: bool = False) -> torch.Tensor:
@@ -401,7 +418,7 @@ class Native:
         if pairs:
             low, high = self.pack(levels, pairs=True).unflatten(1, (-1, 2)).unbind(2)
             return low | high << LEVEL_BITS
-        panels = self.pack(levels.to(torch.int32)).unflatten(1, (-1, self._kernels.WORD_LEVELS))
+        panels = self.pack(levels.to(torch.int32)).unflatten(1, (-1, WORD_LEVELS))
         words = torch.zeros_like(panels[:, :, 0])
         for place in range(panels.shape[2]):
             words |= panels[:, :, place] << LEVEL_BITS * place
@@ -412,7 +429,7 @@ class Native:
         if is_paired(words):
             both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
-        places = LEVEL_BITS * torch.arange(self._kernels.WORD_LEVELS, dtype=torch.int32)
+        places = LEVEL_BITS * torch.arange(WORD_LEVELS, dtype=torch.int32)
         return ((words.unsqueeze(2) >> places[:, None]) & LAST_LEVEL).flatten(1, 2)
 
     def product(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
@@ -429,11 +446,12 @@ class Native:
 
     def product_job(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, out: torch.Tensor) -> Job:
         """``product`` of x in the ``input_dtype``, to ``out``."""
-        others, kinds = [], [KIND[packed.dtype]]
+        others: dict[int, int] = {}
+        kinds = [KIND[packed.dtype]]
         if scales is not None:
-            others, kinds = [scales.data_ptr()], [*kinds, KIND[scales.dtype]]
+            others, kinds = {abi.Product.SCALES: scales.data_ptr()}, [*kinds, KIND[scales.dtype]]
         name = "product_pairs" if is_paired(packed) else "product"
-        return self._product_job(self.address(name, *kinds), x, packed, out, *others)
+        return self._product_job(self.address(name, *kinds), x, packed, out, others)
 
     def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
@@ -460,43 +478,62 @@ class Native:
     ) -> tuple[Job, Job]:
         """``product4`` to ``out``, by way of the sums of the groups of x (rows, in / GROUP), and, without pairs, of x
         (rows, in) spread."""
-        arguments = [x.data_ptr(), 0, spread.data_ptr(), 0, x.shape[1], 0, 0, 0, 0, sums.data_ptr()]
+        slot = abi.Spread
+        arguments = abi.arguments(
+            {
+                **{slot.X: x.data_ptr(), slot.OUT: spread.data_ptr()},
+                **{slot.INPUTS: x.shape[1], slot.SUMS: sums.data_ptr()},
+            }
+        )
         pairs = is_paired(words)
         address = self.address("group_sums") if pairs else self.address("spread", KIND[x.dtype])
         kernel = self.address("product4_pairs" if pairs else "product4", KIND[scales.dtype])
-        job = self._product_job(kernel, x if pairs else spread, words, out, scales.data_ptr(), sums.data_ptr())
-        return (address, arguments, EACH_ROW, 3), job
+        others = {abi.Product.SCALES: scales.data_ptr(), abi.Product.SUMS: sums.data_ptr()}
+        product = self._product_job(kernel, x if pairs else spread, words, out, others)
+        return Job(address, arguments, EACH_ROW), product
 
-    def _product_job(self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, *others: int) -> Job:
-        panels = packed.shape[0]
+    def _product_job(
+        self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
+    ) -> Job:
+        slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
         tiles = -(-panels // size)
-        arguments = [
-            *(x.data_ptr(), packed.data_ptr(), out.data_ptr()),
-            *(0, x.shape[1], out.shape[1], size, panels),
-            *others,
-        ]
-        return kernel, arguments, (0, tiles), 3
+        arguments = abi.arguments(
+            {
+                **{slot.X: x.data_ptr(), slot.WEIGHTS: packed.data_ptr(), slot.OUT: out.data_ptr()},
+                **{slot.INPUTS: x.shape[1], slot.OUTPUTS: out.shape[1]},
+                **{slot.TILE_PANELS: size, slot.PANELS: panels},
+                **others,
+            }
+        )
+        return Job(kernel, arguments, (0, tiles), slot.ROWS)
 
     def _run(self, rows: int, *jobs: Job) -> None:
         with self.lock:
-            for kernel, arguments, tiles, rows_at in jobs:
-                arguments[rows_at] = rows
-                self._arguments[: len(arguments)] = [*arguments]
-                self.pool.run(kernel, self._at, tiles[0] * rows + tiles[1])
+            for job in jobs:
+                if job.rows_at is not None:
+                    job.arguments[job.rows_at] = rows
+                self._call(job.kernel, job.arguments, job.tiles[0] * rows + job.tiles[1])
+
+    def _call(self, kernel: int, arguments: list[int], tiles: int) -> None:
+        """Run every tile of a kernel; the ``lock`` is held."""
+        self._arguments[:] = [*arguments]
+        self.pool.run(kernel, self._at, tiles)
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMS norm over the last axis of x, a multiple of ``lanes``; ``weight`` in float32."""
         x = x.contiguous()
         out, width = torch.empty_like(x), x.shape[-1]
         rows = x.numel() // width
-        kernel = self.address("norm", KIND[x.dtype])
+        kernel, slot = self.address("norm", KIND[x.dtype]), abi.Norm
+        arguments = abi.arguments(
+            {
+                **{slot.X: x.data_ptr(), slot.WEIGHTS: weight.data_ptr(), slot.OUT: out.data_ptr()},
+                **{slot.ROWS: rows, slot.WIDTH: width, slot.TILE_ROWS: _NORM_ROWS, slot.EPSILON: bits(epsilon)},
+            }
+        )
         with self.lock:
-            self._arguments[:7] = [
-                *(x.data_ptr(), weight.data_ptr(), out.data_ptr()),
-                *(rows, width, _NORM_ROWS, bits(epsilon)),
-            ]
-            self.pool.run(kernel, self._at, -(-rows // _NORM_ROWS))
+            self._call(kernel, arguments, -(-rows // _NORM_ROWS))
         return out
 
     # Recurrence ------------------------------------------------------------------------------------------------
@@ -531,13 +568,17 @@ class Native:
     ) -> torch.Tensor:
         tokens, behind = tuple(part.contiguous() for part in tokens), torch.empty_like(memory)
         (rows, key_heads, key_dim), (heads, value_dim) = tokens[1].shape, tokens[2].shape[1:]
-        kernel = self.address(name, key_dim, value_dim)
+        kernel, slot = self.address(name, key_dim, value_dim), abi.Recurrence
+        given = (slot.QUERIES, slot.KEYS, slot.VALUES, slot.DECAYS, slot.RATES, slot.UPDATES)
+        arguments = abi.arguments(
+            {
+                **{at: part.data_ptr() for at, part in zip(given, tokens, strict=True)},
+                **{slot.BEFORE: memory.data_ptr(), slot.AFTER: behind.data_ptr(), slot.RESULT: out.data_ptr()},
+                **{slot.ROWS: rows, slot.HEADS: heads, slot.KEY_HEADS: key_heads},
+            }
+        )
         with self.lock:
-            self._arguments[:12] = [
-                *(part.data_ptr() for part in (*tokens, memory, behind, out)),
-                *(rows, heads, key_heads),
-            ]
-            self.pool.run(kernel, self._at, heads)
+            self._call(kernel, arguments, heads)
         return behind
 
     def prepare(self, head_dim: int, dtype: torch.dtype, bits: Sequence[int] = (), capped: bool = False) -> None:
@@ -596,11 +637,6 @@ EACH_ROW: Tiles = (1, 0)
 """A tile is a row."""
 
 
-def bits(value: float) -> int:
-    """A float32 as a kernel finds it among its arguments."""
-    return int.from_bytes(struct.pack("<f", value), "little")
-
-
 class Program:
     """Kernels that run one after the other in one call.
 
@@ -610,7 +646,7 @@ class Program:
 
     def __init__(self, kernels: Native) -> None:
         self._kernels = kernels
-        self._jobs: list[tuple[int, Sequence[int] | int, Tiles]] = []
+        self._jobs: list[tuple[int, list[int] | int, Tiles]] = []
         self._row_counts: list[tuple[int, int]] = []
         self._rows = 0
 
@@ -618,14 +654,21 @@ class Program:
         return len(self._jobs)
 
     def add(
-        self, kernel: int, arguments: Sequence[int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
+        self, kernel: int, slots: Mapping[int, int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
     ) -> int:
         """Append a kernel, before the first run; returns its place.
 
         Args:
-            arguments: or the place of the kernel that it shares them with.
-            rows_at: the argument that says how many rows there are.
+            slots: of its arguments; or the place of the kernel that it shares them with.
+            rows_at: the slot that says how many rows there are.
         """
+        return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
+
+    def add_job(self, job: Job) -> int:
+        """Append a job, before the first run; returns its place."""
+        return self._append(*job)
+
+    def _append(self, kernel: int, arguments: list[int] | int, tiles: Tiles, rows_at: int | None) -> int:
         self._jobs.append((kernel, arguments, tiles))
         if rows_at is not None:
             self._row_counts.append((len(self._jobs) - 1, rows_at))
@@ -634,10 +677,10 @@ class Program:
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
-        found = np.zeros((len(self._jobs), self._kernels.num_arguments), np.int64)
+        found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
-                own[: len(given)] = given
+                own[:] = given
         return found
 
     @functools.cached_property

@@ -13,14 +13,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from engine.model.kernels.abi import Recurrence as Slot
 from engine.model.kernels.emit import F32, I64, PTR, VOID, Emitter, long
 
 _LOG2E = 1.4426950408889634
 _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
-
-# Arguments: queries and keys (rows, key_heads, key_dim); values, updates and the result (rows, heads, value_dim);
-# decays as logarithms and rates (rows, heads); the state before and after (heads, key_dim, value_dim).
-QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
 
 
 def emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
@@ -42,11 +39,12 @@ def _emit(
     module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int, *, answers: bool, corrects: bool
 ) -> None:
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments, head, _ = e.arguments
-    queries, keys, values, decays, rates, updates, before, after, result = (
-        e.load_pointer(arguments, at) for at in range(QUERIES, RESULT + 1)
+    _, head, _ = e.arguments
+    queries, keys, values, decays, rates, updates, before, after, result = e.pointers(
+        *(Slot.QUERIES, Slot.KEYS, Slot.VALUES, Slot.DECAYS, Slot.RATES),
+        *(Slot.UPDATES, Slot.BEFORE, Slot.AFTER, Slot.RESULT),
     )
-    rows, heads, key_heads = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS))
+    rows, heads, key_heads = e.longs(Slot.ROWS, Slot.HEADS, Slot.KEY_HEADS)
     key_head = e.b.sdiv(head, e.b.sdiv(heads, key_heads))
     size = key_dim * value_dim
     before, state = (e.at(side, e.b.mul(head, long(size)), F32) for side in (before, after))

@@ -148,6 +148,18 @@ class Emitter:
     def load_pointer(self, base: ir.Value, index: int) -> ir.Value:
         return self.b.inttoptr(self.load_long(base, index), PTR)
 
+    def load_float(self, base: ir.Value, index: int) -> ir.Value:
+        """A float32 in the lower half of the ``index``-th i64 behind ``base``."""
+        return self.load(self.at(base, long(index), I64), F32)
+
+    def longs(self, *slots: int) -> list[ir.Value]:
+        """Arguments of the kernel that is emitted, whose array is its first parameter."""
+        return [self.load_long(self.arguments[0], slot) for slot in slots]
+
+    def pointers(self, *slots: int) -> list[ir.Value]:
+        """Addresses among the arguments of the kernel that is emitted."""
+        return [self.load_pointer(self.arguments[0], slot) for slot in slots]
+
     # Arithmetic ------------------------------------------------------------------------------------------------
 
     def splat(self, value: ir.Value) -> ir.Value:

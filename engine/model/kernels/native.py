@@ -21,20 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llvmlite import ir
 
+from engine.model.kernels.abi import BLOCK, PANEL_VECTORS, PIECE, Attention, Norm, Product, Spread
 from engine.model.kernels.emit import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long, number
-from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
-
-PANEL_VECTORS = 2
-"""Vectors in a panel of packed weights."""
-
-PIECE = 512
-"""Keys of a tile; a multiple of ``BLOCK``."""
-
-BLOCK = 64
-"""Keys between two steps of the online softmax."""
-
-WORD_LEVELS = 32 // LEVEL_BITS
-"""Levels of 4 bits in a word of packed weights."""
+from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
 
 _SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
 
@@ -50,15 +39,6 @@ LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no 
 
 Sums = list[list[Variable]]
 """Of rows, and in each of the vectors of a panel."""
-
-# Arguments of ``product``, ``product4`` and ``spread``.
-X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
-# Arguments of ``attend`` and ``join``. Strides in numbers.
-QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
-HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST, CAP = range(8, 19)
-# Arguments of ``norm``, behind ``X`` to ``ROWS``.
-WIDTH, TILE_ROWS, EPSILON = range(4, 7)
-NUM_ARGUMENTS = 19
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
@@ -91,9 +71,9 @@ def emit_product(
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
-    x, packed, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
-    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
-    scale = e.load_pointer(arguments, SCALES) if scales else None
+    x, packed, out = e.pointers(Product.X, Product.WEIGHTS, Product.OUT)
+    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
+    scale = e.load_pointer(arguments, Product.SCALES) if scales else None
     width, together = lanes * PANEL_VECTORS, 2 if pairs else 1
     words = e.b.sdiv(inputs, long(together))
 
@@ -156,9 +136,8 @@ def emit_product4(
             from the group on.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments = e.arguments[0]
-    x, packed, out, sums_of_x, scale = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT, SUMS, SCALES))
-    inputs, outputs = (e.load_long(arguments, at) for at in (INPUTS, OUTPUTS))
+    x, packed, out, sums_of_x, scale = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.SCALES)
+    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
     groups, together = e.b.sdiv(inputs, long(GROUP)), 2 if pairs else 1
     width, kind = lanes * PANEL_VECTORS, KINDS[scales]
 
@@ -218,8 +197,8 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """x (rows, inputs) as ``product4`` wants it: ``OUT`` in float32 by ``_spread_of``, ``SUMS`` (rows, groups) of x."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, out, sums = (e.load_pointer(arguments, at) for at in (X, OUT, SUMS))
-    inputs = e.load_long(arguments, INPUTS)
+    x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
+    inputs = e.load_long(arguments, Spread.INPUTS)
     first = e.b.mul(row, inputs)
     with e.loop(long(0), e.b.sdiv(inputs, long(GROUP))) as group:
         total = e.constant(0.0)
@@ -236,8 +215,8 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 def _each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
     """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
-    arguments, tile, _ = e.arguments
-    rows, count, panels = (e.load_long(arguments, at) for at in (ROWS, TILE_PANELS, PANELS))
+    _, tile, _ = e.arguments
+    rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
     first = e.b.mul(tile, count)
     stop = e.b.add(first, count)
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
@@ -311,22 +290,22 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
-    queries, keys, values = (e.load_pointer(arguments, at) for at in (QUERIES, KEYS, VALUES))
-    rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
-    seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
-    scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
-    cap = e.splat(e.load(e.at(arguments, long(CAP), I64), F32)) if capped else None
+    queries, keys, values = e.pointers(Attention.QUERIES, Attention.KEYS, Attention.VALUES)
+    rows, pieces, length = e.longs(Attention.HEAD_ROWS, Attention.PIECES, Attention.LENGTH)
+    seen, first_seen, parts, scratch = e.pointers(Attention.SEEN, Attention.FIRST, Attention.PARTS, Attention.SCRATCH)
+    scale = e.splat(e.load_float(arguments, Attention.SCALE))
+    cap = e.splat(e.load_float(arguments, Attention.CAP)) if capped else None
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
     kind, query_kind = KINDS[stored], F32 if stored == "int8" else KINDS[stored]
-    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
-    values = e.at(values, e.b.mul(head, e.load_long(arguments, VALUE_HEAD)), kind)
-    key_token, value_token = e.load_long(arguments, KEY_TOKEN), e.load_long(arguments, VALUE_TOKEN)
+    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, Attention.KEY_HEAD)), kind)
+    values = e.at(values, e.b.mul(head, e.load_long(arguments, Attention.VALUE_HEAD)), kind)
+    key_token, value_token = e.load_long(arguments, Attention.KEY_TOKEN), e.load_long(arguments, Attention.VALUE_TOKEN)
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
     # The worker's scratch: room for keys and values of the last block and for scales, then queries and scores of all
     # rows in float32.
-    mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, SCRATCH_SIZE)), F32)
+    mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
     scores = e.at(wide, e.b.mul(rows, long(head_dim)), F32)
@@ -611,8 +590,8 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: st
     (kv_heads, rows) to base 2."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
-    rows, pieces = e.load_long(arguments, HEAD_ROWS), e.load_long(arguments, PIECES)
-    parts, result, logsum = (e.load_pointer(arguments, at) for at in (PARTS, RESULT, LOGSUM))
+    rows, pieces = e.load_long(arguments, Attention.HEAD_ROWS), e.load_long(arguments, Attention.PIECES)
+    parts, result, logsum = e.pointers(Attention.PARTS, Attention.RESULT, Attention.LOGSUM)
     size = e.b.mul(rows, long(head_dim + 2))
     parts = e.at(parts, e.b.mul(e.b.mul(head, pieces), size), F32)
     out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), KINDS[made])
@@ -649,9 +628,9 @@ def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
-    x, weights, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
-    rows, width, count = (e.load_long(arguments, at) for at in (ROWS, WIDTH, TILE_ROWS))
-    epsilon = e.load(e.at(arguments, long(EPSILON), I64), F32)
+    x, weights, out = e.pointers(Norm.X, Norm.WEIGHTS, Norm.OUT)
+    rows, width, count = e.longs(Norm.ROWS, Norm.WIDTH, Norm.TILE_ROWS)
+    epsilon = e.load_float(arguments, Norm.EPSILON)
     first = e.b.mul(tile, count)
     stop = e.b.add(first, count)
     stop = e.b.select(e.b.icmp_signed("<", stop, rows), stop, rows)

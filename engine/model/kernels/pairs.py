@@ -21,36 +21,14 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from engine.model.kernels.abi import BLOCK, PANEL_VECTORS, PIECE, Attention, Spread
 from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, LEVELS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.native import (
-    BLOCK,
-    CAP,
-    FIRST,
-    HEAD_ROWS,
-    INPUTS,
-    KEY_HEAD,
-    KEY_TOKEN,
-    KEYS,
-    LENGTH,
     LOWEST,
-    PANEL_VECTORS,
-    PARTS,
-    PIECE,
-    PIECES,
-    QUERIES,
-    SCALE,
-    SCRATCH,
-    SCRATCH_SIZE,
-    SEEN,
-    SUMS,
-    VALUE_HEAD,
-    VALUE_TOKEN,
     VALUE_VECTORS,
-    VALUES,
     Ahead,
     Sums,
     Vectors,
-    X,
     add_products,
     add_values,
     are_many,
@@ -63,9 +41,6 @@ from engine.model.kernels.native import (
     scaled,
 )
 from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
-
-LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
-"""The columns of a panel of levels in the order in which they lie, so that they are looked up in their own."""
 
 _KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
 
@@ -115,8 +90,8 @@ def emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
     """``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16; a tile is a row."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, sums = e.load_pointer(arguments, X), e.load_pointer(arguments, SUMS)
-    inputs = e.load_long(arguments, INPUTS)
+    x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)
+    inputs = e.load_long(arguments, Spread.INPUTS)
     groups = e.b.sdiv(inputs, long(GROUP))
     with e.loop(long(0), groups) as group:
         first = e.b.add(e.b.mul(row, inputs), e.b.mul(group, long(GROUP)))
@@ -137,22 +112,22 @@ def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, s
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, worker = e.arguments
-    queries, keys, values = (e.load_pointer(arguments, at) for at in (QUERIES, KEYS, VALUES))
-    rows, pieces, length = (e.load_long(arguments, at) for at in (HEAD_ROWS, PIECES, LENGTH))
-    seen, first_seen, parts, scratch = (e.load_pointer(arguments, at) for at in (SEEN, FIRST, PARTS, SCRATCH))
-    scale = e.splat(e.load(e.at(arguments, long(SCALE), I64), F32))
-    cap = e.splat(e.load(e.at(arguments, long(CAP), I64), F32)) if capped else None
+    queries, keys, values = e.pointers(Attention.QUERIES, Attention.KEYS, Attention.VALUES)
+    rows, pieces, length = e.longs(Attention.HEAD_ROWS, Attention.PIECES, Attention.LENGTH)
+    seen, first_seen, parts, scratch = e.pointers(Attention.SEEN, Attention.FIRST, Attention.PARTS, Attention.SCRATCH)
+    scale = e.splat(e.load_float(arguments, Attention.SCALE))
+    cap = e.splat(e.load_float(arguments, Attention.CAP)) if capped else None
     head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
     kind, words = KINDS[stored], head_dim // 2
-    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, KEY_HEAD)), kind)
-    values = e.at(values, e.b.mul(head, e.load_long(arguments, VALUE_HEAD)), kind)
-    key_token, value_token = e.load_long(arguments, KEY_TOKEN), e.load_long(arguments, VALUE_TOKEN)
+    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, Attention.KEY_HEAD)), kind)
+    values = e.at(values, e.b.mul(head, e.load_long(arguments, Attention.VALUE_HEAD)), kind)
+    key_token, value_token = e.load_long(arguments, Attention.KEY_TOKEN), e.load_long(arguments, Attention.VALUE_TOKEN)
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
     # The worker's scratch: room for keys or values of the last block and for scales, what is laid out of a block,
     # scales of the piece's values, then scores of all rows.
-    room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, SCRATCH_SIZE)), F32)
+    room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
     scores = e.at(laid_out, long(BLOCK * head_dim + PIECE), F32)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 
+from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit import I32, I64, PTR, VOID, Emitter, long
 
 # Words of the board, each on a cache line of its own.
@@ -31,9 +32,6 @@ _PATIENT, _IMPATIENT = 50_000, 4_000
 # Looks between two pauses. A guest that does nothing but pause is taken off its core by the host (pause-loop exiting).
 _LOOKS = 64
 
-
-JOB_WORDS = 3
-"""Of a job of ``run_all``: kernel, arguments, tiles."""
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 

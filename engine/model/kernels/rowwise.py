@@ -12,39 +12,30 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from engine.model.kernels.abi import (
+    COPIED,
+    LINE_WORDS,
+    Collected,
+    Gated,
+    Gathered,
+    GatheredLine,
+    Residual,
+    Rotated,
+)
 from engine.model.kernels.emit import F32, I8, I64, KINDS, PTR, VOID, Emitter, long, number
 
 LN2 = 0.6931471805599453
-
-# Arguments of ``normed`` and ``added``: x and the residual sum (rows, width), the product that is added to it and its
-# bias, the norm's weights and epsilon. ``DELTA_STRIDE``: numbers from one row of the product to the next.
-X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
-# Arguments of ``rotated``: x (rows, X_STRIDE) with the heads of queries, keys and values in a row, their bias, RoPE's
-# cosines and sines (rows, rotary), the norms of queries and keys; the queries (heads, rows, head_dim), and where the
-# first row's keys and values go, with the numbers from one head to the next (``KV_HEAD``). ``UNTURNED``: where keys go
-# as they are before RoPE, or 0.
-X_STRIDE, X_BIAS, COS, SIN, ROTATED, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(1, 12)
-NEW_KEYS, NEW_VALUES, KV_HEAD, UNTURNED = range(12, 16)
-# Arguments of ``collected``: x (heads, rows, head_dim) to (rows, heads * head_dim).
-COLLECTED, COLLECTED_ROWS, COLLECTED_HEADS = range(1, 4)
-# Arguments of ``gated``: x (rows, X_STRIDE) with ``GATES`` gates and as many numbers behind them, in ``PIECES`` of
-# ``PIECE`` numbers; tiles are pieces of rows.
-GATED, GATES, PIECE, PIECES = range(3, 7)
-# Arguments of ``gathered``: lines of three addresses, of the chunks of one head, of where they go, and of the numbers
-# of those that do; how many these are, and the bytes of a chunk, a multiple of ``COPIED``.
-LINES, CHOSEN, CHUNK_BYTES = range(3)
-COPIED = 64
 
 
 def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
     """The RMS norm of row ``tile``, of the kind ``made``; ``adds``: of x and a product, whose sum is kept, too."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, weights, out = (e.load_pointer(arguments, at) for at in (X, WEIGHTS, OUT))
-    width = e.load_long(arguments, WIDTH)
-    epsilon = e.load(e.at(arguments, long(EPSILON), I64), F32)
+    x, weights, out = e.pointers(Residual.X, Residual.WEIGHTS, Residual.OUT)
+    width = e.load_long(arguments, Residual.WIDTH)
+    epsilon = e.load_float(arguments, Residual.EPSILON)
     first = e.b.mul(row, width)
-    kept = e.load_pointer(arguments, SUM) if adds else x
+    kept = e.load_pointer(arguments, Residual.SUM) if adds else x
     squares = e.variable(e.constant(0.0))
     with e.loop(long(0), width, lanes) as at:
         place = e.b.add(first, at)
@@ -65,7 +56,11 @@ def emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """Row ``tile`` of the residual sum and a product, in the model's kind."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    kept, out, width = e.load_pointer(arguments, SUM), e.load_pointer(arguments, OUT), e.load_long(arguments, WIDTH)
+    kept, out, width = (
+        e.load_pointer(arguments, Residual.SUM),
+        e.load_pointer(arguments, Residual.OUT),
+        e.load_long(arguments, Residual.WIDTH),
+    )
     with e.loop(long(0), width, lanes) as at:
         place = e.b.add(e.b.mul(row, width), at)
         e.store_vector(e.b.fadd(e.load_vector(kept, place), _delta(e, row, at)), out, place, KINDS[kind])
@@ -75,8 +70,8 @@ def emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 def _delta(e: Emitter, row: ir.Value, at: ir.Value) -> ir.Value:
     """A product with its bias."""
     arguments = e.arguments[0]
-    delta, bias = e.load_pointer(arguments, DELTA), e.load_pointer(arguments, BIAS)
-    start = e.b.mul(row, e.load_long(arguments, DELTA_STRIDE))
+    delta, bias = e.load_pointer(arguments, Residual.DELTA), e.load_pointer(arguments, Residual.BIAS)
+    start = e.b.mul(row, e.load_long(arguments, Residual.DELTA_STRIDE))
     return e.b.fadd(e.load_vector(delta, e.b.add(start, at)), e.load_vector(bias, at))
 
 
@@ -95,18 +90,18 @@ def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: 
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, bias, cos, sin = (e.load_pointer(arguments, at) for at in (X, X_BIAS, COS, SIN))
-    rows, heads, key_heads, kv_head = (e.load_long(arguments, at) for at in (ROWS, HEADS, KEY_HEADS, KV_HEAD))
+    x, bias, cos, sin = e.pointers(Rotated.X, Rotated.BIAS, Rotated.COS, Rotated.SIN)
+    rows, heads, key_heads, kv_head = e.longs(Rotated.ROWS, Rotated.HEADS, Rotated.KEY_HEADS, Rotated.KV_HEAD)
     per_head = e.b.mul(rows, long(head_dim))
-    epsilon = e.load(e.at(arguments, long(NORM_EPSILON), I64), F32)
-    first = e.b.mul(row, e.load_long(arguments, X_STRIDE))
+    epsilon = e.load_float(arguments, Rotated.NORM_EPSILON)
+    first = e.b.mul(row, e.load_long(arguments, Rotated.X_STRIDE))
     angle = e.b.mul(row, long(rotary))
     half = rotary // 2 // lanes
     keys_end = e.b.add(heads, key_heads)
     for start, stop, norm, made, stride in (
-        (long(0), heads, QUERY_NORM, ROTATED, per_head),
-        (heads, keys_end, KEY_NORM, NEW_KEYS, kv_head),
-        (keys_end, e.b.add(keys_end, key_heads), None, NEW_VALUES, kv_head),
+        (long(0), heads, Rotated.QUERY_NORM, Rotated.QUERIES, per_head),
+        (heads, keys_end, Rotated.KEY_NORM, Rotated.KEYS, kv_head),
+        (keys_end, e.b.add(keys_end, key_heads), None, Rotated.VALUES, kv_head),
     ):
         out = e.load_pointer(arguments, made)
         weights = e.load_pointer(arguments, norm) if normed and norm is not None else None
@@ -126,9 +121,9 @@ def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: 
                     for index, part in enumerate(parts)
                 ]
             line = e.b.add(e.b.mul(e.b.sub(head, start), stride), e.b.mul(row, long(head_dim)))
-            if norm is KEY_NORM:
-                with e.b.if_then(e.b.icmp_signed("!=", e.load_long(arguments, UNTURNED), long(0))):
-                    _store(e, parts, e.load_pointer(arguments, UNTURNED), line, KINDS[kind])
+            if norm == Rotated.KEY_NORM:
+                with e.b.if_then(e.b.icmp_signed("!=", e.load_long(arguments, Rotated.UNTURNED), long(0))):
+                    _store(e, parts, e.load_pointer(arguments, Rotated.UNTURNED), line, KINDS[kind])
             if norm is not None:
                 parts = [
                     *_turned(e, parts[: 2 * half], cos, sin, angle, KINDS[kind]),
@@ -160,8 +155,8 @@ def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim
     """Row ``tile`` of all heads, one behind the other, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
-    x, out = e.load_pointer(arguments, X), e.load_pointer(arguments, COLLECTED)
-    rows, heads = e.load_long(arguments, COLLECTED_ROWS), e.load_long(arguments, COLLECTED_HEADS)
+    x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
+    rows, heads = e.load_long(arguments, Collected.ROWS), e.load_long(arguments, Collected.HEADS)
     with e.loop(long(0), heads) as head:
         source = e.b.mul(e.b.add(e.b.mul(head, rows), row), long(head_dim))
         target = e.b.mul(e.b.add(e.b.mul(row, heads), head), long(head_dim))
@@ -174,9 +169,9 @@ def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim
 def emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
     """SiLU of the gates times the numbers behind them, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments, tile, _ = e.arguments
-    x, bias, out = (e.load_pointer(arguments, at) for at in (X, X_BIAS, GATED))
-    stride, gates, size, pieces = (e.load_long(arguments, at) for at in (X_STRIDE, GATES, PIECE, PIECES))
+    _, tile, _ = e.arguments
+    x, bias, out = e.pointers(Gated.X, Gated.BIAS, Gated.OUT)
+    stride, gates, size, pieces = e.longs(Gated.X_STRIDE, Gated.GATES, Gated.PIECE, Gated.PIECES)
     row = e.b.sdiv(tile, pieces)
     first = e.b.mul(e.b.srem(tile, pieces), size)
     stop = e.b.add(first, size)
@@ -200,12 +195,14 @@ def emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     lines, count, size = (
-        e.load_pointer(arguments, LINES),
-        e.load_long(arguments, CHOSEN),
-        e.load_long(arguments, CHUNK_BYTES),
+        e.load_pointer(arguments, Gathered.LINES),
+        e.load_long(arguments, Gathered.CHOSEN),
+        e.load_long(arguments, Gathered.CHUNK_BYTES),
     )
-    line = e.at(lines, e.b.mul(tile, long(3)), I64)
-    source, target, chosen = (e.load_pointer(line, at) for at in range(3))
+    line = e.at(lines, e.b.mul(tile, long(LINE_WORDS)), I64)
+    source, target, chosen = (
+        e.load_pointer(line, at) for at in (GatheredLine.SOURCE, GatheredLine.TARGET, GatheredLine.CHUNKS)
+    )
     vector = ir.VectorType(I64, COPIED // 8)
     with e.loop(long(0), count) as place:
         chunk = e.load(e.at(chosen, place, I64), I64, align=8)

@@ -22,8 +22,9 @@ from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.architectures import pick_dtype
 from engine.model.kernels import cpu
+from engine.model.kernels.abi import BLOCK, PIECE
 from engine.model.kernels.emit import I8, I64, PTR, Emitter, long
-from engine.model.kernels.native import BLOCK, LINE, PIECE
+from engine.model.kernels.native import LINE
 from engine.model.layers import (
     JointLayer,
     Linear4,

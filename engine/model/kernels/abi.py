@@ -1,0 +1,174 @@
+"""What emitters and callers of kernels for processors agree on: slots of arguments, and layouts of memory.
+
+A kernel is called as ``kernel(arguments, tile, worker)``; ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
+bits. Each class below numbers the slots of some kernels' arguments by name, and nothing else knows the numbers:
+``arguments`` fills slots by name, an emitter loads them by name. So slots may be put in any order, which
+``tests/engine/model/test_abi.py`` does. A slot holds an address, a whole number, or the bits of a float32 in its lower
+half (``bits``). Strides count numbers, not bytes.
+
+Needs neither torch nor llvmlite.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+# Memory ----------------------------------------------------------------------------------------------------------
+
+PANEL_VECTORS = 2
+"""Vectors in a panel of packed weights: a panel has that many times ``lanes`` columns."""
+
+LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
+"""The order of the columns in a panel of levels in pairs: looked up from a table, they come out in their own order."""
+
+PIECE = 512
+"""Keys of a tile of attention; a multiple of ``BLOCK``."""
+
+BLOCK = 64
+"""Keys between two steps of the online softmax."""
+
+COPIED = 64
+"""Bytes that ``Gathered`` copies at once: chunks are a multiple of them."""
+
+JOB_WORDS = 3
+"""Words of a job of the pool: the kernel's address, its arguments' address, its tiles."""
+
+
+def scratch_size(rows: int, head_dim: int) -> int:
+    """Numbers of float32 that a worker of ``attend`` needs: a block of keys and one of values with a scale for each
+    token, then queries and scores of all rows."""
+    return 2 * BLOCK * (head_dim + 1) + rows * (head_dim + BLOCK)
+
+
+def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
+    """Numbers of float32 that a worker of ``attend_pairs`` needs: a block with a scale for each token, a block laid
+    out, scales of a piece's values, and scores of all rows."""
+    return BLOCK * (head_dim + 1) + BLOCK * head_dim + (1 + rows) * PIECE
+
+
+# Slots -----------------------------------------------------------------------------------------------------------
+
+
+class Product:
+    """``product``, ``product4`` and both for pairs: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
+
+    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are those of weights that are levels. ``SUMS`` (rows,
+    groups) are the sums of the groups of x, beside weights of 4 bits.
+    """
+
+    X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS = range(10)
+
+
+class Spread:
+    """``spread`` and ``group_sums``: the ``SUMS`` (rows, groups) of the groups of ``X`` (rows, inputs), and ``OUT``, x
+    spread as ``product4`` takes it. A tile is a row."""
+
+    X, OUT, INPUTS, SUMS = range(4)
+
+
+class Attention:
+    """``attend``, ``attend_pairs`` and ``join``, which share one array.
+
+    A tile of the first two is a piece of a KV head's keys, one of ``join`` is a KV head. ``QUERIES`` and ``RESULT`` are
+    (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of ``LENGTH``. ``KEY_HEAD`` and the
+    like are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) is what the pieces came to, ``LOGSUM``
+    (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE`` and ``CAP``
+    are floats.
+    """
+
+    QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
+    HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST, CAP = range(8, 19)
+
+
+class Norm:
+    """``norm``: ``OUT`` is the RMS norm of ``X`` (rows, width). A tile is ``TILE_ROWS`` rows; ``EPSILON``: a float."""
+
+    X, WEIGHTS, OUT, ROWS, WIDTH, TILE_ROWS, EPSILON = range(7)
+
+
+class Residual:
+    """``normed`` and ``added``: ``X`` and ``SUM``, the residual sum, (rows, width).
+
+    ``DELTA`` is the product that is added, with ``DELTA_STRIDE`` numbers from one row to the next, and ``BIAS`` its
+    bias. ``WEIGHTS`` and ``EPSILON``, a float, are the norm's. A tile is a row.
+    """
+
+    X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
+
+
+class Rotated:
+    """``rotated``: queries, keys and values from their joint product, the first two turned by RoPE. A tile is a row.
+
+    ``X`` has the heads of queries, of keys and of values in a row, ``X_STRIDE`` numbers from one row to the next;
+    ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` becomes (heads, rows, head_dim). ``KEYS`` and ``VALUES`` say
+    where those of the first row go, ``KV_HEAD`` is the stride from one head to the next; ``UNTURNED`` says where keys
+    go as they were before RoPE, or is 0. ``NORM_EPSILON`` is a float.
+    """
+
+    X, X_STRIDE, BIAS, COS, SIN, QUERIES, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(12)
+    KEYS, VALUES, KV_HEAD, UNTURNED = range(12, 16)
+
+
+class Collected:
+    """``collected``: ``X`` (heads, rows, head_dim) to ``OUT`` (rows, heads * head_dim). A tile is a row."""
+
+    X, OUT, ROWS, HEADS = range(4)
+
+
+class Gated:
+    """``gated``: ``X`` has ``GATES`` gates and as many numbers after them in a row, ``X_STRIDE`` numbers from one row
+    to the next. A tile is one of the ``PIECES`` of a row, ``PIECE`` numbers."""
+
+    X, X_STRIDE, BIAS, OUT, GATES, PIECE, PIECES = range(7)
+
+
+class Gathered:
+    """``gathered``: copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` for every line of ``LINES``. A tile is a line
+    (``GatheredLine``)."""
+
+    LINES, CHOSEN, CHUNK_BYTES = range(3)
+
+
+class GatheredLine:
+    """Words of a line: addresses of the chunks of one head, of where they go, and of the numbers of those that go."""
+
+    SOURCE, TARGET, CHUNKS = range(3)
+
+
+LINE_WORDS = 3
+"""Words of a ``GatheredLine``."""
+
+
+class Recurrence:
+    """``delta``, ``scan`` and ``replayed``: a head's state, token by token. A tile is a head.
+
+    ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim); ``VALUES``, ``UPDATES`` and ``RESULT`` (rows, heads,
+    value_dim); ``DECAYS``, as logarithms, and ``RATES`` (rows, heads); ``BEFORE`` and ``AFTER`` (heads, key_dim,
+    value_dim).
+    """
+
+    QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
+
+
+SLOTS: tuple[type, ...] = (
+    *(Product, Spread, Attention, Norm, Residual),
+    *(Rotated, Collected, Gated, Gathered, GatheredLine, Recurrence),
+)
+"""All classes of slots."""
+
+NUM_ARGUMENTS = 19
+"""Words in the array of any kernel."""
+
+
+def arguments(slots: Mapping[int, int]) -> list[int]:
+    """The words of a kernel's array, zeros where no slot is named."""
+    words = [0] * NUM_ARGUMENTS
+    for slot, value in slots.items():
+        words[slot] = value
+    return words
+
+
+def bits(value: float) -> int:
+    """A float32 as a slot holds it."""
+    return int.from_bytes(struct.pack("<f", value), "little")
