@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,8 +93,3 @@ class Document:
                 parts.append(text)
                 length += len(text)
         return "".join(parts), tuple(starts)
-
-
-def page_index(starts: Sequence[int], offset: int) -> int:
-    """Index of the last page that starts at or before ``offset``; empty pages give way to the one that follows."""
-    return max(0, bisect.bisect_right(starts, offset) - 1)

@@ -29,8 +29,14 @@ import re
 # The words of torch's allocators for GPUs and of CUDA, those of the allocator of processors, and those of Windows; then
 # of Metal, for one buffer that is too large, and of Intel's driver.
 _OUT_OF_MEMORY = (
-    *("out of memory", "cublas_status_alloc_failed", "can't allocate memory", "not enough memory"),
-    *("invalid buffer size", "out_of_device_memory", "out_of_host_memory", "out_of_resources"),
+    "out of memory",
+    "cublas_status_alloc_failed",
+    "can't allocate memory",
+    "not enough memory",
+    "invalid buffer size",
+    "out_of_device_memory",
+    "out_of_host_memory",
+    "out_of_resources",
 )
 _CARD = re.compile(r"\bGPU (\d+) has a total capacity")
 

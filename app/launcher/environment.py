@@ -23,8 +23,17 @@ NOTES_NAME = ".trifold"  # beside the environment: the log of the install, and i
 
 # A person's settings for their own installs must not send packages elsewhere, nor another Python's files in.
 _FOREIGN_VARIABLES = (
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV"),
-    *("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PIP_REQUIRE_HASHES"),
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSAFEPATH",
+    "__PYVENV_LAUNCHER__",
+    "VIRTUAL_ENV",
+    "PIP_USER",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_REQUIRE_VIRTUALENV",
+    "PIP_REQUIRE_HASHES",
 )
 
 

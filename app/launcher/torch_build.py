@@ -33,8 +33,20 @@ MIN_CAPABILITY_CUDA_13 = 7.5
 MAX_CAPABILITY_CUDA_12 = 9.0
 
 AMD_TARGETS = (
-    *("gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102"),
-    *("gfx1150", "gfx1151", "gfx1200", "gfx1201"),
+    "gfx900",
+    "gfx906",
+    "gfx908",
+    "gfx90a",
+    "gfx942",
+    "gfx950",
+    "gfx1030",
+    "gfx1100",
+    "gfx1101",
+    "gfx1102",
+    "gfx1150",
+    "gfx1151",
+    "gfx1200",
+    "gfx1201",
 )
 """What that build has kernels for. Most GPUs inside of processors are not among them."""
 

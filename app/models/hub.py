@@ -44,9 +44,19 @@ MARKER = "trifold-model.json"
 PARTS = ".parts"
 
 WANTED = (
-    *("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
 )
 UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and pieces of other models
 CONVERTER = "SFconvertbot"
