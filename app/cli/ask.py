@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_book
-from app.core import format
+from app.core import speed
 from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import size
@@ -218,7 +218,7 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
         card: of the model that answered.
     """
     live = done.figures
-    why_not = format.uncounted(done.answer, refused=card is not None and card.refuses(done.answer))
+    why_not = speed.uncounted(done.answer, refused=card is not None and card.refuses(done.answer))
     lines = [f"{live.answer_tokens:,} tokens ({done.stop_reason.value}), {live.mode} decoding"]
     lines += [line for line in (_speed_line(live, why_not), _acceptance_line(live)) if line]
     lines.append(
@@ -256,10 +256,10 @@ def _speed_line(live: Figures, why_not: str) -> str:
     if live.tokens_per_s is not None:
         parts.append(f"{live.tokens_per_s:.1f} tokens/s")
     if why_not:
-        parts.append(format.WHY_NO_SPEED[why_not])
-    elif (times := format.speedup(live)) is not None:
+        parts.append(speed.WHY_NO_SPEED[why_not])
+    elif (times := speed.speedup(live)) is not None:
         steps = f"{live.plain_steps} plain steps timed, the last {live.plain_age_s or 0.0:.1f} s before the end"
-        parts.append(f"{format.than_plain(times)} ({steps})")
+        parts.append(f"{speed.than_plain(times)} ({steps})")
     return ", ".join(parts)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from app.citations import Notes
-from app.core import format
+from app.core import format, speed
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
@@ -383,7 +383,7 @@ class _ExchangeWriter:
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
             notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
-        notes["uncounted"] = format.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
+        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)
         return notes
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:

@@ -74,7 +74,7 @@ class Exchange:
     of the book, because the others had not been read yet; 0 when all had. ``notes``: what ``app.citations`` found
     behind the words, under "made" what wrote them (``format.made_line``), under "refused" why they are no answer
     ("only quotes", "not found"; ``app.core.chat_run.Abilities``), and under "uncounted" why their speed says nothing
-    (``app.core.format``); plain JSON, kept as it is.
+    (``app.core.speed``); plain JSON, kept as it is.
     ``stages``: the first letter of each token's ``TokenSource``.
     ``question_id`` and ``answer_id`` name the messages, ``questions`` and ``answers`` all their versions.
     """

@@ -7,7 +7,7 @@
 The two runs follow one another on the same book, which is not read again, greedy, each from the book and the question
 alone; what is shown later is a replay of both on one clock. A short answer shows little: then further questions about
 the same book follow, until there is enough to look at. An answer that is a refusal, or that repeats itself, is compared
-word for word like any other and left out of the speed (``app.core.format``); passages of the book follow it. While a
+word for word like any other and left out of the speed (``app.core.speed``); passages of the book follow it. While a
 race runs it holds the right to ask, so that nothing else is decoded in between; whoever stops the answer stops the
 race.
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from app.core import format
+from app.core import format, speed
 from app.core.chat_run import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
@@ -157,7 +157,7 @@ class Race:
             at, question = len(answered), ahead.pop(0)
             plain, fast = (self._one_run(RaceState(True, at, run, 0, question), claim) for run in range(len(MODES)))
             earlier = [one.fast.text for one in answered]
-            uncounted = format.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
+            uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
             answered.append(RaceQuestion(question, plain, fast, uncounted))
             if uncounted:
                 asked = {one.question for one in answered}
@@ -220,7 +220,7 @@ class Race:
 
 def _last_of(chat: Chat) -> str:
     """The last question of a chat whose answer is one about the book."""
-    nothing = (format.REFUSED, format.CIRCLES)
+    nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
 
@@ -264,7 +264,7 @@ class RaceRun:
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """One question, answered by both. ``uncounted``: why its speed says nothing, as ``format.uncounted``."""
+    """One question, answered by both. ``uncounted``: why its speed says nothing, as ``speed.uncounted``."""
 
     question: str
     plain: RaceRun
@@ -337,7 +337,7 @@ class RaceResult:
         if not self.identical or not plain or not fast:
             return None
         times = plain / fast
-        return times if format.speeds_agree(times, _told_by_the_engine([one.fast for one in counted])) else None
+        return times if speed.speeds_agree(times, _told_by_the_engine([one.fast for one in counted])) else None
 
     def _total(self, of: Callable[[RaceQuestion], int]) -> int:
         return sum(of(one) for one in self.questions)

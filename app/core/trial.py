@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.citations import check_answer
-from app.core import format
+from app.core import speed
 from app.core.chat_run import Abilities
 from app.core.state import AppState, Stage
 from engine import Question
@@ -138,7 +138,7 @@ class Trial:
         quoted = check_answer(self._state.note_taker.index_of(tried.document), done.answer)
         circles = done.stop_reason is StopReason.LOOP
         refused = card.refuses(done.answer)
-        if circles or format.uncounted(done.answer, tried.answers, refused=refused):
+        if circles or speed.uncounted(done.answer, tried.answers, refused=refused):
             return
         tried.answers.append(done.answer)
         if quoted and all(quotation.verified for quotation in quoted):

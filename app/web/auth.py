@@ -246,10 +246,10 @@ def _guest(address: str) -> str:
     return str(found.ipv4_mapped or ipaddress.ip_network((int(found), _IPV6_NETWORK), strict=False))
 
 
-Message = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -435,7 +435,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     received = 0
     started = refused = False
 
-    async def counted() -> Message:
+    async def counted() -> AsgiMessage:
         nonlocal received, refused
         message = await receive()
         received += len(message.get("body", b""))
@@ -446,7 +446,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
             await _answer(send, 413, _too_large(route))
         return {"type": "http.disconnect"}
 
-    async def watched(message: Message) -> None:
+    async def watched(message: AsgiMessage) -> None:
         nonlocal started
         if not refused:
             started = True
@@ -467,9 +467,9 @@ def _too_large(route: AllowedRoute) -> str:
 
 def _with_headers(send: Send) -> Send:
     """Add our headers to every answer. A page is held back until its end, for the hashes of its inline scripts."""
-    held: list[Message] = []
+    held: list[AsgiMessage] = []
 
-    async def sender(message: Message) -> None:
+    async def sender(message: AsgiMessage) -> None:
         if message["type"] == "http.response.start":
             headers = _outgoing(message["headers"])
             message["headers"] = headers

@@ -25,8 +25,8 @@ from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
+from app.web.preferences import about_view
 from app.web.routes import SMALL_BODY, answer_or_refusal, body, said, text
-from app.web.settings import about_view
 from engine.errors import OptionError, ResourceError
 from engine.plan import (
     BOOK_TOKENS,

@@ -38,7 +38,7 @@ from starlette.responses import JSONResponse
 from app.core.settings import HOST
 from app.core.state import AppState
 from app.web import messages
-from app.web.auth import App, Message, Receive, Scope, Send
+from app.web.auth import App, AsgiMessage, Receive, Scope, Send
 from app.web.live import record_of
 from app.web.routes import json_object, number, text
 from engine.errors import EngineError, OptionError
@@ -52,7 +52,7 @@ PREDICT = "/gradio_api/run/predict"
 _TABS = 64
 _LOOK_SECONDS = 1.0
 
-Shown = tuple[list[messages.Message], str]
+Shown = tuple[list[messages.ChatMessage], str]
 """The chat, and the name of what is shown (``live.record_of``), by which the page knows that it has arrived."""
 
 
@@ -159,7 +159,7 @@ def _checked(app: App, functions: Collection[int]) -> App:
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         messages = iter([{"type": "http.request", "body": content}])
 
-        async def replayed() -> Message:
+        async def replayed() -> AsgiMessage:
             return next(messages, None) or await receive()
 
         return await app({**scope, "headers": headers}, replayed, send)

@@ -1,8 +1,5 @@
 """The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
 
-Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows where it
-leads. The page's sanitizer and its content security policy stand behind this rule; neither is relied on here.
-
 Owns the two kinds of buttons among the words. Message actions stand under a question and an answer (versions, copy,
 edit, ask again, go on); their values name what they do ("edit:12" is question 12 in other words) and the page's
 ``ask.js`` does it. Citations stand behind sentences, in words that claim no more than is known: "verified" and "not
@@ -14,14 +11,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from app.core import format
 from app.core.chat_run import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.format import View
+from app.web.markdown import closed, harmless, rendered
 
 AGAIN, GO_ON, EDIT, COPY, SHOW = "again", "continue", "edit", "copy", "show"
 """Message actions; ``SHOW`` is another version."""
@@ -210,26 +206,14 @@ def _only_words(text: str) -> str:
     return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
 
 
-Message = dict[str, Any]
+ChatMessage = dict[str, Any]
 """As ``gradio.Chatbot`` takes it: role and content, which is Markdown with HTML of ours in it."""
 
-Made = dict[int, tuple[Exchange, list[Message]]]
+Made = dict[int, tuple[Exchange, list[ChatMessage]]]
 """By position in the chat: an exchange and the messages that it became."""
 
 LONGEST_QUESTION = 20_000
 """Characters of a question that are shown; the model gets all of them."""
-
-# Every repetition has a bound: a text of nothing but brackets must not take longer than one of words.
-# Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
-_CODE = re.compile(
-    r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
-    r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
-    re.S | re.M,
-)
-_IMAGE = re.compile(r"!\[([^\]\n]{0,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
-_LINK = re.compile(r"(?<!!)\[([^\]\n]{1,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
-_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]{1,300})\]:", re.M)
-_SCHEMES = ("http", "https")
 
 CARET = '<span class="caret at-{}"></span>'
 """Where an answer goes on; the number is how many UTF-16 units of it stand before."""
@@ -239,24 +223,14 @@ WRITING = '<div class="writing"><span class="waiting">Thinking…</span></div>'
 so this never changes, and Gradio makes it once however often it is asked."""
 
 
-def harmless(text: str) -> str:
-    """Markdown of a model or a book without HTML, without images, with every link's host in sight."""
-    parts: list[str] = []
-    end = 0
-    for code in _CODE.finditer(text):
-        parts += [_plain(text[end : code.start()]), code.group(0)]
-        end = code.end()
-    return "".join([*parts, _plain(text[end:])])
-
-
-def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[Message]:
+def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[ChatMessage]:
     """The whole chat; an answer that is being written is an empty place.
 
     Args:
         made: what was made of exchanges before; those that have ended are not made again, new ones are added.
     """
     made = {} if made is None else made
-    shown: list[Message] = []
+    shown: list[ChatMessage] = []
     for turn, exchange in enumerate(exchanges):
         known = made.get(turn)
         if known is None or known[0] is not exchange or exchange.stopped is None:
@@ -274,7 +248,7 @@ def _asked(question: str) -> str:
     return f'<div class="asked">{"<br>".join(lines)}</div>'
 
 
-def _answer(exchange: Exchange, turn: int) -> Message:
+def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.stopped is None:
         return {"role": "assistant", "content": WRITING}
     content = marked(exchange.answer, exchange.notes, turn, harmless)
@@ -303,18 +277,14 @@ def _line(exchange: Exchange) -> str:
 
 
 def written(exchange: Exchange, turn: int) -> str:
-    """HTML of an answer that is being written: formatted, with its citations, and with a caret at its end.
-
-    Nothing in it is a model's HTML: the Markdown library is told to take none, and what is ours (citations, the caret)
-    is put in where it writes text, never into an attribute.
-    """
-    words = _unfinished(harmless(_with_marks(exchange.answer, exchange.notes)))
+    """HTML of an answer that is being written: formatted, with its citations, and with a caret at its end."""
+    words = closed(harmless(_with_marks(exchange.answer, exchange.notes))) + _END
     end = CARET.format(utf16_length(exchange.answer))
 
     def ours(text: str) -> str:
         return _with_buttons(text, exchange.notes, turn).replace(_END, end)
 
-    return str(_markdown().render(words, {_OURS: ours}))
+    return rendered(words, ours)
 
 
 def utf16_length(text: str) -> int:
@@ -322,77 +292,6 @@ def utf16_length(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-_OURS = "ours"
-
-
-@lru_cache(maxsize=1)
-def _markdown() -> Any:
-    """What Gradio's own Markdown knows, but for images; imported late, since only a page needs it."""
-    from markdown_it import MarkdownIt
-
-    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-    markdown.disable(["image", "html_block", "html_inline"])
-    markdown.validateLink = lambda url: bool(_host(url))  # type: ignore[method-assign]
-
-    def words(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        return str(env[_OURS](html.escape(tokens[index].content)))
-
-    def code(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        return f"<code>{words(self, tokens, index, options, env)}</code>"
-
-    def block(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"  # without its language, an attribute
-
-    def link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        address = html.escape(str(tokens[index].attrs.get("href", "")))
-        return f'<a href="{address}" target="_blank" rel="noopener noreferrer">'
-
-    rules = {"text": words, "code_inline": code, "fence": block, "code_block": block, "link_open": link}
-    for name, rule in rules.items():
-        markdown.add_render_rule(name, rule)
-    return markdown
-
-
-def _unfinished(content: str) -> str:
-    """Bold words that are still open are shown bold, not as asterisks; an open code fence begins a line."""
-    words = content.rstrip("* ") if content.endswith("*") else content
-    paragraph = words.rpartition("\n\n")[2]
-    if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
-        words += "**"
-    if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
-        words += "\n"  # what follows the fence in its line is not shown
-    return words + _END
-
-
 def _trouble(trouble: Trouble) -> str:
     said = html.escape(f"{trouble.cause} {trouble.remedy}".strip())
     return f'<div class="trouble">{said}</div>'
-
-
-def _plain(text: str) -> str:
-    text = _IMAGE.sub(lambda found: f"{found[1] or 'image'} (an image{_at(found[2])}, not loaded)", text)
-    text = _LINK.sub(_link, text)
-    text = _DEFINITION.sub(r"\1\\[\2]:", text)
-    text = text.replace("![", "!\\[")
-    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
-
-
-def _link(found: re.Match[str]) -> str:
-    words, address = found[1], found[2]
-    host = _host(address)
-    if not host:
-        return words
-    return f"[{words}]({address}) ({host})"
-
-
-def _at(address: str) -> str:
-    host = _host(address)
-    return f" at {host}" if host else ""
-
-
-def _host(address: str) -> str:
-    try:
-        parts = urlsplit(address)
-        return (parts.hostname or "") if parts.scheme.lower() in _SCHEMES else ""
-    except ValueError:
-        return ""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.core import format
+from app.core import format, speed
 from app.core.format import View
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
@@ -114,7 +114,7 @@ def verdict(result: RaceResult) -> str:
     if not result.counted:
         return f"identical {words}, no speed to compare"
     over = f" over {len(result.counted)} answers" if len(result.counted) > 1 and result.times is not None else ""
-    return f"identical {words}, {format.speed_in_words(result.times)}{over}"
+    return f"identical {words}, {speed.speed_in_words(result.times)}{over}"
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
@@ -145,7 +145,7 @@ def detail(result: RaceResult) -> str:
             "ways, and their times cannot be compared. Up to there they are the same."
         )
     told = ["Every token is the same: guessing ahead changed the time and nothing else."]
-    if result.times is not None and format.speed_in_words(result.times).endswith("slower"):
+    if result.times is not None and speed.speed_in_words(result.times).endswith("slower"):
         told.append("Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain.")
     if result.times is None and result.counted:
         told.append("The machine had other work during one of the runs, so the times say nothing. Race again later.")
@@ -155,9 +155,9 @@ def detail(result: RaceResult) -> str:
 
 
 _APART = {
-    format.REFUSED: ("{} was no answer from the book", "{} were no answers from the book"),
-    format.CIRCLES: ("{} repeated itself", "{} repeated themselves"),
-    format.REPEATS: ("{} repeated an earlier one", "{} repeated an earlier one"),
+    speed.REFUSED: ("{} was no answer from the book", "{} were no answers from the book"),
+    speed.CIRCLES: ("{} repeated itself", "{} repeated themselves"),
+    speed.REPEATS: ("{} repeated an earlier one", "{} repeated an earlier one"),
 }
 
 

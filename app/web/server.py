@@ -112,8 +112,8 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
     from app.web.library import Library
     from app.web.openai_api import Api
     from app.web.page_viewer import PageViewer
-    from app.web.race import RacePanel
-    from app.web.settings import Preferences, make_switch
+    from app.web.preferences import Preferences, make_switch
+    from app.web.race_panel import RacePanel
 
     switch = make_switch(state, settings)
     preferences = Preferences(state, switch, settings.port)

@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Page, Route
 
 from app.core.chat_run import abilities
-from app.core.format import AGREE
 from app.core.settings import FILE as CHOICE
 from app.core.settings import MODELS_FOLDER, STARTER, STARTER_LONG, STARTERS
+from app.core.speed import AGREE
 from app.core.trial import WANTED
 from tests.e2e.conftest import ROOT
 from tests.e2e.steps import (

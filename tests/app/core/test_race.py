@@ -13,7 +13,7 @@ import pytest
 from app.core import chat_run
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified
 from app.core.state import AppState
-from app.web import race
+from app.web import race_panel
 from app.web.live import record_of
 from engine import Question
 from engine.config import SamplingParams
@@ -56,16 +56,16 @@ def test_tokens_are_compared_one_by_one(
 
 
 def test_the_verdict_and_what_is_said_when_the_texts_part() -> None:
-    assert race.verdict(result((1, 2, 3), (1, 2, 3), 1.42)) == "identical 3/3 tokens, 1.4 times faster"
+    assert race_panel.verdict(result((1, 2, 3), (1, 2, 3), 1.42)) == "identical 3/3 tokens, 1.4 times faster"
     several = RaceResult(1, "0" * 64, 0.0, (asked((1, 2), (1, 2), 3.0), asked((3, 4), (3, 4), 1.0, "What?")))
-    assert race.verdict(several) == "identical 4/4 tokens, 2.0 times faster over 2 answers"
+    assert race_panel.verdict(several) == "identical 4/4 tokens, 2.0 times faster over 2 answers"
     parted = result((1, 2, 3), (1, 5, 3))
-    assert race.verdict(parted) == "the texts part: identical 1/3 tokens, then different"
-    assert "almost equally likely" in race.detail(parted)
-    assert "did not pay" in race.detail(result((1, 2), (1, 2), 0.8))
-    assert "replay of two runs" in race.recording(parted)["replay"]
-    assert "from the book" not in race.recording(parted)["runs"][1]["note"]
-    assert "from the book" in race.recording(parted, lookup=True)["runs"][1]["note"]
+    assert race_panel.verdict(parted) == "the texts part: identical 1/3 tokens, then different"
+    assert "almost equally likely" in race_panel.detail(parted)
+    assert "did not pay" in race_panel.detail(result((1, 2), (1, 2), 0.8))
+    assert "replay of two runs" in race_panel.recording(parted)["replay"]
+    assert "from the book" not in race_panel.recording(parted)["runs"][1]["note"]
+    assert "from the book" in race_panel.recording(parted, lookup=True)["runs"][1]["note"]
 
 
 def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Path) -> None:
@@ -161,28 +161,29 @@ def test_refusals_and_circles_are_counted_apart_and_passages_follow(quoting: App
     ]
     assert found.times == pytest.approx(41.0 / 14.0, rel=0.1), "of the passages alone"
     assert (found.same, found.tokens) == (96, 96), "the refusal is compared word for word all the same"
-    told = race.recording(found)
+    told = race_panel.recording(found)
     assert "1 answer was no answer from the book: passages of the book were raced instead." in told["detail"]
     assert [part["question"] for part in told["runs"][0]["questions"]] == list(PASSAGES)
     going_round = raced(quoting, tmp_path, "Why in a circle?")
     assert going_round.questions[0].uncounted == "circles"
-    assert "1 answer repeated itself" in race.detail(going_round)
+    assert "1 answer repeated itself" in race_panel.detail(going_round)
 
 
 def test_where_no_answer_counts_no_speed_is_told() -> None:
     one = replace(asked((1, 2), (1, 2)), uncounted="refused")
     found = RaceResult(1, "0" * 64, 0.0, (one, replace(one, uncounted="circles")))
     assert found.times is None
-    assert race.verdict(found) == "identical 4/4 tokens, no speed to compare"
-    assert "1 answer was no answer from the book and 1 answer repeated itself: equal in both" in race.detail(found)
-    assert len(race.recording(found)["runs"][0]["questions"]) == 2
+    assert race_panel.verdict(found) == "identical 4/4 tokens, no speed to compare"
+    told = race_panel.detail(found)
+    assert "1 answer was no answer from the book and 1 answer repeated itself: equal in both" in told
+    assert len(race_panel.recording(found)["runs"][0]["questions"]) == 2
 
 
 def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppState, tmp_path: Path) -> None:
     list(chat_run.ask(quoting, "What of nothing?", SamplingParams(), "hierarchical"))
     found = raced(quoting, tmp_path, "")
     assert (found.questions[0].question, found.instead) == (PASSAGES[0], True)
-    assert "No answer of this chat was about the book" in race.detail(found)
+    assert "No answer of this chat was about the book" in race_panel.detail(found)
 
 
 def test_a_passage_that_was_asked_for_in_the_chat_is_no_stopgap(quoting: AppState, tmp_path: Path) -> None:
@@ -213,8 +214,8 @@ def test_two_runs_that_the_machine_treated_differently_have_no_speed() -> None:
     other = replace(one.fast, figures=replace(one.fast.figures, speedup_vs_plain=3.5))
     found = RaceResult(1, "0" * 64, 0.0, (replace(one, fast=other),))
     assert found.times is None
-    assert race.verdict(found) == "identical 2/2 tokens, speed not measured"
-    assert "had other work" in race.detail(found)
+    assert race_panel.verdict(found) == "identical 2/2 tokens, speed not measured"
+    assert "had other work" in race_panel.detail(found)
     nearly = replace(one.fast, figures=replace(one.fast.figures, speedup_vs_plain=2.6))
     assert RaceResult(1, "0" * 64, 0.0, (replace(one, fast=nearly),)).times == pytest.approx(2.0)
 
@@ -222,7 +223,7 @@ def test_two_runs_that_the_machine_treated_differently_have_no_speed() -> None:
 def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> None:
     found = RaceResult(1, "0" * 64, 0.0, (asked((1, 2), (1, 2), 4.0), asked((3, 4, 5), (3, 4, 5), 1.5, "Where?")))
     assert found.times == pytest.approx((2 * 40.0 + 3 * 15.0) / (5 * 10.0))
-    told = race.recording(found)
+    told = race_panel.recording(found)
     assert told["question"] == "Who? … and 1 more"
     assert "replay of two runs" in told["replay"]
     assert "from each first token on" in told["replay"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core import format
+from app.core import speed
 from tests.app.scripted import figures
 
 QUOTE = "Maren Holt kept the north light, as her mother had kept it before her, and she counted every lamp in Orre."
@@ -23,15 +23,15 @@ QUOTE = "Maren Holt kept the north light, as her mother had kept it before her, 
     ],
 )
 def test_slower_is_called_slower(times: float | None, said: str, alone: str) -> None:
-    assert (format.speed_in_words(times), format.than_plain(times)) == (said, alone)
+    assert (speed.speed_in_words(times), speed.than_plain(times)) == (said, alone)
 
 
 def test_only_text_about_the_book_has_a_speed() -> None:
     done = replace(figures(40), speedup_vs_plain=2.9)
-    assert format.speedup(done) == 2.9
-    assert format.speedup(done, format.CIRCLES) is None
-    assert format.speedup(replace(done, mode="plain")) is None
-    assert format.speedup(None) is None
+    assert speed.speedup(done) == 2.9
+    assert speed.speedup(done, speed.CIRCLES) is None
+    assert speed.speedup(replace(done, mode="plain")) is None
+    assert speed.speedup(None) is None
 
 
 @pytest.mark.parametrize(
@@ -39,27 +39,27 @@ def test_only_text_about_the_book_has_a_speed() -> None:
     [
         (QUOTE, (), ""),
         (QUOTE, ("Nobody else would climb the stairs at night after the winter of the gale.",), ""),
-        (QUOTE, (QUOTE,), format.REPEATS),
-        ("“" + QUOTE + "” It says so.", ("He asks. " + QUOTE,), format.REPEATS),
+        (QUOTE, (QUOTE,), speed.REPEATS),
+        ("“" + QUOTE + "” It says so.", ("He asks. " + QUOTE,), speed.REPEATS),
         (QUOTE + " " + QUOTE, (), ""),  # said twice: a person does that, too
-        ("Who kept it? " + QUOTE * 4, (), format.CIRCLES),
-        ("the light " * 30, (), format.CIRCLES),
-        ("the light", ("the light",), format.REPEATS),
-        ("灯塔的光照亮了大海" * 6, (), format.CIRCLES),
+        ("Who kept it? " + QUOTE * 4, (), speed.CIRCLES),
+        ("the light " * 30, (), speed.CIRCLES),
+        ("the light", ("the light",), speed.REPEATS),
+        ("灯塔的光照亮了大海" * 6, (), speed.CIRCLES),
         ("灯塔的光照亮了大海，她每天晚上都数一遍灯，从不间断。", (), ""),
         ("", ("",), ""),
     ],
 )
 def test_circles_and_repetitions_are_counted_apart(answer: str, earlier: tuple[str, ...], why: str) -> None:
-    assert format.uncounted(answer, earlier) == why
+    assert speed.uncounted(answer, earlier) == why
 
 
 def test_a_refusal_is_no_text_to_be_fast_at() -> None:
-    assert format.uncounted("The book does not say that.", refused=True) == format.REFUSED
+    assert speed.uncounted("The book does not say that.", refused=True) == speed.REFUSED
 
 
 def test_two_figures_of_one_text_agree_or_are_not_shown() -> None:
-    assert format.speeds_agree(5.6, 4.0)
-    assert not format.speeds_agree(5.6, 3.3)
-    assert not format.speeds_agree(0.7, 3.6)
-    assert format.speeds_agree(None, 3.3)
+    assert speed.speeds_agree(5.6, 4.0)
+    assert not speed.speeds_agree(5.6, 3.3)
+    assert not speed.speeds_agree(0.7, 3.6)
+    assert speed.speeds_agree(None, 3.3)

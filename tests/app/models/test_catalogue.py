@@ -20,7 +20,7 @@ from app.core.settings import DEMO_DRAFT, DEMO_MODEL, ModelChoice, Remote
 from app.models import catalogue, fit, switch
 from app.models.fit import fit_in_words, pace, rounding_in_words, rounding_options
 from app.models.local import LocalModels
-from app.web.settings import model_options
+from app.web.preferences import model_options
 from engine import Status
 from engine.config import EngineConfig
 from engine.errors import ModelError, ModelNotFound, TrifoldError, UnsupportedModel

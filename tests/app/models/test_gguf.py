@@ -18,7 +18,7 @@ from app.models.hub import Download
 from app.models.local import LocalModels
 from app.models.switch import install
 from app.readers.gguf import BLOCKS
-from app.web.settings import model_options
+from app.web.preferences import model_options
 from engine.errors import ModelError, ModelNotFound
 from engine.plan import FreeMemory
 from tests.real import real_or_skip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.web import messages
-from app.web.messages import harmless
+from app.web.markdown import harmless
 
 EXTRACT = {"before": "…it was", "hit": "Maren Holt", "after": "who…"}
 

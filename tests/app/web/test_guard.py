@@ -14,7 +14,16 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from app.web.auth import LOCKED, TOKEN_SECONDS, AllowedRoute, Guard, LoginTokens, Message, load_secret, opening_address
+from app.web.auth import (
+    LOCKED,
+    TOKEN_SECONDS,
+    AllowedRoute,
+    AsgiMessage,
+    Guard,
+    LoginTokens,
+    load_secret,
+    opening_address,
+)
 from engine.errors import ResourceError
 from tests.loops import run
 
@@ -209,10 +218,10 @@ async def raw_status(app: Guard, path: str, owner: TestClient) -> int:
     }
     status: list[int] = []
 
-    async def receive() -> Message:
+    async def receive() -> AsgiMessage:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def send(message: Message) -> None:
+    async def send(message: AsgiMessage) -> None:
         if message["type"] == "http.response.start":
             status.append(message["status"])
 

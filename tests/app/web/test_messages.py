@@ -10,7 +10,7 @@ import pytest
 
 from app.core.chats import Exchange, Trouble
 from app.web import messages
-from app.web.messages import harmless
+from app.web.markdown import harmless
 from engine.events import StopReason
 
 

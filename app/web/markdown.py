@@ -1,0 +1,118 @@
+"""Markdown of a model or a book as the page may show it: made harmless, and as HTML while an answer is being written.
+
+Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows where it
+leads. The page's sanitizer and its content security policy stand behind this rule; neither is relied on here. Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+# Every repetition has a bound: a text of nothing but brackets must not take longer than one of words.
+# Code stays as it is: a fence at the start of a line up to its end, or a span between equal runs of backticks.
+_CODE = re.compile(
+    r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
+    r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
+    re.S | re.M,
+)
+_IMAGE = re.compile(r"!\[([^\]\n]{0,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]\n]{1,300})\]\(\s*<?([^\s)>]{0,500})>?(?:\s[^)\n]{0,300})?\)")
+_DEFINITION = re.compile(r"^([ \t>*+-]*)\[([^\]\n]{1,300})\]:", re.M)
+_SCHEMES = ("http", "https")
+
+
+def harmless(text: str) -> str:
+    """Markdown of a model or a book without HTML, without images, with every link's host in sight."""
+    parts: list[str] = []
+    end = 0
+    for code in _CODE.finditer(text):
+        parts += [_plain(text[end : code.start()]), code.group(0)]
+        end = code.end()
+    return "".join([*parts, _plain(text[end:])])
+
+
+def closed(content: str) -> str:
+    """Markdown that is still being written: open bold words are shown bold, an open code fence begins a line."""
+    words = content.rstrip("* ") if content.endswith("*") else content
+    paragraph = words.rpartition("\n\n")[2]
+    if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
+        words += "**"
+    if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
+        words += "\n"  # what follows the fence in its line is not shown
+    return words
+
+
+def rendered(markdown: str, ours: Callable[[str], str]) -> str:
+    """HTML of Markdown that has been made harmless.
+
+    Nothing in it is a model's HTML: the library is told to take none.
+
+    Args:
+        ours: puts what is ours into escaped text, where the library writes text and never into an attribute.
+    """
+    return str(_library().render(markdown, {_OURS: ours}))
+
+
+_OURS = "ours"
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    """What Gradio's own Markdown knows, but for images; imported late, since only a page needs it."""
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    markdown.disable(["image", "html_block", "html_inline"])
+    markdown.validateLink = lambda url: bool(_host(url))  # type: ignore[method-assign]
+
+    def words(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return str(env[_OURS](html.escape(tokens[index].content)))
+
+    def code(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return f"<code>{words(self, tokens, index, options, env)}</code>"
+
+    def block(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"  # without its language, an attribute
+
+    def link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        address = html.escape(str(tokens[index].attrs.get("href", "")))
+        return f'<a href="{address}" target="_blank" rel="noopener noreferrer">'
+
+    rules = {"text": words, "code_inline": code, "fence": block, "code_block": block, "link_open": link}
+    for name, rule in rules.items():
+        markdown.add_render_rule(name, rule)
+    return markdown
+
+
+def _plain(text: str) -> str:
+    text = _IMAGE.sub(lambda found: f"{found[1] or 'image'} (an image{_at(found[2])}, not loaded)", text)
+    text = _LINK.sub(_link, text)
+    text = _DEFINITION.sub(r"\1\\[\2]:", text)
+    text = text.replace("![", "!\\[")
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+
+
+def _link(found: re.Match[str]) -> str:
+    words, address = found[1], found[2]
+    host = _host(address)
+    if not host:
+        return words
+    return f"[{words}]({address}) ({host})"
+
+
+def _at(address: str) -> str:
+    host = _host(address)
+    return f" at {host}" if host else ""
+
+
+def _host(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        return (parts.hostname or "") if parts.scheme.lower() in _SCHEMES else ""
+    except ValueError:
+        return ""
