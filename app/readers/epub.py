@@ -187,7 +187,7 @@ def _chapters(
         if reason is None:
             try:
                 data = files.read(names.find(name) or name)
-                blocks = markup.read(decode_html(data))[0] if encoding.is_text(data) else []
+                blocks = markup.read(decode_html(data)).blocks if encoding.is_text(data) else []
                 reason = None if blocks or encoding.is_text(data) else _NO_TEXT
             except KeyError:
                 reason = "it is missing from the file"

@@ -9,30 +9,21 @@ from __future__ import annotations
 import codecs
 import html
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lxml import etree
 
-from app.readers import cleaning, encoding
+from app.readers import encoding
+from app.readers.collector import PUT_AWAY, BlockCollector
+from app.readers.css import Styles
+from app.readers.left_out import told
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
-_SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript svg iframe object rt rp select button title"))
-_BLOCKS = frozenset(
-    re.findall(
-        r"\w+",
-        "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer"
-        " form header hr html li main nav ol p pre section summary table tbody tfoot thead tr ul h1 h2 h3 h4 h5 h6",
-    )
-)
-_CELLS = ("td", "th")
-_OF_THE_HEAD = ("base", "link", "meta")
-_HEADING = re.compile(r"h([1-6])$")
-_SPACE = re.compile(r"[ \t\r\n\f]+")
-_HIDING = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
-_LONGEST_TITLE = 1000
 _PIECE = 1 << 16  # characters between two signs of life
 # What lies behind the end of a page is still shown; a frame page's words are for those who see no frames.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
@@ -40,7 +31,6 @@ _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
 # A sign that begins no tag would be an event each: it is put away under a sign that no text has, and put back.
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
-_PUT_AWAY = "\ue000"
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")  # of a character as Windows counts them; older libxml2 drops it
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
@@ -55,11 +45,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     data = path.read_bytes()
     if len(data) > _MOST_MARKUP * limits.characters:
         raise Refused(f"has {len(data) / 1e6:,.0f} MB; that is more than a book.", "Split it into parts.")
-    blocks, title, author = read(decode_html(data), lambda: step(0, 1, None))
+    found = read(decode_html(data), lambda: step(0, 1, None))
     step(0, 1, None)
-    sections, outline = finish(by_headings(blocks, split_levels(blocks)))
-    first = next((block.text for block in blocks if block.level), "")
-    return Parsed("html", "section", sections, title.strip() or first, author, outline)
+    sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
+    first = next((block.text for block in found.blocks if block.level), "")
+    warnings = told(found.left_out, (block.text for block in found.blocks))
+    return Parsed("html", "section", sections, found.title.strip() or first, found.author, outline, warnings)
 
 
 def decode_html(data: bytes) -> str:
@@ -75,20 +66,44 @@ def decode_html(data: bytes) -> str:
     return encoding.decode(data)[0]
 
 
-def read(text: str, alive: Callable[[], None] = lambda: None) -> tuple[list[Block], str, str]:
-    """The blocks of an HTML text, its title and its author; ``alive`` is called now and then."""
-    text = _PASSED_OVER.sub("", text.replace("\0", "").replace(_PUT_AWAY, ""))
-    text = _NO_TAG.sub(lambda found: _PUT_AWAY * len(found[0]), text)
+@dataclass
+class Markup:
+    """What a piece of markup says. ``left_out``: characters by the reason why they are not among the blocks."""
+
+    blocks: list[Block]
+    title: str
+    author: str
+    left_out: Counter[str]
+
+
+def read(
+    text: str,
+    alive: Callable[[], None] = lambda: None,
+    styles: Styles | None = None,
+    *,
+    contents: bool = True,
+) -> Markup:
+    """Read HTML or XHTML.
+
+    Args:
+        alive: called now and then.
+        styles: rules of the style sheets that the text names.
+        contents: read lists of contents (``nav``) too.
+    """
+    text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
+    text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
-    found = _collected(text, alive, hides=True)
+    found = _collected(text, alive, styles, hides=True, contents=contents)
     if found.lost or not found.blocks:  # hidden up to the end: nobody closed it, or a script was to show it
-        found = _collected(text, alive, hides=False)
-    return found.blocks, found.title, found.author
+        found = _collected(text, alive, styles, hides=False, contents=contents)
+    return Markup(found.blocks, found.title, found.author, found.left_out)
 
 
-def _collected(text: str, alive: Callable[[], None], *, hides: bool) -> _BlockCollector:
-    collector = _BlockCollector(hides)
+def _collected(
+    text: str, alive: Callable[[], None], styles: Styles | None, *, hides: bool, contents: bool
+) -> BlockCollector:
+    collector = BlockCollector(text, hides=hides, styles=styles, contents=contents)
     if not text.strip():
         return collector
     parser = etree.HTMLParser(target=collector, encoding="utf-8", huge_tree=True)
@@ -98,78 +113,3 @@ def _collected(text: str, alive: Callable[[], None], *, hides: bool) -> _BlockCo
     collector.at_end = True
     parser.close()
     return collector
-
-
-class _BlockCollector:
-    """Takes the parser's events and makes blocks of them; ``title`` and ``author`` come from the head.
-
-    Args:
-        hides: leave out what no browser shows: what a reader cannot see is not read to the model either.
-    """
-
-    def __init__(self, hides: bool) -> None:
-        self._hides = hides
-        self.at_end = False  # all of the text is parsed: what ends now was never closed
-        self.lost = False  # something hidden was open at the end
-        self.blocks: list[Block] = []
-        self.title = ""
-        self.author = ""
-        self._parts: list[str] = []
-        self._anchors: list[str] = []
-        self._level = 0
-        self._skipped: list[str] = []  # the elements that are open, from the skipped or hidden one on
-        self._preformatted = 0
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._skipped or tag in _SKIPPED or (self._hides and _is_hidden(attributes)):
-            self._skipped.append(tag)
-            return
-        if tag == "meta" and attributes.get("name", "").casefold() in ("author", "dc.creator"):
-            self.author = self.author or attributes.get("content", "")
-        if tag == "br":
-            self._parts.append("\n")
-        elif tag in _BLOCKS:
-            self._close_block()
-            heading = _HEADING.match(tag)
-            if heading:
-                self._level = int(heading[1])
-            self._preformatted += tag == "pre"
-        elif tag in _CELLS and self._parts:
-            self._parts.append(" ")
-        anchor = attributes.get("id") or (attributes.get("name") if tag == "a" else None)
-        if anchor and tag not in _OF_THE_HEAD:
-            self._anchors.append(anchor)
-
-    def end(self, tag: str) -> None:
-        if self._skipped:
-            self._skipped.pop()
-            self.lost = self.lost or (self.at_end and not self._skipped and tag not in _SKIPPED)
-        elif tag in _BLOCKS:
-            self._close_block()
-            self._preformatted -= tag == "pre"
-
-    def data(self, data: str) -> None:
-        data = data.replace(_PUT_AWAY, "<")
-        if self._skipped == ["title"] and len(self.title) < _LONGEST_TITLE:
-            self.title += data
-        elif not self._skipped:
-            self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
-
-    def close(self) -> None:
-        self._close_block()
-        if self._anchors:
-            self.blocks.append(Block("", 0, tuple(self._anchors)))
-
-    def _close_block(self) -> None:
-        if self._parts:
-            text = cleaning.characters("".join(self._parts))
-            text = text.strip("\n") if self._preformatted else cleaning.spaces(text)
-            if text.strip():
-                self.blocks.append(Block(text, self._level, tuple(self._anchors)))
-                self._anchors.clear()
-            self._parts.clear()
-        self._level = 0
-
-
-def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    return "hidden" in attributes or bool(_HIDING.search(attributes.get("style", "")))

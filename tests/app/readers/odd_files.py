@@ -161,7 +161,7 @@ READ: dict[str, tuple[Make, str, str]] = {
     ),
     "page with hidden items and rows": (
         _raw("a.html", "<html><body><ul><li hidden>no<li>the</ul><table><tr style='display:none'><td>no<tr><td>words"),
-        "the\n\nwords",
+        "• the\n\nwords",
         "",
     ),
     "page with signs that begin no tag, and numbers of Windows": (

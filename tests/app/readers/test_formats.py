@@ -185,7 +185,7 @@ def test_html(files: Any) -> None:
     )
     document = read_document(files.text("a.html", text))
     assert (document.title, document.author) == ("The Light", "Ada Writer")
-    assert [page.text for page in document.pages] == ["One\n\nA b & c\nd\n\ne fg\n\n1 2", "Two\n\nx\n  y\n\ntail"]
+    assert [page.text for page in document.pages] == ["One\n\nA b & c\nd\n\ne fg\n\n1 | 2", "Two\n\nx\n  y\n\ntail"]
     assert "never" not in document.text
 
 

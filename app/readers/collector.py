@@ -1,0 +1,709 @@
+"""The events of an HTML parser made into blocks of text: paragraphs, headings, tables, lists, formulas. Child only.
+
+Owns what a browser would show of a page in words: numbers of lists, marks of notes, raised and lowered text, ticks of
+forms, readings above words, alternative texts of pictures. Every character that is left out is counted by its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from app.readers import cleaning, css, formulas, numerals, scripts, tables
+from app.readers.css import Styles
+from app.readers.sections import Block
+from app.readers.tables import Cell, Row, Table
+
+_SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript iframe object rp button title"))
+_NOT_TEXT = frozenset(("script", "style", "template", "title", "rp"))
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption"
+        " figure footer form header hr html li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
+        # of DTBook, the books of DAISY
+        " author bridgehead byline dateline docauthor doctitle epigraph hd level level1 level2 level3 level4 level5"
+        " level6 line linegroup list note poem prodnote sidebar",
+    )
+)
+_CONDITIONAL = frozenset(("nav", "dialog", "epub:case", "epub:default"))
+_FRAMED = frozenset(("sup", "sub", "ruby", "rt", "rtc", "pagenum", "noteref", "select", "option"))
+_TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr", "td", "th", "colgroup", "col"))
+_LISTS = frozenset(("ol", "ul", "menu", "dir", "list"))
+_OF_THE_HEAD = ("base", "link", "meta")
+_HEADING = re.compile(r"(?:h|level)([1-6])$")
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+_PLAIN = re.compile("[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*$")  # nothing that cleaning would change
+_LONGEST_TITLE = 1000
+PUT_AWAY = "\ue000"
+"""What stands for a "<" that begins no tag while the text is parsed."""
+
+_KEPT_CLASSES = frozenset(("mwe-math-mathml-a11y", "mwe-math-mathml-inline", "katex-mathml", "mjx_assistive_mathml"))
+_REPEATED_CLASSES = frozenset(
+    ("mathjax", "mathjax_preview", "mathjax_display", "mathjax_chtml", "mathjax_svg", "mjx-chtml", "mjxc-display")
+)
+_FORMULA_IMAGES = frozenset(("mwe-math-fallback-image-inline", "mwe-math-fallback-image-display", "tex", "latex"))
+_NOTE_TYPES = re.compile(r"\b(?:doc-)?(?:foot|end|rear)notes?\b")
+_NOTE_LIKE = re.compile(r"note|fn|ftn|foot", re.I)
+_REFERENCES = re.compile(r"\b(?:noteref|doc-noteref|footnote-?ref|note-?ref|fnref|annoref)\b", re.I)
+_PAGE_CLASSES = frozenset(("pagenum", "pageno", "pagenumber", "page-number", "pagebreak", "x-ebookmaker-pageno"))
+_PAGE_NUMBER = re.compile(r"[\[({]?\s*(?:p(?:g|age)?\.?\s*)?(?:\d{1,5}|[ivxlcdm]{1,9})\s*[\])}]?$", re.I)
+_HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
+_BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
+_EMPHASIS = re.compile(r"[\s・•﹅﹆●○◎、﹅﹆．.]*$")
+_NAMELESS = re.compile(
+    r"(?:(?:an? |the )?(?:image|img|picture|photo(?:graph)?|figure|fig|illustration|icon|logo|cover|ornament|decoration"
+    r"|decorative|divider|separator|spacer|break|title ?(?:page)?|book|front|illus|graphic|bullet|blank|drop ?cap)\b"
+    r"[ .:_\-\d]*)*(?:[ivxlcdm\d]+)?$|[a-z_-]+\d+[a-z]?$|\S+\.(?:jpe?g|png|gif|svg|webp|bmp|tiff?)$|https?://\S*$",
+    re.I,
+)
+_FORMULA_LIKE = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
+_DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
+_DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
+_TICKED, _OPEN = "☒", "☐"
+_SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
+_NO_NUMBERS = "none"
+_ONES = {"1": "decimal", "a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
+_SWITCHED = ("MathML", "xhtml", "svg")  # what is read of the namespaces that a book offers a choice of
+
+
+@dataclass
+class _List:
+    """An open list: how its items are marked, and which number comes next."""
+
+    tag: str
+    kind: str
+    value: int = 1
+    step: int = 1
+    backwards: bool = False
+    marked: list[tuple[Block, str]] = field(default_factory=list)  # of a list that counts down to one
+
+
+@dataclass
+class _OpenTable:
+    table: Table
+    row: Row | None = None
+    cell: Cell | None = None
+    in_head: bool = False
+
+
+@dataclass
+class _Frame:
+    """An open element whose end changes the text since its start. ``start``: an index into the parts of the block."""
+
+    kind: str
+    start: int = 0
+    target: str = ""
+    linked: bool = False
+    chosen: str | None = None
+    values: list[str] = field(default_factory=list)
+
+
+class BlockCollector:
+    """Takes the parser's events and makes blocks of them; ``title`` and ``author`` come from the head.
+
+    Args:
+        text: the whole markup, in which some things are looked up ahead.
+        hides: leave out what no browser shows: what a reader cannot see is not read to the model either.
+        styles: rules of style sheets outside of the text.
+        contents: read lists of contents too.
+    """
+
+    def __init__(self, text: str, *, hides: bool, styles: Styles | None = None, contents: bool = True) -> None:
+        self._hides = hides
+        self._styles = styles or Styles()
+        self._contents = contents
+        self._text = text
+        self._targets: set[str] | None = None
+        self._repeats_formulas = 'type="math/tex' in text
+        self._has_katex = "katex-mathml" in text
+        self.at_end = False  # all of the text is parsed: what ends now was never closed
+        self.lost = False  # something hidden was open at the end
+        self.blocks: list[Block] = []
+        self.title = ""
+        self.author = ""
+        self.left_out: Counter[str] = Counter()
+        self._parts: list[str] = []
+        self._images: dict[int, str] = {}  # places among the parts that hold the alternative text of a picture
+        self._anchors: list[str] = []
+        self._level = 0
+        self._skipped: list[str] = []  # the elements that are open, from the skipped or hidden one on
+        self._reason = ""  # why they are
+        self._captured: list[str] = []  # text of a skipped element that is wanted all the same
+        self._preformatted = 0
+        self._open: list[_Frame | None] = []  # a frame for each open element that needs one
+        self._frames: list[_Frame] = []
+        self._lists: list[_List] = []
+        self._marker: list[tuple[str, _List | None]] = []  # stands in front of the next text
+        self._marks: dict[str, str] = {}  # anchors of notes -> the marks that lead to them
+        self._tables: list[_OpenTable] = []
+        self._flat_tables = 0  # open tables that lie too deep
+        self._navigation = 0
+        self._formula: ElementTree.TreeBuilder | None = None
+        self._formula_tags: list[str] = []
+        self._after_formula = False
+        self._drawing: list[str] = []  # heights of the last text in each open drawing
+        self._switch: list[bool] = []  # whether a case of each open choice was taken
+
+    # What the parser calls.
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if self._formula is not None:
+            self._start_in_formula(tag, attributes)
+            return
+        if self._skipped:
+            self._skipped.append(tag)
+            return
+        if ":" in tag and not tag.startswith("epub:"):
+            tag = tag.partition(":")[2]
+        reason = self._reason_to_skip(tag, attributes)
+        if reason is not None:
+            self._skipped.append(tag)
+            self._reason = reason
+            return
+        frame = self._opened(tag, attributes)
+        self._open.append(frame)
+        if frame is not None:
+            self._frames.append(frame)
+        anchor = attributes.get("id") or (attributes.get("name") if tag == "a" else None)
+        if anchor and tag not in _OF_THE_HEAD:
+            self._anchors.append(anchor)
+
+    def end(self, tag: str) -> None:
+        if self._formula is not None:
+            self._end_in_formula()
+            return
+        if self._skipped:
+            self._skipped.pop()
+            if not self._skipped:
+                self._end_skipped(tag)
+            return
+        if ":" in tag and not tag.startswith("epub:"):
+            tag = tag.partition(":")[2]
+        frame = self._open.pop() if self._open else None
+        if frame is not None:
+            self._frames.pop()
+            self._close_frame(frame)
+        if tag in _BLOCKS:
+            self._close_block()
+            self._preformatted -= tag == "pre"
+            self._navigation -= tag == "nav"
+            if tag == "li":
+                self._marker.clear()
+            elif tag in _LISTS:
+                self._end_list()
+        elif tag in _TABLE_PARTS:
+            self._end_table_part(tag)
+        elif tag == "svg" and self._drawing:
+            if self._drawing.pop():
+                self._close_block()
+        elif tag == "epub:switch" and self._switch:
+            self._switch.pop()
+        elif tag == "q":
+            self._parts.append("”")
+
+    def data(self, data: str) -> None:
+        if self._formula is not None:
+            self._formula.data(data)
+            return
+        data = data.replace(PUT_AWAY, "<")
+        if self._skipped:
+            self._left(data)
+            return
+        if self._after_formula and data:
+            self._after_formula = False
+            if data[0].isalnum() and self._parts and self._parts[-1][-1:].isdigit():
+                self._parts.append(" ")
+        if self._frames and self._frames[-1].kind in ("choice", "drawing"):
+            if self._frames[-1].kind == "drawing":
+                self.left_out["other"] += _size(data)
+            else:
+                self._frames[-1].values.append(data)
+            return
+        if self._drawing and not data.strip() and "\n" in data:
+            return
+        self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
+
+    def comment(self, text: str) -> None:
+        """Word hides the formulas of a page in a comment that only Word reads."""
+        if "msEquation" in text and not self._skipped and self._formula is None:
+            for found in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
+                self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{found}</r>'))
+
+    def close(self) -> None:
+        while self._tables:
+            self._end_table_part("table")
+        self._close_block()
+        if self._anchors:
+            self.blocks.append(Block("", 0, tuple(self._anchors)))
+
+    # What is left out.
+
+    def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
+        """Why an element is not read; None where it is."""
+        if tag in _SKIPPED:
+            self._captured.clear()
+            return "" if tag in _NOT_TEXT else "other"
+        if not attributes and tag not in _CONDITIONAL and not self._styles:
+            return None
+        classes = attributes.get("class", "").casefold().split()
+        if self._repeats_formulas and tag != "mjx-container" and _REPEATED_CLASSES.intersection(classes):
+            return ""
+        if self._has_katex and "katex-html" in classes:
+            return ""
+        if tag == "nobr" and attributes.get("aria-hidden") == "true":
+            return ""
+        if tag == "nav" and not self._contents:
+            return ""
+        if tag == "epub:case":
+            taken = any(name in attributes.get("required-namespace", "") for name in _SWITCHED)
+            if not taken or (self._switch and self._switch[-1]):
+                return ""
+            if self._switch:
+                self._switch[-1] = True
+        elif tag == "epub:default" and self._switch and self._switch[-1]:
+            return ""
+        if self._hides and self._is_hidden(tag, classes, attributes):
+            return "hidden"
+        return None
+
+    def _is_hidden(self, tag: str, classes: list[str], attributes: Mapping[str, str]) -> bool:
+        hidden = "hidden" in attributes or (tag == "dialog" and "open" not in attributes)
+        if not hidden and (self._styles or "style" in attributes):
+            found = self._styles.of(tag, attributes.get("class", "").split())
+            hidden = css.hides({**found, **css.declarations(attributes.get("style", ""))})
+        if not hidden or tag == "math" or _KEPT_CLASSES.intersection(classes):
+            return False
+        kind = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
+        return not (_NOTE_TYPES.search(kind) or self._is_linked_note(kind, classes, attributes.get("id", "")))
+
+    def _is_linked_note(self, kind: str, classes: list[str], anchor: str) -> bool:
+        """Whether a link shows this hidden element, as readers of books show a note."""
+        if not anchor or not _NOTE_LIKE.search(" ".join((kind, anchor, *classes))):
+            return False
+        if self._targets is None:
+            self._targets = set(re.findall(r"href\s*=\s*[\"'][^\"'#<>]*#([^\"'<>]{1,200})[\"']", self._text))
+        return anchor in self._targets
+
+    def _left(self, data: str) -> None:
+        outer = self._skipped[0]
+        if outer == "title" and len(self._skipped) == 1 and not self._drawing:
+            if len(self.title) < _LONGEST_TITLE:
+                self.title += data
+        elif outer in ("style", "script"):
+            self._captured.append(data)
+        elif self._reason and self._skipped[-1] not in _NOT_TEXT:
+            self.left_out[self._reason] += _size(data)
+
+    def _end_skipped(self, tag: str) -> None:
+        self.lost = self.lost or (self.at_end and self._reason == "hidden")
+        if tag == "style":
+            self._styles = self._styles.joined("".join(self._captured))
+        elif tag == "script" and self._repeats_formulas and self._captured:
+            self._add_text_of_formula(formulas.tex("".join(self._captured)))
+        self._captured.clear()
+
+    # Elements that begin.
+
+    def _opened(self, tag: str, attributes: Mapping[str, str]) -> _Frame | None:
+        if tag in _BLOCKS:
+            self._start_block(tag, attributes)
+        elif tag in _TABLE_PARTS:
+            self._start_table_part(tag, attributes)
+        elif tag == "br":
+            self._parts.append("\n")
+        elif tag == "img" or tag == "image":
+            self._start_image(attributes)
+        elif tag == "math":
+            self._formula = ElementTree.TreeBuilder()
+            self._start_in_formula(tag, attributes)
+            return None
+        elif tag == "meta" and attributes.get("name", "").casefold() in ("author", "dc.creator"):
+            self.author = self.author or attributes.get("content", "")
+        elif tag == "svg":
+            self._drawing.append("")
+        elif tag == "input":
+            self._parts.append(_entered(attributes))
+        elif tag == "q":
+            self._parts.append("“")
+        elif tag == "epub:switch":
+            self._switch.append(False)
+        if self._drawing and tag in ("text", "tspan"):
+            self._start_drawn(tag, attributes)
+        return self._frame(tag, attributes)
+
+    def _frame(self, tag: str, attributes: Mapping[str, str]) -> _Frame | None:
+        bare = not attributes and tag not in _FRAMED and not self._drawing and not self._styles
+        if bare or len(self._frames) >= _DEEPEST_FRAME:
+            return None
+        start = len(self._parts)
+        kind = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}".strip()
+        if (
+            "pagebreak" in kind
+            or tag == "pagenum"
+            or _PAGE_CLASSES.intersection(attributes.get("class", "").casefold().split())
+        ):
+            return _Frame("page", start)
+        if tag in ("sup", "sub", "ruby"):
+            return _Frame(tag, start)
+        if tag in ("rt", "rtc"):
+            return _Frame("reading", start)
+        if tag == "a":
+            target = attributes.get("href", "").partition("#")[2]
+            reference = bool(_REFERENCES.search(f"{kind} {attributes.get('class', '')}"))
+            return _Frame("link", start, target, reference) if target or reference else None
+        if tag == "noteref":
+            return _Frame("link", start, attributes.get("idref", "").lstrip("#"), linked=True)
+        if tag == "select":
+            return _Frame("choice", start)
+        if tag == "option":
+            choice = next((frame for frame in reversed(self._frames) if frame.kind == "choice"), None)
+            if choice is not None and (choice.chosen is None or "selected" in attributes):
+                choice.values.clear()
+                choice.chosen = "selected" if "selected" in attributes else ""
+                return _Frame("choice", start, "taken")
+            return _Frame("choice", start, "left")
+        if self._drawing and tag in ("desc", "metadata", "defs"):
+            return _Frame("drawing", start)
+        if tag in ("span", "font"):
+            raised = attributes.get("style", "")
+            found = css.declarations(raised) if raised else self._styles.of(tag, attributes.get("class", "").split())
+            align = found.get("vertical-align")
+            return _Frame(align, start) if align in ("super", "sub") else None
+        return None
+
+    def _start_block(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._close_block()
+        heading = _HEADING.match(tag)
+        if heading and tag[0] == "h":
+            self._level = int(heading[1])
+        elif tag == "hd" or tag == "doctitle":
+            self._level = 1
+        self._preformatted += tag == "pre"
+        self._navigation += tag == "nav"
+        if tag in _LISTS:
+            self._start_list(tag, attributes)
+        elif tag == "li":
+            self._start_item(attributes)
+        elif attributes.get("id") in self._marks and (
+            tag in ("aside", "note") or _NOTE_TYPES.search(f"{attributes.get('epub:type')} {attributes.get('role')}")
+        ):
+            self._marker.append((f"[{self._marks[attributes['id']]}] ", None))
+
+    # Lists.
+
+    def _start_list(self, tag: str, attributes: Mapping[str, str]) -> None:
+        kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
+        if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
+            kind = _ONES.get(kind, "decimal")
+        else:
+            kind = _NO_NUMBERS if kind in ("none", "pl") else "disc"
+        classes = attributes.get("class", "").split()
+        found = {**self._styles.of(tag, classes), **self._styles.of(tag, classes, items=True)}
+        kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(found) or kind
+        if self._navigation or attributes.get("role") in ("menu", "tree", "tablist", "presentation", "none"):
+            kind = _NO_NUMBERS
+        start, backwards = _whole(attributes.get("start")), "reversed" in attributes
+        self._lists.append(
+            _List(tag, kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
+        )
+
+    def _start_item(self, attributes: Mapping[str, str]) -> None:
+        if not self._lists:
+            return
+        around = self._lists[-1]
+        value = _whole(attributes.get("value"))
+        if value is not None:
+            around.value, around.backwards = value, False
+        found = css.declarations(attributes.get("style", "")) or self._styles.of(
+            "li", attributes.get("class", "").split()
+        )
+        kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
+        marker = _marker(kind, around.value)
+        if marker:
+            self._marker.append((marker, around))
+        around.value += around.step
+
+    def _end_list(self) -> None:
+        if not self._lists:
+            return
+        ended = self._lists.pop()
+        if not ended.backwards:
+            return
+        for at, (block, marker) in enumerate(ended.marked):  # how many there are is only known now
+            block.text = block.text.replace(marker, _marker(ended.kind, len(ended.marked) - at), 1)
+
+    def _with_marker(self, text: str) -> tuple[str, list[tuple[str, _List]]]:
+        """The text of a block with the numbers of the items that it begins, but where it says them itself."""
+        if not self._marker:
+            return text, []
+        head = _HEADED.match(text)
+        prefix, used = "", list[tuple[str, _List]]()
+        for marker, around in self._marker:
+            if around is None:
+                own = text.startswith((marker.strip(), f"{marker.strip(' []')} ", f"{marker.strip(' []')}.", "["))
+                prefix += "" if own else marker
+                continue
+            bare = marker.strip(" .")
+            said = text.casefold().startswith(bare.casefold()) if head else False
+            if (head and (head[1] or said)) or (not bare[0].isalnum() and _BULLETED.match(text)):
+                continue
+            prefix += marker
+            used.append((marker, around))
+        self._marker.clear()
+        return prefix + text, used
+
+    # Tables.
+
+    def _start_table_part(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._close_block()
+        if tag == "table":
+            if len(self._tables) >= tables.DEEPEST:
+                self._flat_tables += 1
+                return
+            layout = attributes.get("role") in ("presentation", "none")
+            self._tables.append(_OpenTable(Table(layout=layout)))
+        if not self._tables or self._flat_tables:
+            return
+        here = self._tables[-1]
+        if tag in ("thead", "tbody", "tfoot"):
+            here.in_head = tag == "thead"
+            here.row = here.cell = None
+        elif tag == "tr":
+            here.row, here.cell = Row(header=here.in_head), None
+            here.table.rows.append(here.row)
+        elif tag in ("td", "th"):
+            if here.row is None:
+                here.row = Row(header=here.in_head)
+                here.table.rows.append(here.row)
+            columns, rows = _whole(attributes.get("colspan")), _whole(attributes.get("rowspan"))
+            here.cell = Cell(columns=columns or 1, rows=rows or 1)
+            if not here.in_head:  # a first row of nothing but heads is the header too
+                first = here.row is here.table.rows[0] and (not here.row.cells or here.row.header)
+                here.row.header = tag == "th" and first
+            here.row.cells.append(here.cell)
+
+    def _end_table_part(self, tag: str) -> None:
+        self._close_block()
+        if tag == "table" and self._flat_tables:
+            self._flat_tables -= 1
+        elif self._tables and not self._flat_tables:
+            here = self._tables[-1]
+            if tag in ("td", "th"):
+                here.cell = None
+            elif tag == "tr":
+                here.row = here.cell = None
+            elif tag == "table":
+                self._tables.pop()
+                sink = self._cell()
+                if sink is None:
+                    self.blocks += tables.as_blocks(here.table)
+                else:
+                    sink.content.append(here.table)
+
+    def _cell(self) -> Cell | None:
+        """The cell that is being filled."""
+        return next((around.cell for around in reversed(self._tables) if around.cell is not None), None)
+
+    # Pictures, drawings, formulas.
+
+    def _start_image(self, attributes: Mapping[str, str]) -> None:
+        alt = " ".join(attributes.get("alt", "").split())
+        if not alt:
+            return
+        if _FORMULA_IMAGES.intersection(attributes.get("class", "").casefold().split()):
+            formula = formulas.tex(alt)
+            if not any(part == formula for part in self._parts[-3:]):
+                self._add_text_of_formula(formula)
+        elif not _NAMELESS.match(alt):
+            self._images[len(self._parts)] = alt
+            self._parts.append("")
+
+    def _spell_images(self) -> None:
+        """Write the alternative texts of the pictures of a block: initials and formulas as text, others marked."""
+        around = any(sign.isalnum() for part in self._parts for sign in part)
+        for place, alt in self._images.items():
+            if self._level and not around:
+                self._parts[place] = alt
+            elif around and _FORMULA_LIKE.search(alt):
+                self._parts[place] = formulas.tex(alt)
+            else:
+                self._parts[place] = f"[Image: {alt}]"
+        self._images.clear()
+
+    def _start_drawn(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Text in a drawing: what stands at another height is another line."""
+        height = attributes.get("y") or (attributes.get("dy") if attributes.get("x") else None) or ""
+        if tag == "text":
+            height = height or attributes.get("transform", "") or " "
+        if not height:
+            return
+        if not self._drawing[-1]:
+            self._close_block()
+        elif self._parts:
+            self._parts.append(" " if height == self._drawing[-1] and "d" not in attributes else "\n")
+        self._drawing[-1] = height
+
+    def _start_in_formula(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if self._formula is not None and len(self._formula_tags) < _DEEPEST_FORMULA:
+            self._formula.start(tag.rpartition(":")[2], {str(key): value for key, value in attributes.items()})
+        self._formula_tags.append(tag)
+
+    def _end_in_formula(self) -> None:
+        tag = self._formula_tags.pop()
+        if self._formula is not None and len(self._formula_tags) < _DEEPEST_FORMULA:
+            self._formula.end(tag.rpartition(":")[2])
+        if not self._formula_tags and self._formula is not None:
+            root, self._formula = self._formula.close(), None
+            self._open.append(None)
+            self._open.pop()
+            self._add_formula(root)
+
+    def _add_formula(self, root: ElementTree.Element | None) -> None:
+        if root is not None:
+            self._add_text_of_formula(formulas.linear(root))
+
+    def _add_text_of_formula(self, text: str) -> None:
+        if not text:
+            return
+        before = next((part for part in reversed(self._parts) if part), "")
+        if before and before[-1].isalnum() and text[0].isalnum():
+            self._parts.append(" ")
+        self._parts.append(text)
+        self._after_formula = True
+
+    # Elements that end.
+
+    def _close_frame(self, frame: _Frame) -> None:
+        text = "".join(self._parts[frame.start :])
+        if frame.kind in ("sup", "super", "sub"):
+            if "\n" not in text.strip():
+                before = "".join(self._parts[max(frame.start - 4, 0) : frame.start])
+                linked = frame.linked or any(outer.kind == "link" for outer in self._frames)
+                written = scripts.lowered(before, text) if frame.kind == "sub" else None
+                self._replace(frame, written or scripts.raised(before, text, linked=linked and bool(text.strip())))
+        elif frame.kind == "link":
+            self._close_link(frame, text.strip())
+        elif frame.kind == "reading":
+            around = next((outer for outer in reversed(self._frames) if outer.kind == "ruby"), None)
+            if around is not None:
+                self._replace(frame, "")
+                around.values.append(text.strip())
+        elif frame.kind == "ruby":
+            readings = [reading for reading in frame.values if reading and not _EMPHASIS.match(reading)]
+            if readings:
+                between = " " if all(reading.isascii() for reading in readings) else ""
+                self._parts.append(f"({between.join(readings)})")
+        elif frame.kind == "page" and _PAGE_NUMBER.match(text.strip()):
+            self.left_out["page numbers"] += _size(text)
+            self._replace(frame, "")
+        elif frame.kind == "choice":
+            self._close_choice(frame)
+
+    def _close_link(self, frame: _Frame, text: str) -> None:
+        """A link that may lead to a note: its mark is told apart from the word before it."""
+        if not text or len(text) > 8:
+            return
+        raised = next((outer for outer in reversed(self._frames) if outer.kind in ("sup", "super")), None)
+        mark = text.strip("[]^()")
+        if raised is not None:
+            raised.linked = True
+        elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
+            self._replace(frame, f"[{text}]")
+        if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
+            self._marks.setdefault(frame.target, mark.strip("[]^()"))
+
+    def _close_choice(self, frame: _Frame) -> None:
+        text = "".join(frame.values)
+        if not frame.target:
+            self._parts.append(_SPACE.sub(" ", text).strip())
+        elif frame.target == "taken":
+            around = next((outer for outer in reversed(self._frames) if outer.kind == "choice"), None)
+            if around is not None:
+                around.values.append(text)
+        else:
+            self.left_out["other"] += _size(text)
+
+    def _replace(self, frame: _Frame, text: str) -> None:
+        for place in [place for place in self._images if place >= frame.start]:
+            del self._images[place]
+        self._parts[frame.start :] = [text] if text else []
+
+    def _close_block(self) -> None:
+        if self._parts:
+            if self._images:
+                self._spell_images()
+            text = "".join(self._parts)
+            if not _PLAIN.match(text):
+                text = cleaning.characters(text)
+            if self._preformatted:
+                text = text.strip("\n")
+            else:
+                text = cleaning.spaces(text) if "  " in text or "\n" in text else text.strip(" ")
+            if text.strip():
+                text, marked = self._with_marker(text)
+                self._add(text, marked)
+            self._parts.clear()
+            for frame in self._frames:
+                frame.start = 0
+            self._after_formula = False
+        self._level = 0
+
+    def _add(self, text: str, marked: list[tuple[str, _List]]) -> None:
+        cell = self._cell()
+        last = next(_last_text(self.blocks if cell is None else cell.content), None)
+        block = Block(text, self._level, tuple(self._anchors))
+        if last is not None and last.text == f"[Image: {text}]":  # a picture's caption says it
+            last.text = text
+            last.anchors += block.anchors
+        elif cell is None:
+            self.blocks.append(block)
+        else:
+            cell.content.append(block)
+        for marker, around in marked:
+            if around.backwards:
+                around.marked.append((block, marker))
+        self._anchors.clear()
+
+
+def _last_text(content: list[Block] | list[Block | Table]) -> Iterator[Block]:
+    if content and isinstance(content[-1], Block):
+        yield content[-1]
+
+
+def _size(text: str) -> int:
+    return sum(len(word) for word in text.split())
+
+
+def _whole(text: str | None) -> int | None:
+    match = re.match(r"\s*([+-]?\d{1,9})", text or "")
+    return int(match[1]) if match else None
+
+
+def _marker(kind: str, value: int) -> str:
+    """What stands in front of a list's item."""
+    if kind == _NO_NUMBERS:
+        return ""
+    if kind in ("disc", "circle", "square") or kind.startswith("disclosure"):
+        return "• "
+    if kind[:1] in "\"'" and len(kind) > 2:
+        return f"{kind.strip(kind[0]).strip()} "
+    return f"{numerals.written(value, kind)}. "
+
+
+def _entered(attributes: Mapping[str, str]) -> str:
+    """What an input of a form shows."""
+    kind = attributes.get("type", "text").casefold()
+    if kind in ("checkbox", "radio"):
+        return f"{_TICKED if 'checked' in attributes else _OPEN} "
+    return "" if kind in _SILENT_INPUTS else attributes.get("value", "")
+
+
+def _parsed(text: str) -> ElementTree.Element | None:
+    try:
+        return ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return None

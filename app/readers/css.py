@@ -1,0 +1,87 @@
+"""The few rules of a style sheet that change what a reader reads: list numbers, hidden text, raised text. Child only.
+
+Selectors of one element, one class, or a list item within one of those; the last rule wins. Rules for certain media
+and everything else of CSS are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_COMMENT = re.compile(r"/\*.*?\*/|<!--|-->", re.S)
+_RULE = re.compile(r"([^{}@;]{1,2000})\{([^{}]{0,5000})\}")
+_AT_BLOCK = re.compile(r"@[^{};]{0,500}(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
+_SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
+_ITEM = re.compile(r"\s*>?\s*\bli$", re.I)
+_WANTED = frozenset(("list-style", "list-style-type", "display", "visibility", "vertical-align"))
+_LONGEST = 200_000  # characters of a style sheet that are looked at
+_NOT_A_TYPE = frozenset(("inside", "outside", "inherit", "initial", "unset", "!important"))
+
+Declarations = dict[str, str]
+_NONE: Declarations = {}
+
+
+class Styles:
+    """Rules by element and class."""
+
+    def __init__(self, *sheets: str) -> None:
+        self._rules: dict[tuple[str, str, bool], Declarations] = {}
+        for sheet in sheets:
+            self._add(sheet)
+
+    def joined(self, sheet: str) -> Styles:
+        """These rules and a style sheet's, which win."""
+        joined = Styles()
+        joined._rules = {key: dict(found) for key, found in self._rules.items()}
+        joined._add(sheet)
+        return joined
+
+    def _add(self, sheet: str) -> None:
+        sheet = _AT_BLOCK.sub("", _COMMENT.sub("", sheet[:_LONGEST]))
+        for selectors, body in _RULE.findall(sheet):
+            found = declarations(body)
+            if not found:
+                continue
+            for selector in selectors.split(","):
+                selector, items = _ITEM.subn("", selector.strip()) if " " in selector.strip() else (selector.strip(), 0)
+                match = _SELECTOR.match(selector)
+                if match and selector:
+                    key = ((match[1] or "").casefold(), match[2] or "", bool(items))
+                    self._rules.setdefault(key, {}).update(found)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
+        """What holds for an element; with ``items`` for the list items in it."""
+        if not self._rules:
+            return _NONE
+        found: Declarations = {}
+        for key in (
+            (tag, "", items), *(("", name, items) for name in classes), *((tag, name, items) for name in classes),
+        ):  # fmt: skip
+            found.update(self._rules.get(key, _NONE))
+        return found
+
+
+def declarations(body: str) -> Declarations:
+    """The declarations that matter of a rule's body or of a ``style`` attribute."""
+    found: Declarations = {}
+    for part in body.split(";"):
+        name, _, value = part.partition(":")
+        name = name.strip().casefold()
+        if name in _WANTED:
+            found["list-style-type" if name == "list-style" else name] = value.strip().casefold()
+    return found
+
+
+def list_type(found: Declarations) -> str:
+    """The kind of a list's numbers, "none", or "" where nothing is said."""
+    words = [word for word in found.get("list-style-type", "").split() if word not in _NOT_A_TYPE]
+    return words[0] if words else ""
+
+
+def hides(found: Declarations) -> bool:
+    """Whether a browser shows nothing of the element."""
+    return found.get("display", "").startswith("none") or found.get("visibility", "").startswith("hidden")

@@ -1,0 +1,30 @@
+"""What a reader leaves out of a document, counted by its reason, and how that is told. Child only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+_TOLD = 0.02  # share of a document's characters from which on it is said what was left out
+_REASONS = {
+    "hidden": "it is hidden where the document is shown",
+    "deleted": "it is marked as deleted",
+    "page numbers": "numbers of the printed pages",
+    "other": "buttons, choices not taken and frames of other pages",
+}
+
+
+def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
+    """Warnings about what was left out, one for each reason that took a notable share of the text.
+
+    Args:
+        counts: characters without spaces by reason.
+        texts: what was read.
+    """
+    if not counts:
+        return []
+    whole = sum(len(text) - text.count(" ") - text.count("\n") for text in texts) + sum(counts.values())
+    return [
+        f"{count / whole:.0%} of the text was left out: {_REASONS[reason]}."
+        for reason, count in counts.items()
+        if whole and count > _TOLD * whole
+    ]

@@ -1,0 +1,75 @@
+"""Superscripts and subscripts on the line: a power is 10^6, a note is 1871[3], and H2O stays. Child only."""
+
+from __future__ import annotations
+
+import re
+
+_LAST = re.compile(r"[^\W\d_]+$|\d[\d.,]*$|\)$")
+_COUNT = re.compile(r"\d{1,4}(?:\s?[,;–-]\s?\d{1,4})*$|[a-z](?:\s?,\s?[a-z])+$")
+_SIGNED = re.compile(r"[+\-−–]?\d*[.,]?\d+$|\d*[+\-−–]$")
+_ORDINAL = re.compile(r"st|nd|rd|th|er|re|ère|e|ème|es|os|as|mo|ma", re.I)
+_CHEMISTRY = re.compile(r"(?:[A-Z][a-z]?|[)\]])$")
+_YEAR = re.compile(r"1[0-9]\d\d|20\d\d")
+_OF_FORMULAS = frozenset(
+    re.findall(
+        r"\w+",
+        "sin cos tan cot sec csc sinh cosh tanh log ln exp det mol nm mm cm dm km hm ms ns ft yd ha sq px",
+    )
+)
+"""Names of several letters that are raised to powers: functions and units."""
+
+_SHORTENED = "rstdo"  # what Mr, Dr, No and St raise
+_SEEN_BACK = 24  # characters before it that tell what a superscript is
+_LONGEST_MARK = 12  # characters of the mark of a note
+
+
+def raised(before: str, text: str, *, linked: bool = False) -> str:
+    """What a superscript is written as.
+
+    Args:
+        before: the line up to it; its end tells a power from the mark of a note.
+        text: the superscript.
+        linked: it leads to a note.
+    """
+    inner = text.strip()
+    last = _LAST.search(before[-_SEEN_BACK:])
+    base = last[0] if last else ""
+    if not any(sign.isalnum() for sign in inner) or inner[0] in "[(*†‡§¶" or inner in "ªº°":
+        return f"^{inner}" if base and inner in ("+", "-", "−", "–") else text
+    if len(inner) <= _LONGEST_MARK and (linked or (_COUNT.match(inner) and _takes_notes(before, base))):
+        return f"[{inner}]"
+    if not base or _is_shortened(base, inner):
+        return text
+    if inner.isalpha() and len(inner) == 1 and _is_word(base):
+        return f"[{inner}]"
+    return f"^{inner}" if inner.isalnum() or _SIGNED.match(inner) else f"^({inner})"
+
+
+def _takes_notes(before: str, base: str) -> bool:
+    """Whether a number here is a note's: after a word, a year or the end of a sentence, or at the head of a line."""
+    if not base:
+        return not before or not before[-1].isspace()
+    return _is_word(base) or bool(_YEAR.fullmatch(base)) or base[-1] in ".,"
+
+
+def _is_word(base: str) -> bool:
+    return base.isalpha() and base not in _OF_FORMULAS and (len(base) > 2 or (len(base) == 2 and base.islower()))
+
+
+def _is_shortened(base: str, inner: str) -> bool:
+    """Whether it is the end of a word or of an ordinal: 1st, XIXe, Mr, Mlle."""
+    if not inner.isalpha():
+        return False
+    if len(inner) == 1:
+        return (inner == "e" and (base.isdigit() or base.isupper())) or (inner in _SHORTENED and base.isupper())
+    return bool(_ORDINAL.fullmatch(inner)) or (base.isalpha() and not (len(base) == 1 and base.islower()))
+
+
+def lowered(before: str, text: str) -> str:
+    """What a subscript is written as; ``before`` is the line up to it."""
+    inner = text.strip()
+    if not inner or not before or not (before[-1].isalnum() or before[-1] in ")]∑∫∏"):
+        return text
+    if inner.isdigit() and _CHEMISTRY.search(before[-_SEEN_BACK:]):
+        return inner
+    return f"_{inner}" if inner.isalnum() else f"_({inner})"

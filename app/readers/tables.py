@@ -1,0 +1,196 @@
+"""Tables as lines: one row is one line, cells stand apart by a bar, an empty cell keeps its place. Child only.
+
+What a table is for is told apart here: a grid of data becomes lines; a table that only lays out a page (headings in
+it, one column, cells as long as chapters) becomes the blocks that its cells hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from app.readers.sections import Block
+
+_BAR = " | "
+_LONGEST_SPAN = 60  # columns or rows that one cell may take; more is a mistake or an attack
+_MOST_GAPS = 20_000  # places that merged cells keep in one table
+_LONGEST_RUN = 2_000  # characters of rows after which the header is said again
+_LONGEST_HEADER = 400  # characters of a header that is said again
+_COLUMNS_NAMED = 3  # a first row of fewer cells names columns only where the file says so
+_LONGEST_CELL = 3_000  # characters; a cell of data is shorter
+_MOST_BLOCKS = 12  # paragraphs; a cell of data has fewer
+DEEPEST = 20
+"""Tables within tables; what lies deeper belongs to the cell around it."""
+
+
+@dataclass
+class Cell:
+    """What a cell holds, in order, and how many columns and rows it takes."""
+
+    content: list[Block | Table] = field(default_factory=list)
+    columns: int = 1
+    rows: int = 1
+
+    def blocks(self) -> list[Block]:
+        return [part for part in self.content if isinstance(part, Block)]
+
+    def tables(self) -> list[Table]:
+        return [part for part in self.content if isinstance(part, Table)]
+
+
+@dataclass
+class Row:
+    """Cells of a row. ``skipped``: columns that it leaves out in front; ``header``: it names the columns."""
+
+    cells: list[Cell] = field(default_factory=list)
+    header: bool = False
+    skipped: int = 0
+
+
+@dataclass
+class Table:
+    """Rows, and whether the file itself says that it only lays out a page."""
+
+    rows: list[Row] = field(default_factory=list)
+    layout: bool = False
+
+
+def as_blocks(table: Table) -> list[Block]:
+    """A table as blocks: runs of lines with the header in front of each, or what its cells hold."""
+    if _lays_out(table):
+        return list(_contents(table))
+    lines = list(_lines(table))
+    anchors = tuple(anchor for block in _all_blocks(table) for anchor in block.anchors)
+    texts = _runs(lines, _header(table, lines))
+    if not texts:
+        return [Block("", 0, anchors)] if anchors else []
+    return [Block(text, 0, anchors if at == 0 else ()) for at, text in enumerate(texts)]
+
+
+def _lays_out(table: Table) -> bool:
+    cells = [cell for row in table.rows for cell in row.cells]
+    if table.layout or any(block.level for cell in cells for block in cell.blocks()):
+        return True
+    if not any(_is_full(cell) for row in table.rows for cell in row.cells[1:]):
+        return not (len(cells) > 1 and all(_is_short(cell) for cell in cells))
+    return any(
+        sum(len(block.text) for block in cell.blocks()) > _LONGEST_CELL or len(cell.blocks()) > _MOST_BLOCKS
+        for cell in cells
+    )
+
+
+def _is_short(cell: Cell) -> bool:
+    """Whether a table of one column may have this cell as a line."""
+    return len(cell.content) <= 1 and not cell.tables() and len(_text(cell)) < _LONGEST_HEADER
+
+
+def _is_full(cell: Cell) -> bool:
+    return any(block.text for block in cell.blocks()) or bool(cell.tables())
+
+
+def _contents(table: Table) -> Iterator[Block]:
+    for row in table.rows:
+        for cell in row.cells:
+            for part in cell.content:
+                if isinstance(part, Block):
+                    yield part
+                else:
+                    yield from as_blocks(part)
+
+
+def _all_blocks(table: Table) -> Iterator[Block]:
+    stack: list[Block | Table] = [table]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Block):
+            yield part
+        else:
+            stack.extend(reversed([held for row in part.rows for cell in row.cells for held in cell.content]))
+
+
+def _text(cell: Cell) -> str:
+    """A cell on one line; a small table in it too."""
+    parts = []
+    for part in cell.content:
+        if isinstance(part, Block):
+            parts.append(" ".join(part.text.split()))
+        elif _is_small(part):
+            parts.append("; ".join(" ".join(filter(None, map(_text, row.cells))) for row in part.rows))
+    return " ".join(part for part in parts if part)
+
+
+def _is_small(table: Table) -> bool:
+    """Whether it has one row or one column, which fits into the cell around it."""
+    return len(table.rows) <= 1 or all(len(row.cells) <= 1 for row in table.rows)
+
+
+def _lines(table: Table) -> Iterator[tuple[str, bool]]:
+    """Each row's line, and whether it belongs to the header; tables in cells follow the row that holds them."""
+    grid = _grid(table)
+    used = sorted({at for parts in grid for at, part in enumerate(parts) if part})  # a column of nothing is a gap
+    for row, parts in zip(table.rows, grid, strict=True):
+        filled = [part for part in parts if part]
+        if len(filled) == len(row.cells) == 1 and parts[0]:
+            yield filled[0], row.header  # one cell over all columns
+        elif filled:
+            yield _BAR.join(parts[at] for at in used if at < len(parts)).replace("  ", " ").strip(), row.header
+        for cell in row.cells:
+            for inner in cell.tables():
+                if not _is_small(inner):
+                    yield from ((f"  {line}", False) for line, _ in _lines(inner))
+
+
+def _grid(table: Table) -> list[list[str]]:
+    """Texts by row and column: a cell over several places stands at the first of them."""
+    grid = []
+    gaps, above = 0, dict[int, int]()  # columns -> rows that a cell above goes on taking
+    for row in table.rows:
+        parts: list[str] = [""] * min(row.skipped, _LONGEST_SPAN)
+        taken: dict[int, int] = {}
+
+        def pass_over(parts: list[str] = parts, taken: dict[int, int] = taken, above: dict[int, int] = above) -> None:
+            while above.get(len(parts), 0) > 0:
+                taken[len(parts)] = above[len(parts)] - 1
+                parts.append("")
+
+        for cell in row.cells:
+            pass_over()
+            columns, rows = min(max(cell.columns, 1), _LONGEST_SPAN), min(max(cell.rows, 1), _LONGEST_SPAN)
+            gaps += columns * rows - 1
+            if gaps > _MOST_GAPS:
+                columns = rows = 1
+            if rows > 1:
+                taken.update(dict.fromkeys(range(len(parts), len(parts) + columns), rows - 1))
+            parts += [_text(cell), *[""] * (columns - 1)]
+        pass_over()
+        above = taken
+        grid.append(parts)
+    return grid
+
+
+def _header(table: Table, lines: list[tuple[str, bool]]) -> str:
+    """The lines that name the columns, as far as they are said again; "" where none do."""
+    marked = 0
+    while marked < len(lines) and lines[marked][1]:
+        marked += 1
+    if not marked and len(table.rows) > 1 and len(table.rows[0].cells) >= _COLUMNS_NAMED:
+        names = [_text(cell) for cell in table.rows[0].cells]
+        below = [text for row in table.rows[1:] for cell in row.cells[1:] if (text := _text(cell))]
+        marked = int(all(name and not name[0].isdigit() for name in names[1:]) and any(t[0].isdigit() for t in below))
+    header = "\n".join(line for line, _ in lines[:marked])
+    return header if len(header) <= _LONGEST_HEADER and marked < len(lines) else ""
+
+
+def _runs(lines: list[tuple[str, bool]], header: str) -> list[str]:
+    texts: list[str] = []
+    current: list[str] = []
+    length = 0
+    for line, _ in lines:
+        if length > _LONGEST_RUN:
+            texts.append("\n".join(current))
+            current, length = ([header] if header else []), 0
+        current.append(line)
+        length += len(line) + 1
+    if current:
+        texts.append("\n".join(current))
+    return texts

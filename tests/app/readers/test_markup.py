@@ -1,0 +1,260 @@
+"""What a page of HTML says: tables, numbers, formulas, notes, forms; and that nothing is lost without being counted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.readers import markup, read_document
+from app.readers.css import Styles
+from tests.tally import count
+
+_MML = "http://www.w3.org/1998/Math/MathML"
+
+
+def _text(body: str) -> str:
+    return "\n\n".join(block.text for block in markup.read(body).blocks if block.text)
+
+
+TABLES = {
+    "empty cells keep their place": (
+        "<table><tr><th>Place<th>Q1<th>Q2<th>Q3<tr><td>North<td><td>&nbsp;<td>12<tr><td>South<td>7<td><td></table>",
+        "Place | Q1 | Q2 | Q3\nNorth | | | 12\nSouth | 7 | |",
+    ),
+    "paragraphs in a cell": (
+        "<table><tr><td><p>Lamp</p><p>(oil)</p></td><td><div>4</div></td></tr><tr><td><p>Rope<td><p>9</table>",
+        "Lamp (oil) | 4\nRope | 9",
+    ),
+    "merged cells": (
+        "<table><tr><th rowspan=2>Place<th colspan=2>1891<th>1892<tr><th>Q1<th>Q2<th>Q1"
+        "<tr><td>North<td>1<td>2<td>3<tr><td colspan=4>All numbers are ships</table>",
+        "Place | 1891 | | 1892\n| Q1 | Q2 | Q1\nNorth | 1 | 2 | 3\nAll numbers are ships",
+    ),
+    "a table in a cell": (
+        "<table><tr><td>North<td>two lamps<table><tr><td>oil<td>3<tr><td>gas<td>4</table><tr><td>South<td>none</table>",
+        "North | two lamps\n  oil | 3\n  gas | 4\nSouth | none",
+    ),
+    "a small table in a cell": ("<table><tr><td>A<td><table><tr><td>B</table></table>", "A | B"),
+    "a table that lays out a page": (
+        "<table><tr><td><a href='/'>Home</a><td><h1>Light</h1><p>The lamp.<table><tr><td>a<td>1</table></table>",
+        "Home\n\nLight\n\nThe lamp.\n\na | 1",
+    ),
+    "a column that is only a gap": ("<table><tr><td>a<td><td>1<tr><td>b<td><td>2</table>", "a | 1\nb | 2"),
+    "a line end and a list in a cell": (
+        "<table><tr><td>Bring<td><ul><li>a rope<li>oil</ul><tr><td>Leave<td>at<br>nine</table>",
+        "Bring | • a rope • oil\nLeave | at nine",
+    ),
+    "a caption": ("<table><caption>Ships</caption><tr><td>a<td>1</table>", "Ships\n\na | 1"),
+    "spans of an attack": ("<table><tr>" + "<td colspan=9999999 rowspan=9999999>x" * 3 + "</table>", "x | x | x"),
+}
+LISTS = {
+    "numbers from a start, and letters within": (
+        "<ol start=4><li>Ring<li>Light<ol type=a><li>Trim<li><p>Fill</ol><li>Row</ol>",
+        "4. Ring\n\n5. Light\n\na. Trim\n\nb. Fill\n\n6. Row",
+    ),
+    "counted down": ("<ol reversed><li>c<li>b<li>a</ol>", "3. c\n\n2. b\n\n1. a"),
+    "a value of its own": ("<ol><li>one<li value=9>nine<li>ten</ol>", "1. one\n\n9. nine\n\n10. ten"),
+    "numbers that the text has": ("<ol><li>7. Ring<li>(8) Light</ol>", "7. Ring\n\n(8) Light"),
+    "no numbers": ("<ol style='list-style-type:none'><li>A rope</ol>", "A rope"),
+    "no numbers by a style sheet": ("<style>.toc li {list-style: none}</style><ol class=toc><li>A rope</ol>", "A rope"),
+    "Roman": ("<ol style='list-style-type: upper-roman' start=3><li>x<li>y</ol>", "III. x\n\nIV. y"),
+    "leading zeros": ("<style>ol.z { list-style: decimal-leading-zero inside }</style><ol class=z><li>x", "01. x"),
+    "ticks": (
+        "<ul class=task-list><li><input type=checkbox checked disabled> wick<li><input type=checkbox> oil</ul>",
+        "☒ wick\n\n☐ oil",
+    ),
+    "a list that begins with a list": ("<ol><li><ol type=i><li>x</ol></ol>", "1. i. x"),
+}
+TEXT = {
+    "powers and units": ("<p>10<sup>6</sup> m<sup>3</sup> at 10<sup>-3</sup>", "10^6 m^3 at 10^-3"),
+    "ordinals and titles stay": ("<p>the 1<sup>st</sup> of M<sup>r</sup> X, V<sup>e</sup>", "the 1st of Mr X, Ve"),
+    "chemistry and indexes": ("<p>H<sub>2</sub>SO<sub>4</sub> v<sub>max</sub> y<sub>1</sub>", "H2SO4 v_max y_1"),
+    "raised by a style": ("<p>10<span style='vertical-align:super'>6</span>", "10^6"),
+    "notes by links": ("<p>1871<sup><a href='#n3'>3</a></sup> it<a href='#n4'><sup>4</sup></a>", "1871[3] it[4]"),
+    "a note that has brackets": ("<p>lost<sup><a href='#c'>[3]</a></sup>", "lost[3]"),
+    "readings": ("<p><ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>に", "東京(とうきょう)に"),
+    "readings with brackets": ("<p><ruby>住<rp>(</rp><rt>す</rt><rp>)</rp></ruby>む", "住(す)む"),
+    "dots of emphasis are no reading": ("<p><ruby>住<rt>﹅</rt></ruby>む", "住む"),
+    "a page number within a word": ("<p>key<span epub:type='pagebreak' id=p>12</span>board", "keyboard"),
+    "a page number of Gutenberg": ("<p>lit <span class=pagenum>[Pg 12]</span>the lamp", "lit the lamp"),
+    "an element of pages that holds text": ("<div class=pagebreak>The lamp burned.</div>", "The lamp burned."),
+    "a choice": ("<p>Status: <select><option>Single<option selected>Widowed</select>.", "Status: Widowed."),
+    "an entry": ("<p>Name: <input value='Ada Quill'>, <input type=hidden value=x>", "Name: Ada Quill,"),
+    "an initial that is a picture": ("<p><img alt=T src=t.png>he keeper", "The keeper"),
+    "a heading that is a picture": ("<h1><img alt='The Light' src=t.png></h1>", "The Light"),
+    "a picture that says something": ("<p>a</p><img alt='Three ships at nine'>", "a\n\n[Image: Three ships at nine]"),
+    "a picture without a name": ("<p>a<img alt='image 3'><img alt='IMG_0012.jpg'><img alt='cover'>", "a"),
+    "a picture with its caption": ("<figure><img alt='Ships'><figcaption>Ships</figcaption></figure>", "Ships"),
+    "text in a drawing": (
+        "<p>a</p><svg><title>x</title><text y=1>The map</text><text y=1>shows</text><text y=9>ships</text></svg>",
+        "a\n\nThe map shows\nships",
+    ),
+    "a hidden note": (
+        "<p>oil<a epub:type=noteref href='#n'>1</a>.<aside epub:type=footnote id=n hidden><p>Colza.</aside>",
+        "oil[1].\n\n[1] Colza.",
+    ),
+    "a hidden note of other programs": (
+        "<p>oil<a class=noteref href='#fn1'>1</a><div id=fn1 style='display:none'>Colza.</div>",
+        "oil[1]\n\nColza.",
+    ),
+    "what a book offers for other readers": (
+        "<epub:switch><epub:case required-namespace='MathML'><math><mi>x</mi></math>"
+        "</epub:case><epub:default>y</epub:default></epub:switch>",
+        "x",
+    ),
+    "and where no reader knows it": (
+        "<epub:switch><epub:case required-namespace=chem>x</epub:case><epub:default>y</epub:default></epub:switch>",
+        "y",
+    ),
+}
+FORMULAS = {
+    "a quarter": ("<p>The dose is <math><mfrac><mn>1</mn><mn>4</mn></mfrac></math> of it", "The dose is 1/4 of it"),
+    "two and a half": ("<math><mn>2</mn><mfrac><mn>1</mn><mn>2</mn></mfrac></math>", "2 1/2"),
+    "a number before it": ("<p>2<math><mfrac><mn>1</mn><mn>2</mn></mfrac></math>", "2 1/2"),
+    "roots and powers": (
+        "<math><mi>x</mi><mo>=</mo><mfrac><mrow><mo>-</mo><mi>b</mi><mo>±</mo><msqrt><msup><mi>b</mi><mn>2</mn></msup>"
+        "<mo>-</mo><mn>4</mn><mi>a</mi><mi>c</mi></msqrt></mrow><mrow><mn>2</mn><mi>a</mi></mrow></mfrac></math>",
+        "x=(-b±√(b^2-4ac))/(2a)",
+    ),
+    "a sum": (
+        "<math><munderover><mo>∑</mo><mrow><mi>i</mi><mo>=</mo><mn>1</mn></mrow><mi>n</mi></munderover>"
+        "<msub><mi>x</mi><mi>i</mi></msub></math>",
+        "∑_(i=1)^n x_i",
+    ),
+    "a matrix": (
+        "<math><mo>(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd><mtd><mn>4</mn></mtd></mtr>"
+        "</mtable><mo>)</mo></math>",
+        "(1, 2; 3, 4)",
+    ),
+    "TeX first, and once": (
+        f"<math xmlns='{_MML}' alttext='E'><semantics><mi>E</mi><annotation encoding='application/x-tex'>"
+        "{\\displaystyle E=mc^{2}}</annotation></semantics></math>",
+        "E=mc^{2}",
+    ),
+    "Wikipedia": (
+        "<p>by <span class=mwe-math-element><span class='mwe-math-mathml-a11y' style='display: none;'><math><semantics>"
+        "<mi>g</mi><annotation encoding='application/x-tex'>{\\displaystyle g}</annotation></semantics></math></span>"
+        "<img class='mwe-math-fallback-image-inline' alt='{\\displaystyle g}'></span> is",
+        "by g is",
+    ),
+    "Wikipedia, pictures only": ("<p>by <img class='mwe-math-fallback-image-inline' alt='{\\displaystyle g}'>", "by g"),
+    "KaTeX": (
+        "<p>by <span class=katex><span class=katex-mathml><math><semantics><mi>g</mi><annotation encoding="
+        "'application/x-tex'>g_0</annotation></semantics></math></span><span class=katex-html aria-hidden=true>g0",
+        "by g_0",
+    ),
+    "MathJax": (
+        '<p>by <i class=MathJax_Preview>g0</i><span class=MathJax>g0</span><script type="math/tex">g_0</script>.',
+        "by g_0.",
+    ),
+    "a page of Word": (
+        "<p>is <!--[if gte msEquation 12]><m:oMath><m:f><m:num><m:r><m:t>1</m:t></m:r></m:num><m:den><m:r><m:t>4</m:t>"
+        "</m:r></m:den></m:f></m:oMath><![endif]-->.",
+        "is 1/4.",
+    ),
+    "other words where the formula is empty": ("<math alttext='a+b'></math>", "a+b"),
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [pytest.param(*row, id=name) for table in (TABLES, LISTS, TEXT, FORMULAS) for name, row in table.items()],
+)
+def test_a_page_is_read_as_it_is_shown(body: str, expected: str) -> None:
+    assert _text(body) == expected
+
+
+def test_the_header_of_a_long_table_is_said_again() -> None:
+    rows = "".join(f"<tr><td>Ship {at}<td>{at}<td>{at * 2}" for at in range(300))
+    blocks = markup.read(f"<table><tr><th>Name<th>Masts<th>Guns{rows}</table>").blocks
+    assert len(blocks) > 2
+    assert all(block.text.startswith("Name | Masts | Guns\nShip ") for block in blocks)
+    assert re.findall(r"Ship (\d+) \|", "\n".join(block.text for block in blocks)) == [str(at) for at in range(300)]
+
+
+def test_style_sheets_outside_of_the_page() -> None:
+    styles = Styles("@media print { ol { list-style: none } } .gone{display:none}", "ol{list-style-type:lower-greek}")
+    found = markup.read("<ol><li>x<li>y</ol><p class=gone>no</p>", styles=styles)
+    assert [block.text for block in found.blocks] == ["α. x", "β. y"]
+    assert found.left_out == Counter(hidden=2)
+
+
+_HOSTILE = {
+    "formulas in formulas": "<math>" + "<mrow><mfrac>" * 30_000 + "<mn>7</mn>",
+    "tables in tables": "<table><tr><td>" * 5_000 + "7",
+    "lists in lists": "<ol><li>" * 5_000 + "7",
+    "raised and raised": "<sup>" * 3_000 + "7",
+    "readings in readings": "<ruby>7<rt>" * 5_000 + "a",
+    "choices in choices": "<select><option>" * 2_000 + "7",
+    "drawings in drawings": "<svg><text y=1>" * 10_000 + "7",
+    "a style sheet of braces": "<style>" + "@a{b{}" * 50_000 + "</style>7",
+    "pictures": "<p>7" + "<img alt='F = m a'>" * 20_000,
+    "items counted down": "<ol reversed>" + "<li>7" * 5_000 + "</ol>",
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_markup_that_would_take_for_ever(name: str) -> None:
+    assert "7" in _text(_HOSTILE[name])
+    count("hostile documents")
+
+
+_words = st.text(st.sampled_from("abcxyz 0123αß漢"), min_size=1, max_size=12)
+_INLINE = (
+    "<b>{}</b>",
+    "<sup>{}</sup>",
+    "<sub>{}</sub>",
+    "<ruby>{}<rt>xy</rt></ruby>",
+    "<a href='#n'>{}</a>",
+    "<q>{}</q>",
+    "{}<br>",
+)
+_AROUND = (
+    "<p>{}</p>",
+    "<div>{}</div>",
+    "<ol><li>{}</ol>",
+    "<ul><li><p>{}</p></ul>",
+    "<h2>{}</h2>",
+    "<center>{}</center>",
+    "<table><tr><td>{}<td>z</table>",
+    "<table><tr><td rowspan=2>{}<td><p>a</p><p>b</p><tr><td>c</table>",
+    "<pre>{}</pre>",
+    "<p hidden>{}</p>",
+    "<svg><text>{}</text></svg>",
+    "<select><option>{}<option>q</select>",
+    "<dl><dt>{}<dd>q</dl>",
+    "<noscript>{}</noscript>",
+    "<span class=pagenum>12</span>{}",
+)
+_bodies = st.recursive(
+    st.one_of(_words, st.tuples(st.sampled_from(_INLINE), _words).map(lambda pair: pair[0].format(pair[1]))),
+    lambda inner: st.tuples(st.sampled_from(_AROUND), st.lists(inner, min_size=1, max_size=3)).map(
+        lambda pair: pair[0].format("".join(pair[1]))
+    ),
+    max_leaves=12,
+)
+
+
+def _letters(text: str) -> Counter[str]:
+    return Counter(sign for sign in text if sign.isalnum())
+
+
+@given(_bodies)
+def test_text_never_shrinks_in_silence(body: str) -> None:
+    """Every letter between the tags is among the blocks, or it was counted with the reason why not."""
+    found = markup.read(f"<p>start</p>{body}")
+    source = _letters("start" + re.sub(r"<[^>]*>", " ", body))
+    missing = source - _letters("".join(block.text for block in found.blocks))
+    assert sum(missing.values()) <= sum(found.left_out.values())
+
+
+def test_a_large_hidden_part_is_said(files: Any) -> None:
+    page = f"<html><body><p>{'The lamp burned. ' * 9}<p hidden>{'Hidden words. ' * 4}<p>End."
+    assert read_document(files.text("a.html", page)).warnings == (
+        "27% of the text was left out: it is hidden where the document is shown.",
+    )
