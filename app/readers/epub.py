@@ -5,28 +5,39 @@ Nothing is unpacked to disk, no link is followed out of the container.
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterable
+import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from app.readers import archive, encoding, markup
+from app.readers import archive, cleaning, encoding, markup
 from app.readers.archive import local
+from app.readers.css import Styles
+from app.readers.left_out import told
 from app.readers.markup import decode_html
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
-_TEXT_TYPES = ("application/xhtml+xml", "text/html", "application/xml", "text/x-oeb1-document")
+_NO_TEXT_TYPES = re.compile(
+    r"(?:image/(?!svg)|audio/|video/|font/|text/css|application/(?:pdf|font|vnd\.ms-|x-font|x-dtbncx))"
+)
 _TEXT_NAMES = (".xhtml", ".html", ".htm")
 _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
 _NO_TEXT = "what is in it is not text"
+_MOST_FALLBACKS = 10
+_HEAD = 20_000  # characters of a chapter in which its style sheets are named
+_MOST_SHEETS = 20
+_LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
+_SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
 _NAMED_SHARE = 0.5  # of the spine's files; below it the table of contents does not tell chapters from their rest
 
 
@@ -39,6 +50,8 @@ class _Package:
     spine: list[str] = field(default_factory=list)
     nav: str = ""
     ncx: str = ""
+    texts: list[str] = field(default_factory=list)  # in the container and not in the spine
+    pictures: int = 0  # in the spine, without a text that could stand for them
     warnings: list[str] = field(default_factory=list)
 
 
@@ -104,19 +117,30 @@ def _package(files: zipfile.ZipFile) -> _Package:
             elif node.get("media-type") == "application/x-dtbncx+xml":
                 found.ncx = target
     order = [manifest.get(node.get("idref", "")) for node in root.iter() if local(node.tag) == "itemref"]
-    found.spine = _texts_of(order, base)
-    if not found.spine and any(item is not None for item in order):
+    texts = [_text_of(item, manifest) for item in order]
+    found.pictures = sum(item is not None and text is None for item, text in zip(order, texts, strict=True))
+    found.spine = list(dict.fromkeys(_inside(base, text.get("href", ""))[0] for text in texts if text is not None))
+    if not found.spine and found.pictures:
         raise Refused("has no text in it: its pages are images.", "Choose an edition with text.")
+    if found.pictures:
+        found.warnings.append(f"{found.pictures:,} pages of the book are pictures; what they show is not read.")
+    named = {_inside(base, item.get("href", ""))[0]: None for item in manifest.values() if _is_text(item)}
+    ordered = set(found.spine)
+    found.texts = [name for name in named if name not in ordered and name.lower().endswith(_TEXT_NAMES)]
     return found if found.spine else _by_names(files, found)
 
 
-def _texts_of(items: Iterable[ElementTree.Element | None], base: str) -> list[str]:
-    """The paths of those items that are text, each once."""
-    found: dict[str, None] = {}
-    for item in items:
-        if item is not None and item.get("media-type", _TEXT_TYPES[0]) in _TEXT_TYPES:
-            found[_inside(base, item.get("href", ""))[0]] = None
-    return list(found)
+def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
+    """The item, or the first one with text that the book names for readers that cannot show it."""
+    for _ in range(_MOST_FALLBACKS):
+        if item is None or _is_text(item):
+            return item
+        item = manifest.get(item.get("fallback", ""))
+    return None
+
+
+def _is_text(item: ElementTree.Element) -> bool:
+    return not _NO_TEXT_TYPES.match(item.get("media-type", ""))
 
 
 def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
@@ -176,19 +200,16 @@ def _chapters(
     named = sum(name in by_file for name in package.spine) >= _NAMED_SHARE * len(package.spine)
     chapters: list[Chapter] = []
     warnings: list[str] = []
-    count, characters, waiting = len(package.spine), 0, list[_Entry]()
-    names = archive.Names(files)
-    for number, name in enumerate(package.spine, 1):
-        step(number - 1, count, number)
-        if name == package.nav:
-            continue
+    characters, waiting = 0, list[_Entry]()
+    reader = _ChapterReader(files, package)
+    spine = list(package.spine)
+    for number, name in enumerate(spine, 1):  # grows by the texts that only links lead to
+        step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
         blocks: list[Block] = []
         if reason is None:
             try:
-                data = files.read(names.find(name) or name)
-                blocks = markup.read(decode_html(data)).blocks if encoding.is_text(data) else []
-                reason = None if blocks or encoding.is_text(data) else _NO_TEXT
+                blocks, reason = reader.read(name)
             except KeyError:
                 reason = "it is missing from the file"
             except Exception:  # noqa: BLE001 - one bad chapter is a warning, not a lost book
@@ -198,13 +219,67 @@ def _chapters(
         characters += sum(len(block.text) for block in blocks)
         if characters > limits.characters:
             raise Refused(f"has more than {limits.characters:,} characters.", "Split it into parts.")
+        if number == len(package.spine):
+            spine += reader.linked()
         here = waiting + by_file.get(name, [])
         waiting = [] if any(block.text for block in blocks) else here  # a title page that is an image
         if entries:
             _split(blocks, here, chapters, named=named)
         else:  # nothing names the chapters but their own headings
             chapters += by_headings(blocks, split_levels(blocks))
-    return chapters, warnings
+    return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters))
+
+
+class _ChapterReader:
+    """Reads the files of a book, with their style sheets, and remembers which files they lead to."""
+
+    def __init__(self, files: zipfile.ZipFile, package: _Package) -> None:
+        self._files = files
+        self._names = archive.Names(files)
+        self._package = package
+        self._links: set[str] = set()
+        self._styles: dict[tuple[str, ...], Styles] = {}
+        self.left_out: Counter[str] = Counter()
+
+    def read(self, name: str) -> tuple[list[Block], str | None]:
+        """The blocks of a file, and why there are none."""
+        data = self._files.read(self._names.find(name) or name)
+        if not encoding.is_text(data):
+            return [], _NO_TEXT
+        if self._package.texts:
+            self._links.update(_inside(posixpath.dirname(name), _spelled(link))[0] for link in _LINK.findall(data))
+        text = decode_html(data)
+        if "<" not in text:
+            return [Block(part) for part in cleaning.characters(text).split("\n\n") if part.strip()], None
+        is_contents = name == self._package.nav
+        found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents)
+        if is_contents and all(block.level or not block.text for block in found.blocks):
+            if len(self._package.spine) > 1:
+                return [], None  # a list of contents, which the app shows itself
+            found = markup.read(text, styles=self._sheets(name, text))
+        self.left_out.update(found.left_out)
+        return found.blocks, None
+
+    def linked(self) -> list[str]:
+        """Texts outside of the spine to which a file that was read leads."""
+        return [name for name in self._package.texts if name in self._links and name != self._package.nav]
+
+    def _sheets(self, name: str, text: str) -> Styles:
+        base = posixpath.dirname(name)
+        places = tuple(_inside(base, html.unescape(link))[0] for link in _SHEET.findall(text[:_HEAD])[:_MOST_SHEETS])
+        if places not in self._styles:
+            self._styles[places] = Styles(*(self._sheet(place) for place in places))
+        return self._styles[places]
+
+    def _sheet(self, place: str) -> str:
+        try:
+            return self._files.read(self._names.find(place) or place).decode("utf-8", errors="replace")
+        except (KeyError, zipfile.BadZipFile, OSError, NotImplementedError, zlib.error):
+            return ""  # a book is read without its looks
+
+
+def _spelled(link: bytes) -> str:
+    return html.unescape(link.decode("utf-8", errors="replace"))
 
 
 def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], *, named: bool) -> None:
