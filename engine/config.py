@@ -105,6 +105,8 @@ class EngineConfig:
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
         speeds_file: where short probes of this machine are kept; an empty name probes nothing.
+        tried_folder: where it is kept which tokenizers and chat templates have been tried and do no harm
+            (``engine.foreign``); an empty name keeps nothing.
         snapshot_folder: where read books are kept; an empty name keeps nothing.
         snapshot_cap: disk that all kept books may take together, such as 20G; "auto" is a quarter of what is free.
     """
@@ -134,6 +136,7 @@ class EngineConfig:
     device_memory: str = "auto"
     spill_folder: str = "auto"
     speeds_file: str = ""
+    tried_folder: str = ""
     snapshot_folder: str = ""
     snapshot_cap: str = "auto"
 

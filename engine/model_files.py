@@ -58,15 +58,23 @@ def check(folder: Path) -> None:
     """Look at every file that loading the folder may open, before any is.
 
     Raises:
-        ModelError: one is no file of the folder or larger than any model's, or the settings are no JSON objects.
+        ModelError: one is no file of the folder, or larger than any model's.
     """
     for path in (*_listed(folder), *_listed(folder / TEMPLATES)):
         if path.suffix in _READ:
             check_file(path, folder)
-    settings = folder / SETTINGS
-    if not settings.exists():
+
+
+def check_settings(folder: Path) -> None:
+    """The same, and that the settings can be read.
+
+    Raises:
+        ModelError: so ``check`` does; or there are none, or they are no JSON objects.
+    """
+    check(folder)
+    if not (folder / SETTINGS).exists():
         raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN)
-    read_object(settings)
+    read_object(folder / SETTINGS)
     if (folder / GENERATION).exists():
         read_object(folder / GENERATION)
 

@@ -19,34 +19,18 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
+from engine import foreign, model_files
+from engine.chat_template import FALLBACK_TEMPLATE, ChatFormat
 from engine.config import Mode, SamplingParams
 from engine.document import Document
 from engine.errors import ModelError
 from engine.passages import Passages, reminded
-
-INSTRUCTION = "Answer questions about the book below, using only what it says."
-
-# Stand for the words of a chat while a template is cut. Letters only, so that no template escapes or trims them.
-_TITLE_MARK = "TRIFOLDTITLEMARK"
-_BOOK_MARK = "TRIFOLDBOOKMARK"
-_QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
-_ANSWER_MARK = "TRIFOLDANSWERMARK"
-_SECOND_MARK = "TRIFOLDSECONDQUESTIONMARK"
-
-FALLBACK_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'system' %}{{ message['content'] }}\n"
-    "{% elif message['role'] == 'user' %}\nQuestion: {{ message['content'] }}\n"
-    "{% else %}Answer: {{ message['content'] }}\n{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}Answer:{% endif %}"
-)
-"""For base models, which bring no chat template of their own."""
 
 _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
@@ -56,101 +40,6 @@ _BYTES = 4  # of the longest character, and so its most tokens
 _LONG = 8
 # Times the window that its beginning must take to be too long: at the cut its tokens may be others.
 _SURELY = 1.5
-
-
-# The words around the book -------------------------------------------------------------------------------------
-
-
-class Renderer(Protocol):
-    """Renders messages to text as the tokenizer's chat template does."""
-
-    def __call__(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str: ...
-
-
-def book_message(title: str, text: str) -> str:
-    """The content of the message that carries the book.
-
-    Args:
-        title: the book's title on one line.
-        text: the whole text that the model is to read.
-    """
-    before, after = book_frame(title)
-    return f"{before}{text}{after}"
-
-
-def book_frame(title: str) -> tuple[str, str]:
-    """The words of the book's message before and after the text of the book."""
-    return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
-
-
-def _on_one_line(title: str) -> str:
-    return " ".join(title.split())
-
-
-@dataclass(frozen=True)
-class ChatFormat:
-    """A chat template cut into the pieces that never change.
-
-    A chat is ``before_title`` ``title`` ``before_book`` book ``after_book`` question ``after_question`` answer
-    ``between_turns`` question ``after_question`` answer ...; the book's title and text and the questions are data, the
-    pieces are the template's.
-    """
-
-    before_title: str
-    title: str
-    before_book: str
-    after_book: str
-    after_question: str
-    between_turns: str
-
-
-def chat_format(render: Renderer, title: str) -> ChatFormat:
-    """Cut a chat template into pieces around a book.
-
-    The book goes into the system message. Templates that have none, or that move it behind the chat (which would
-    change the text before the book's tokens at every turn), get it at the head of the first question.
-
-    Args:
-        render: the template; may raise for roles that it does not know.
-        title: the book's title.
-
-    Raises:
-        ModelError: the template keeps the book at the front in neither way.
-    """
-    before, after = book_frame(_TITLE_MARK)
-    book = f"{before}{_BOOK_MARK}{after}"
-    system = ({"role": "system", "content": book},)
-    for opening, lead in ((system, ""), ((), f"{book}\n\n")):
-        found = _cut(render, opening, lead, _on_one_line(title))
-        if found is not None:
-            return found
-    raise ModelError(
-        "This model's chat template does not keep a book in front of the conversation.",
-        "Choose another model.",
-    )
-
-
-def _cut(render: Renderer, opening: Sequence[Mapping[str, str]], lead: str, title: str) -> ChatFormat | None:
-    first = {"role": "user", "content": f"{lead}{_QUESTION_MARK}"}
-    answer = {"role": "assistant", "content": _ANSWER_MARK}
-    second = {"role": "user", "content": _SECOND_MARK}
-    try:
-        one = render([*opening, first], add_generation_prompt=True)
-        two = render([*opening, first, answer, second], add_generation_prompt=True)
-    except Exception:  # noqa: BLE001 - a template is foreign code and may raise anything
-        return None
-    first_marks = (_TITLE_MARK, _BOOK_MARK, _QUESTION_MARK)
-    if any(one.count(mark) != 1 for mark in first_marks):
-        return None
-    if any(two.count(mark) != 1 for mark in (*first_marks, _ANSWER_MARK, _SECOND_MARK)):
-        return None
-    before, rest = one.split(_BOOK_MARK)
-    if _TITLE_MARK not in before or _QUESTION_MARK not in rest or not two.startswith(one[: one.index(_QUESTION_MARK)]):
-        return None
-    after_book, after_question = rest.split(_QUESTION_MARK)
-    between_turns = two.split(_ANSWER_MARK)[1].split(_SECOND_MARK)[0]
-    before_title, before_book = before.split(_TITLE_MARK)
-    return ChatFormat(before_title, title, before_book, after_book, after_question, between_turns)
 
 
 # Text and ids --------------------------------------------------------------------------------------------------
@@ -178,20 +67,21 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
+        kept: folder of what ``engine.foreign`` found to do no harm; "" keeps nothing.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kept: str = "") -> None:
         from transformers import AutoTokenizer
 
-        try:
+        if (folder := model_files.folder_of(name)) is not None:
+            model_files.check(folder)
+            foreign.check_tokenizer(folder, kept)
+        self._kept = kept
+        with _told(f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except Exception as error:
-            raise ModelError(
-                f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."
-            ) from error
         if not self._tokenizer.is_fast:
             raise ModelError(f"{name} has no tokenizer.json, which is needed to map words to pages.", "Choose another.")
         # Whether special tokens are split is a state of the tokenizer, and pages and engine encode from two threads.
@@ -248,24 +138,22 @@ class BookTokenizer:
         return () if end is None else (int(end),)
 
     def format_for(self, title: str) -> ChatFormat:
-        """The model's chat template cut into pieces around a book; a plain one for base models."""
-        template = getattr(self._tokenizer, "chat_template", None) or FALLBACK_TEMPLATE
+        """The model's chat template cut into pieces around a book; a plain one for base models.
 
-        def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, chat_template=template
-            )
-            return text
-
-        return chat_format(render, title)
+        Raises:
+            ModelError: the template keeps no book in front of the conversation, or takes more than it may.
+        """
+        stated = getattr(self._tokenizer, "chat_template", None)
+        template = stated.get("default") if isinstance(stated, dict) else stated
+        if not isinstance(template, str) and stated:
+            raise ModelError("This model has several chat templates, and none for ordinary chats.", "Choose another.")
+        tokens = self._tokenizer.special_tokens_map
+        return foreign.chat_format(template or FALLBACK_TEMPLATE, tokens, title, self._kept)
 
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
         """Encode a book with the template's words before it, and find where its pages start."""
         head = self._opening(form)
-        with self._lock:
-            encoded = self._tokenizer(
-                document.text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-            )
+        encoded = self._encode(document.text, split_special_tokens=True, return_offsets_mapping=True)
         begins = [start for start, _ in encoded["offset_mapping"]]
         # A token that straddles a page border belongs to the page on which it starts.
         starts = tuple(len(head) + bisect.bisect_left(begins, start) for start in document.page_starts)
@@ -290,10 +178,12 @@ class BookTokenizer:
 
     def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
         text = text.encode("utf-8", "replace").decode("utf-8")  # a request may hold half of a surrogate pair
-        with self._lock:
-            encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=split_special_tokens)
-        ids: list[int] = encoded["input_ids"]
+        ids: list[int] = self._encode(text, split_special_tokens=split_special_tokens)["input_ids"]
         return ids
+
+    def _encode(self, text: str, **options: bool) -> Any:
+        with self._lock, _told("This model's tokenizer breaks at this text.", "Choose another model."):
+            return self._tokenizer(text, add_special_tokens=False, **options)
 
     def _opening(self, form: ChatFormat) -> list[int]:
         """The template's words before the book, with the begin token that some templates leave to the tokenizer.
@@ -313,12 +203,24 @@ class BookTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Token ids to text, special tokens left out."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        with _told("This model's tokenizer breaks at this answer.", "Choose another model."):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
         """A streaming decoder of what comes after some ids, whose text ``shown`` has been shown."""
         return TextStream(self, after, shown)
+
+
+@contextmanager
+def _told(cause: str, remedy: str) -> Iterator[None]:
+    """What the tokenizer's library raises, as a sentence. A panic of Rust is no ``Exception``."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise ModelError(cause, remedy) from error
 
 
 def _byte_level(token: str) -> bytes:

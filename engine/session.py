@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from engine.chat_template import ChatFormat
 from engine.config import GREEDY, EngineConfig
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
@@ -45,7 +46,7 @@ from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
-from engine.prompt import BookTokenizer, BookTokens, ChatFormat, Conversation, Prompt, Question, Turn
+from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
 # How long closing waits for a book to be kept on disk.
 _SAVING_PATIENCE_S = 20.0
@@ -116,14 +117,17 @@ class Session:
         # What small files can tell is told before any weights are read.
         settings = decoder.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
-        tokenizer = BookTokenizer(config.model)
+        tokenizer = BookTokenizer(config.model, config.tried_folder)
         decoder.check_embedding(config.model, settings, tokenizer.largest_id)
+        tokenizer.format_for("")
         draft_settings, shares = None, False
         if config.draft is not None:
             draft_settings = decoder.settings_of(config.draft, None)
             shares = is_distilled(draft_settings)
             if not shares:
-                decoder.check_vocabulary(config.draft, BookTokenizer(config.draft).vocabulary, tokenizer.vocabulary)
+                decoder.check_vocabulary(
+                    config.draft, BookTokenizer(config.draft, config.tried_folder).vocabulary, tokenizer.vocabulary
+                )
         layout = planner.lay_out(config, settings, draft_settings, devices)
         places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
         target = load(config.model, window=config.context, weights=config.weights, **places)

@@ -28,6 +28,8 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.passages",
         "engine.sandbox",
         "engine.model_files",
+        "engine.chat_template",
+        "engine.foreign",
     ),
     ("engine.prompt",),
     ("engine.kv.shape",),

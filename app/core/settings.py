@@ -183,7 +183,7 @@ class Settings:
         named = {"model": self.model, "draft": self.draft, "context": self.context}
         # Not in the system's folder for temporary files: that may be kept in memory.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
-        named |= {"speeds_file": str(self.data / "speeds.json")}
+        named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / "tried")}
         return from_mapping(EngineConfig, {**named, **self.rounding, **self.options})
 
 

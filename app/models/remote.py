@@ -19,6 +19,7 @@ from typing import Any
 from app.core.settings import Remote
 from app.models.openai_client import Client, finish_of, parse_address, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
+from engine.chat_template import book_message
 from engine.config import OWN_SAMPLING
 from engine.document import Document
 from engine.errors import (
@@ -44,7 +45,6 @@ from engine.events import (
     TimeSplit,
 )
 from engine.plan import MIN_CHAT_TOKENS, BookFit
-from engine.prompt import book_message
 from engine.worker import Admission
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: E402
 
+from engine.chat_template import book_message  # noqa: E402
 from engine.model import decoder  # noqa: E402
-from engine.prompt import book_message  # noqa: E402
 
 TEMPERATURE = 0.6
 LOSS_LENGTH = 1024

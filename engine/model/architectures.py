@@ -124,7 +124,7 @@ def load_config(name: str) -> Any:
     if looks_like_path(name) and not Path(name).is_dir():
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
     if (folder := model_files.folder_of(name)) is not None:
-        model_files.check(folder)
+        model_files.check_settings(folder)
     try:
         whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:

@@ -193,7 +193,7 @@ def test_a_small_cache_that_holds_everything_foresees_what_the_full_one_says(
 
 def _answers(tokenizer: Any, *questions: str) -> list[str]:
     """Greedy answers, each to one question after the book."""
-    from engine.prompt import book_message
+    from engine.chat_template import book_message
 
     model = transformers.AutoModelForCausalLM.from_pretrained(DEMO / "target", dtype=torch.float32).eval()
     answers = []

@@ -120,7 +120,7 @@ def test_settings_for_generating_that_are_none_are_said_to_be(folder: Path, cont
     """They were told as damaged weights."""
     (folder / "generation_config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ModelError, match=r"generation_config\.json is broken"):
-        model_files.check(folder)
+        model_files.check_settings(folder)
 
 
 @pytest.mark.parametrize("vocabulary", ['"abc"', "7", '[["a", 0], 3]', '{"a": []}'])
@@ -131,7 +131,7 @@ def test_a_vocabulary_that_is_none_shares_nothing(folder: Path, vocabulary: str)
 
 
 def test_a_good_folder_passes(folder: Path) -> None:
-    model_files.check(folder)
+    model_files.check_settings(folder)
     assert model_files.folder_of(str(folder)) == folder
     assert model_files.folder_of("nobody/has-this-here") is None
     assert model_files.folder_of("no name\nof a model") is None

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
+from engine.chat_template import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
 from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError
-from engine.prompt import FALLBACK_TEMPLATE, INSTRUCTION, BookTokenizer, chat_format
+from engine.prompt import BookTokenizer
 
 TEMPLATES = {
     "plain fallback": FALLBACK_TEMPLATE,

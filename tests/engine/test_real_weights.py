@@ -18,12 +18,13 @@ from engine.bench import parser
 from engine.bench.report import Measurement
 from engine.bench.rows import Bench
 from engine.bench.workloads import SAMPLE, open_text
+from engine.chat_template import book_message
 from engine.config import EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead
 from engine.model.real_model import WINDOW
-from engine.prompt import Question, Turn, book_message
+from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.real import LONG, gemma_or_skip, real_or_skip
 

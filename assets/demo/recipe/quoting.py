@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.cache_utils import Cache, DynamicLayer
 
-from engine.prompt import book_message
+from engine.chat_template import book_message
 from recipe import questions
 from recipe.corpus import Book
 from recipe.samples import CHARS_PER_TOKEN

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
-from engine.prompt import book_message
+from engine.chat_template import book_message
 from recipe import questions
 from recipe.corpus import Book, lay_out, random_span
 from recipe.vocabulary import ASSISTANT, BOS, END, MAX_POSITIONS, SPECIAL_TOKENS, SYSTEM, USER

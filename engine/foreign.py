@@ -1,0 +1,328 @@
+"""What a model brings that has to run before it can be used: its tokenizer and its chat template.
+
+Both are tried in a bounded child process (``engine.sandbox``, ``python -m engine.foreign``). A tokenizer is loaded by
+this process when it has been loaded and used there: it may be made so that it fills the memory, never ends, or breaks
+its library. A chat template is a program; it is compiled and rendered there, once, into the pieces that are used
+(``engine.chat_template``), and nothing of it ever runs here. What came out well is kept by the sum of what was tried,
+so that a model is tried at its first start alone.
+
+The child tries a text that holds runs of every sign; a tokenizer can still be made to be slow on one text of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from engine import chat_template, model_files
+from engine.chat_template import ChatFormat
+from engine.errors import ModelError
+from engine.sandbox import Bounds, ChildFailed, Voice, run_in_child, serve
+
+_TOKENIZER_BOUNDS = Bounds(1_200_000_000, 10.0)
+_TEMPLATE_BOUNDS = Bounds(500_000_000, 5.0)
+_DEADLINE_S = 60.0  # the start of a child on a cold disk, and what it does
+_FORMAT = 1  # of what is kept
+_PIECES = {"tokenizer": 0, "template": 5}
+"""Words that are kept of each."""
+_KEPT = 64  # results that a process remembers
+_MOST_KEPT_BYTES = 1 << 20
+_ANOTHER = "Choose another model."
+
+MOST_ADDED = 100_000
+"""Tokens beside a vocabulary; models have up to some ten thousand. Each takes the library 50 microseconds."""
+_LARGEST_ID = 1 << 24
+# Characters that a tokenizer may make of one before it cuts; those of models make two.
+_MOST_GROWTH = 16.0
+_LISTS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
+_OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # what would be read or used in the place of what was tried
+_SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
+_RUN = 48  # of each sign: what a badly made expression needs to be slow
+_PROSE = "The keeper's log of 1897 says: \u201cNo light, 3 nights\u201d \u2014 na\u00efve, isn't it?\r\n\r\n\tYes... "
+_PROSE_TIMES = 200
+_FIRST_PLANE = "".join(map(chr, (*range(0x20, 0xD800), *range(0xE000, 0xFFFE))))
+
+
+# Seen from this process ------------------------------------------------------------------------------------------
+
+
+def check_tokenizer(folder: Path, kept: str = "") -> None:
+    """Try a folder's tokenizer, unless that very one is known.
+
+    Args:
+        kept: folder of what came out well before; "" is none.
+
+    Raises:
+        ModelError: it takes too much, breaks its library, or is none.
+    """
+    files = model_files.small_files(folder)
+    digest = hashlib.sha256(_versions())
+    for path in files:
+        content = model_files.content(path)
+        digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    _tried(digest.hexdigest(), kept, json.dumps({"work": "tokenizer", "folder": str(folder.resolve())}))
+
+
+def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str = "") -> ChatFormat:
+    """The pieces of a chat template around a book.
+
+    Args:
+        tokens: the special tokens that a template may name, as its tokenizer gives them.
+        title: the book's title.
+        kept: as ``check_tokenizer``.
+
+    Raises:
+        ModelError: it takes too much, or keeps no book in front of the conversation.
+    """
+    named = {name: str(token) for name, token in sorted(tokens.items())}
+    request = json.dumps({"work": "template", "template": template, "tokens": named})
+    # A template that writes the date has other pieces tomorrow.
+    day = time.strftime("%Y-%m-%d") if "strftime_now" in template else ""
+    digest = hashlib.sha256(_versions() + f"{day}\0{request}".encode())
+    return ChatFormat.of_pieces(_tried(digest.hexdigest(), kept, request), title)
+
+
+@lru_cache(maxsize=1)
+def _versions() -> bytes:
+    """Names the code that tries."""
+    from importlib.metadata import version
+
+    named = [_FORMAT, *(version(package) for package in ("transformers", "tokenizers", "jinja2"))]
+    return json.dumps(named).encode()
+
+
+@lru_cache(maxsize=_KEPT)
+def _tried(digest: str, kept: str, request: str) -> tuple[str, ...]:
+    """What became of a request: what is kept under its sum, or what a child says now.
+
+    Raises:
+        ModelError: nothing good.
+    """
+    file = Path(kept) / f"{digest}.json" if kept else None
+    found = _load(file)
+    if found is None or len(found) != _PIECES[json.loads(request)["work"]]:
+        found = _ask(json.loads(request))
+        _save(file, found)
+    return found
+
+
+def _load(file: Path | None) -> tuple[str, ...] | None:
+    with suppress(OSError, ValueError, RecursionError):
+        if file is not None and file.stat().st_size <= _MOST_KEPT_BYTES:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(found, list) and all(type(piece) is str for piece in found):
+                return tuple(found)
+    return None
+
+
+def _save(file: Path | None, found: Sequence[str]) -> None:
+    """A disk that refuses costs the next start another trial."""
+    if file is None:
+        return
+    partial = file.with_name(f".{file.name}-{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(found), encoding="utf-8")
+        os.replace(partial, file)
+
+
+def _ask(request: dict[str, Any]) -> tuple[str, ...]:
+    what, bounds = "tokenizer", _TOKENIZER_BOUNDS
+    if request["work"] == "template":
+        what, bounds = "chat template", _TEMPLATE_BOUNDS
+    try:
+        with closing(run_in_child("engine.foreign", request, bounds, time.monotonic() + _DEADLINE_S)) as heard:
+            for message in heard:
+                if message["type"] == "refused":
+                    raise ModelError(message["cause"], message["remedy"])
+                if message["type"] == "answer":
+                    return tuple(message["value"])
+    except ChildFailed as failure:
+        if failure.reason in ("time", "page time"):
+            why = f"takes longer than {bounds.silence_s:.0f} seconds"
+        else:  # Rust ends a process whose memory is at an end
+            why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory or breaks its library"
+        raise ModelError(f"This model's {what} {why}.", _ANOTHER) from failure
+    raise ModelError(f"This model's {what} could not be tried.", _ANOTHER)
+
+
+# Seen from the child ---------------------------------------------------------------------------------------------
+
+
+def _prepare(request: dict[str, Any]) -> None:
+    """Import what the work needs: as little as can be, since this is a part of a model's first start."""
+    if request["work"] == "template":
+        _renderer()
+    elif (Path(request["folder"]) / model_files.TOKENIZER).exists():
+        importlib.import_module("tokenizers")
+    else:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes seconds and memory
+        importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - imported when it is named
+
+
+@lru_cache(maxsize=1)
+def _renderer() -> Any:
+    """transformers' own renderer of templates, without the second that importing all of transformers takes."""
+    name = "transformers.utils.chat_template_utils"
+    spec = importlib.util.find_spec("transformers")
+    places = (spec.submodule_search_locations if spec else None) or ()
+    for package, parts in (("transformers", ()), ("transformers.utils", ("utils",))):
+        bare = types.ModuleType(package)
+        bare.__path__ = [str(Path(place, *parts)) for place in places]
+        sys.modules[package] = bare
+    try:
+        return importlib.import_module(name).render_jinja_template
+    except (ImportError, AttributeError):  # of another version: the long way
+        for package in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+            del sys.modules[package]
+        return importlib.import_module(name).render_jinja_template
+
+
+def _work(request: dict[str, Any], voice: Voice) -> None:
+    if request["work"] == "template":
+        found = _render(request["template"], request["tokens"])
+    else:
+        _try_tokenizer(Path(request["folder"]))
+        found = ()
+    voice.say({"type": "answer", "value": found})
+
+
+def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
+    def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
+        chats = [[dict(message) for message in messages]]
+        rendered: tuple[list[str], Any] = _renderer()(
+            conversations=chats, chat_template=template, add_generation_prompt=add_generation_prompt, **tokens
+        )
+        return rendered[0][0]
+
+    return chat_template.chat_format(render, "").pieces
+
+
+def _try_tokenizer(folder: Path) -> None:
+    _check_settings(folder)
+    path = folder / model_files.TOKENIZER
+    if path.exists():
+        from tokenizers import Tokenizer
+
+        content = path.read_bytes()
+        _check_stated(json.loads(content))
+        tokenizer: Any = Tokenizer.from_buffer(content)
+    else:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = getattr(tokenizer, "backend_tokenizer", None)
+        if tokenizer is None:  # which is said where it is loaded
+            return
+        _check_stated(json.loads(tokenizer.to_str()))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if tokenizer.normalizer is not None:
+        grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
+        if grown > _MOST_GROWTH * len(_FIRST_PLANE):
+            raise ModelError("This model's tokenizer makes texts much longer before it cuts them.", _ANOTHER)
+    for special in (True, False):
+        tokenizer.encode_special_tokens = special
+        for text in (_PROSE * _PROSE_TIMES, *(sign * _RUN + other for sign, other in _pairs())):
+            encoded = tokenizer.encode(text, add_special_tokens=False)
+            tokenizer.decode(encoded.ids, skip_special_tokens=True)
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
+    """Every sign, with one that ends a run of it."""
+    return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
+
+
+def _check_settings(folder: Path) -> None:
+    """Of the files beside ``tokenizer.json``, from which the library adds tokens one by one."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        path = folder / name
+        stated = json.loads(path.read_bytes()) if path.exists() else {}
+        if not isinstance(stated, dict):
+            raise ModelError(f"{name} is broken: it holds no JSON object.", _ANOTHER)
+        if odd := [key for key in _OTHER_FILES if stated.get(key)]:
+            raise ModelError(f"{name} names other files or words ({odd[0]}) for the tokenizer.", _ANOTHER)
+        lists = [stated[key] for key in _LISTS if isinstance(stated.get(key), list | dict)]
+        _check_added(max(map(len, (stated, *lists))))
+        numbered = stated.get("added_tokens_decoder")
+        if isinstance(numbered, dict):
+            _check_ids(int(key) for key in numbered if key.isdecimal())
+        if name == "added_tokens.json":
+            _check_ids(stated.values())
+
+
+def _check_stated(stated: Any) -> None:
+    """What ``tokenizer.json`` says before anything is made of it."""
+    if not isinstance(stated, dict):
+        raise ModelError("tokenizer.json is broken: it holds no JSON object.", _ANOTHER)
+    added, model = stated.get("added_tokens") or (), stated.get("model")
+    _check_added(len(added))
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    _check_ids(each.get("id") for each in added if isinstance(each, dict))
+    _check_ids(vocabulary.values() if isinstance(vocabulary, dict) else ())
+    for part in ("normalizer", "decoder"):
+        growth = 1.0
+        for step in _steps(stated.get(part)):
+            growth *= _growth(step)
+        if growth > _MOST_GROWTH:
+            raise ModelError(f"This model's tokenizer makes {growth:,.0f} characters of one ({part}).", _ANOTHER)
+
+
+def _check_added(count: int) -> None:
+    if count > MOST_ADDED:
+        raise ModelError(f"This model's tokenizer adds {count:,} tokens to its vocabulary.", _ANOTHER)
+
+
+def _check_ids(ids: Any) -> None:
+    largest = max((number for number in ids if type(number) is int), default=0)
+    if largest > _LARGEST_ID:
+        raise ModelError(f"This model's tokenizer has a token of the id {largest:,}.", _ANOTHER)
+
+
+def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
+    """The steps of a normalizer or decoder, those within sequences one by one."""
+    if isinstance(part, dict):
+        inner = [each for name in ("normalizers", "decoders") for each in part.get(name) or ()]
+        for each in inner:
+            yield from _steps(each)
+        if not inner:
+            yield part
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """Most characters that a step makes of one."""
+    if step.get("type") == "Prepend":
+        return 1.0 + len(str(step.get("prepend", "")))
+    if step.get("type") != "Replace":
+        return 1.0
+    content, pattern = len(str(step.get("content", ""))), step.get("pattern")
+    named = pattern.get("String") if isinstance(pattern, dict) else None
+    if isinstance(named, str) and named:
+        return max(1.0, content / len(named))
+    return 1.0 + content  # an expression may match between any two
+
+
+def _refusal(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ModelError):
+        return {"type": "refused", "cause": error.cause, "remedy": error.remedy}
+    said = " ".join(str(error).split())[:_REASON].rstrip(".!") or type(error).__name__
+    return {"type": "refused", "cause": f"This model's tokenizer cannot be used: {said}.", "remedy": _ANOTHER}
+
+
+_REASON = 200  # characters of a library's message
+
+
+if __name__ == "__main__":
+    serve(_work, _refusal, _prepare)

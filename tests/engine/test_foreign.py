@@ -1,0 +1,225 @@
+"""Tokenizers and chat templates that do harm: each is a sentence, and nothing of them happened in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from app.core.settings import DEMO_MODEL
+from engine import foreign, model_files
+from engine.chat_template import FALLBACK_TEMPLATE, chat_format
+from engine.errors import ModelError
+from engine.prompt import BookTokenizer
+from tests.tally import count
+
+_GOOD = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{{ eos_token }}{% endfor %}"
+_GOOD += "{% if add_generation_prompt %}[assistant]{% endif %}"
+_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+# What real templates do: white space that is trimmed, loops that are left, a date, JSON, a namespace, a macro.
+_TRICKY = """{%- set ns = namespace(first=true) %}
+{%- macro turn(role, words) -%}<|{{ role }}|>{{ words }}<|end|>{%- endmacro -%}
+{% for m in messages %}
+    {%- if m.role == 'nobody' %}{% continue %}{% endif %}
+    {%- if ns.first %}{{ bos_token }}{% set ns.first = false %}{% endif %}
+    {{- turn(m['role'], m['content'] | trim) }}
+{% endfor %}
+{{ {"é": [1, 2]} | tojson }}{{ strftime_now("%Y") }}{% if tools is not none %}{{ tools }}{% endif %}
+{% if add_generation_prompt %}{% generation %}<|assistant|>{% endgeneration %}{% endif %}"""
+
+
+def _pieces(template: str, tokens: dict[str, str] | None = None) -> tuple[str, ...]:
+    return foreign.chat_format(template, tokens or _TOKENS, "A title").pieces
+
+
+@pytest.mark.parametrize("template", [_TRICKY, FALLBACK_TEMPLATE])
+def test_a_template_is_rendered_as_the_library_renders_it(template: str) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(DEMO_MODEL)
+
+    def render(messages: Any, *, add_generation_prompt: bool) -> str:
+        words: str = tokenizer.apply_chat_template(
+            list(messages), chat_template=template, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+        return words
+
+    expected = chat_format(render, "A title")
+    assert foreign.chat_format(template, tokenizer.special_tokens_map, "A title") == expected
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "longer than"),
+        ("{{ 10**(10**9) }}", "longer than"),
+        ("{{ 'a'*(8*10**9) }}", "memory"),
+        ("{{ '%9999999999d' % 1 }}", "memory"),
+        ("{{ 'a' * 100000 }}", "writes 1"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "does not keep a book"),
+    ],
+)
+def test_a_template_that_does_harm(harm: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ran in the app: the first two for ever, the next two took all memory."""
+    monkeypatch.setattr(foreign, "_TEMPLATE_BOUNDS", foreign.Bounds(500_000_000, 1.0))
+    began = time.monotonic()
+    with pytest.raises(ModelError, match=why) as refused:
+        _pieces(f"{harm}{_GOOD}")
+    assert "\n" not in str(refused.value)
+    assert time.monotonic() - began < 10
+    count("model folders, damaged or altered")
+
+
+def test_a_known_template_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign._tried.cache_clear()
+    first = foreign.chat_format(_GOOD, _TOKENS, "One", str(tmp_path))
+    foreign._tried.cache_clear()
+    monkeypatch.setattr(foreign, "_ask", None)
+    assert foreign.chat_format(_GOOD, _TOKENS, "Two", str(tmp_path)).pieces == first.pieces
+    with pytest.raises(TypeError):  # another one has another sum
+        foreign.chat_format(_GOOD + " ", _TOKENS, "Two", str(tmp_path))
+    foreign._tried.cache_clear()
+    (kept,) = tmp_path.iterdir()
+    for broken in ("", "[1]", "{}", '["a"]', "[" * 100_000):
+        kept.write_text(broken, encoding="utf-8")
+        with pytest.raises(TypeError):  # it is tried again
+            foreign.chat_format(_GOOD, _TOKENS, "Two", str(tmp_path))
+
+
+# Tokenizers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    shutil.copytree(DEMO_MODEL, made, ignore=shutil.ignore_patterns("*.safetensors"))
+    return made
+
+
+def _change(folder: Path, change: Callable[[dict[str, Any]], None], name: str = "tokenizer.json") -> None:
+    stated = json.loads((folder / name).read_text(encoding="utf-8"))
+    change(stated)
+    (folder / name).write_text(json.dumps(stated), encoding="utf-8")
+
+
+def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _chained(stated: dict[str, Any]) -> None:
+    steps = [_replace({"String": "a"}, "a" * 1000)] * 4
+    stated["normalizer"] = {"type": "Sequence", "normalizers": steps}
+
+
+def _chained_decoder(stated: dict[str, Any]) -> None:
+    steps = [_replace({"Regex": ""}, "aaaaaaaaaa")] * 4
+    stated["decoder"] = {"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": steps}]}
+
+
+def _split(expression: str) -> Callable[[dict[str, Any]], None]:
+    def change(stated: dict[str, Any]) -> None:
+        stated["pre_tokenizer"] = {
+            "type": "Split",
+            "pattern": {"Regex": expression},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+
+    return change
+
+
+def _added(count: int, first: int = 10_000) -> Callable[[dict[str, Any]], None]:
+    def change(stated: dict[str, Any]) -> None:
+        for number in range(count):
+            token = {**stated["added_tokens"][0], "id": first + number, "content": f"<|{number}|>"}
+            stated["added_tokens"].append(token)
+
+    return change
+
+
+def _numbered(stated: dict[str, Any]) -> None:
+    stated["model"]["vocab"]["\u0120zebra"] = 4_294_967_295
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_chained, "makes 1,000,000,000,000 characters of one"),
+        (_chained_decoder, "makes 14,641 characters of one"),
+        (_added(100_001), "adds 1"),
+        (_added(1, first=1 << 31), "id 2,147,483,648"),
+        (_numbered, "id 4,294,967,295"),
+    ],
+)
+def test_a_tokenizer_that_says_what_harm_it_does(change: Callable[[dict[str, Any]], None], why: str) -> None:
+    """They filled the memory or took minutes."""
+    stated = json.loads((DEMO_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
+    foreign._check_stated(stated)
+    change(stated)
+    with pytest.raises(ModelError, match=why):
+        foreign._check_stated(stated)
+    count("model folders, damaged or altered")
+
+
+@pytest.mark.parametrize(("expression", "why"), [("(a+)+$", "retry-limit"), ("(", "cannot be used")])
+def test_a_tokenizer_that_breaks_its_library(folder: Path, expression: str, why: str) -> None:
+    """The first ended in a traceback of Rust."""
+    _change(folder, _split(expression))
+    with pytest.raises(ModelError, match=why) as refused:
+        BookTokenizer(str(folder))
+    assert "\n" not in str(refused.value)
+    count("model folders, damaged or altered")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"vocab": "elsewhere.json"}, "names other files or words .vocab"),
+        ({"fast_tokenizer_files": ["tokenizer.1.json"]}, "names other files or words .fast_tokenizer_files"),
+        ({"added_tokens_decoder": {str(number): {} for number in range(101_000)}}, "adds 101,000 tokens"),
+        ({"extra_special_tokens": ["a"] * 100_001}, "adds 100,001 tokens"),
+        ({"added_tokens_decoder": {"9" * 12: {"content": "<x>"}}}, "id 999,999,999,999"),
+    ],
+)
+def test_settings_of_a_tokenizer_that_do_harm(folder: Path, more: dict[str, Any], why: str) -> None:
+    foreign._check_settings(folder)
+    _change(folder, lambda stated: stated.update(more), "tokenizer_config.json")
+    with pytest.raises(ModelError, match=why):
+        foreign._check_settings(folder)
+
+
+def test_a_child_that_dies_or_takes_too_much_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "_TOKENIZER_BOUNDS", foreign.Bounds(60_000_000, 10.0))
+    _change(folder, lambda stated: stated.update(more="x" * 20_000_000))
+    with pytest.raises(ModelError, match=r"tokenizer takes more than 0\.1 GB of memory or breaks"):
+        foreign.check_tokenizer(folder)
+
+
+def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the trial did not meet: an expression that is slow on words of its own."""
+    _change(folder, _split("(?:xyz|xyz|xyz)*$"))
+    tokenizer = BookTokenizer(str(folder))
+    assert tokenizer.words("Ordinary words.")
+    with pytest.raises(ModelError, match="tokenizer breaks at this text"):
+        tokenizer.words("xyz" * 40 + "b")
+
+
+def test_one_without_a_template_for_chats(folder: Path) -> None:
+    tokenizer = BookTokenizer(str(folder))
+    tokenizer._tokenizer.chat_template = {"tool_use": _GOOD}
+    with pytest.raises(ModelError, match="none for ordinary chats"):
+        tokenizer.format_for("A title")
+    tokenizer._tokenizer.chat_template = {"default": _GOOD, "tool_use": "{{"}
+    assert tokenizer.format_for("A title").after_book.endswith("[user]")
+
+
+def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
+    foreign._tried.cache_clear()
+    monkeypatch.setattr(foreign, "_ask", None)
+    foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
+    assert model_files.TOKENIZER in {path.name for path in model_files.small_files(DEMO_MODEL)}
