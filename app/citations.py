@@ -43,7 +43,7 @@ _TIMES_USUAL = 2.0  # and over its own usual one
 _REMEMBERED = 15  # answers
 MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
 FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
-_WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.RETRIEVAL: "R", TokenSource.TARGET: "T"}
+_WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: "T"}
 _POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
@@ -435,7 +435,7 @@ class Notes:
         self._origin = len(so_far)
         self._ends: list[int] = []  # of every token: characters of the answer up to it
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
-        self._readings: list[PagesScored] = []
+        self._scored: list[PagesScored] = []
         self._done = self._stale = False  # whether words have come since the citations were looked up
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
@@ -448,17 +448,17 @@ class Notes:
             if not event.text.rstrip().endswith(_ENDS) and not any(mark in event.text for mark in _ENDS):
                 return False
         elif isinstance(event, PagesScored):
-            self._readings.append(event)
+            self._scored.append(event)
             return False
         elif isinstance(event, AnswerDone):
             self._done = True
-            self._readings = list(event.readings) or self._readings
+            self._scored = list(event.pages_scored) or self._scored
         else:
             return False
         self._stale = True
         if self._done:
             self._look_up()
-            self._baseline.add(mean_scores([reading.scores for reading in self._readings]))
+            self._baseline.add(mean_scores([reading.scores for reading in self._scored]))
         return True
 
     def close(self) -> None:
@@ -539,7 +539,7 @@ class Notes:
         """The attention of the pages while the characters of ``where`` were decoded."""
         pages = len(self._index.document.pages)
         return mean_scores(
-            [one.scores for one in self._readings if len(one.scores) == pages and self._span(one).touches(where)]
+            [one.scores for one in self._scored if len(one.scores) == pages and self._span(one).touches(where)]
         )
 
     def _span(self, reading: PagesScored) -> Span:

@@ -20,7 +20,7 @@ class TokenSource(str, Enum):
 
     DRAFT = "draft"  # proposed by the draft model, accepted by the target
     LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by the target
-    RETRIEVAL = "retrieval"  # produced by the target on the retrieval cache, accepted by the full cache
+    MIDDLE = "middle"  # produced by the target on the retrieval cache, accepted by the full cache
     TARGET = "target"  # the target on its full cache: a residual, a bonus, or plain decoding
 
 
@@ -230,7 +230,7 @@ class AnswerDone:
     """The whole answer with its final figures. The text is the join of all deltas; a character that it was cut in is
     not part of it.
 
-    ``page_scores`` is summed over the answer; ``readings`` tell which pages which of its tokens were read from.
+    ``page_scores`` is summed over the answer; ``pages_scored`` tell which pages which of its tokens were read from.
     """
 
     answer: str
@@ -239,7 +239,7 @@ class AnswerDone:
     stop_reason: StopReason
     figures: Figures
     page_scores: tuple[float, ...] = ()
-    readings: tuple[PagesScored, ...] = ()
+    pages_scored: tuple[PagesScored, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class Generation:
     reason: StopReason = StopReason.LENGTH
     tokens: list[int] = field(default_factory=list)
     sources: list[TokenSource] = field(default_factory=list)
-    readings: list[PagesScored] = field(default_factory=list)
+    pages_scored: list[PagesScored] = field(default_factory=list)
     _scored: int = 0  # answer tokens that page scores have been told for
     _lengths: tuple[int, ...] = ()  # characters that each token of the newest round completed
 
@@ -221,8 +221,8 @@ class Generation:
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
         """The event of new chunk scores, which belong to the tokens since the last ones."""
         first, self._scored = self._scored, len(self.tokens)
-        self.readings.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
-        return self.readings[-1]
+        self.pages_scored.append(PagesScored(self.pages.add(chunk_scores), first, self._scored - 1))
+        return self.pages_scored[-1]
 
     def done(self, kv_bytes: KvBytes, context_tokens: int) -> AnswerDone:
         """The last event."""
@@ -233,7 +233,7 @@ class Generation:
             stop_reason=self.reason,
             figures=self.meter.figures(kv_bytes, context_tokens),
             page_scores=self.pages.overall(),
-            readings=tuple(self.readings),
+            pages_scored=tuple(self.pages_scored),
         )
 
     def flush(self) -> str:

@@ -204,13 +204,13 @@ def _margin(
         return None
     # Asked again, the context of the plain answer is in the cache, and its newest token can be judged once more.
     _last(session.ask(Question(question, sampling=sampling, mode="plain")), AnswerDone)
-    talk = session.conversation
+    conversation = session.conversation
     start = plain.figures.prompt_tokens - 1
-    if talk is None:
+    if conversation is None:
         return float("inf")
     session.full.crop(start)
     with torch.inference_mode():
-        logits = full_pass(session.target, session.full, start, talk.tokens[start : start + 1 + at])[-1]
+        logits = full_pass(session.target, session.full, start, conversation.tokens[start : start + 1 + at])[-1]
     return float(logits[plain.token_ids[at]] - logits[ours.token_ids[at]])
 
 
@@ -234,11 +234,11 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
 
 def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
     """Change one bit of the kept book and open it: not a token of it may be used."""
-    talk = session.conversation
+    conversation = session.conversation
     shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
-    if talk is None or shard is None:
+    if conversation is None or shard is None:
         return False, "An altered book could not be tried: none was kept.", 0
-    ids = talk.book.ids
+    ids = conversation.book.ids
     session.close_book()
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1

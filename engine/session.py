@@ -158,28 +158,28 @@ class Session:
             InputError: there is no text in the document.
             ContextTooSmall: the book does not fit. Both before any work: the former book stays open.
         """
-        talk = self.conversation if resume else None
-        if talk is None or talk.document != document:
-            talk = self._open(document, fit)
-        start = talk.read
+        conversation = self.conversation if resume else None
+        if conversation is None or conversation.document != document:
+            conversation = self._open(document, fit)
+        start = conversation.read
         self.persistence.cancel_beyond(start)
         self.full.crop(start)
         self.hierarchy.retrieval.forget_after(start)
         began = time.perf_counter()
         try:
-            finished = yield from until_set(cancel, self._read(talk, start, began))
+            finished = yield from until_set(cancel, self._read(conversation, start, began))
         finally:
-            self._keep_whole_pages(talk)
+            self._keep_whole_pages(conversation)
         kept = finished or Restored()
-        self.persistence.save(talk.document, talk.book.ids, talk.read)
+        self.persistence.save(conversation.document, conversation.book.ids, conversation.read)
         seconds = max(time.perf_counter() - began, 1e-9)
         yield BookRead(
-            tokens=talk.read,
-            tokens_total=len(talk.book.ids),
-            pages_read=talk.pages_read,
-            pages_total=len(talk.document.pages),
+            tokens=conversation.read,
+            tokens_total=len(conversation.book.ids),
+            pages_read=conversation.pages_read,
+            pages_total=len(conversation.document.pages),
             seconds=seconds,
-            tokens_per_s=(talk.read - start) / seconds,
+            tokens_per_s=(conversation.read - start) / seconds,
             kv_bytes=self.full.kv_bytes(),
             stopped=finished is None,
             source="snapshot" if kept.tokens else "read",
@@ -187,22 +187,22 @@ class Session:
             refused=kept.refused,
         )
 
-    def _read(self, talk: Conversation, start: int, began: float) -> Generator[Event, None, Restored]:
+    def _read(self, conversation: Conversation, start: int, began: float) -> Generator[Event, None, Restored]:
         """Bring the rest of a book into the cache, from disk or by prefill."""
-        kept = yield from self._restore(talk, began)
-        ids = self.target.ids(list(talk.book.ids[self.full.length :]))
+        kept = yield from self._restore(conversation, began)
+        ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
-            yield progress(talk, step, start, time.perf_counter() - began)
+            yield progress(conversation, step, start, time.perf_counter() - began)
         return kept
 
-    def _restore(self, talk: Conversation, began: float) -> Generator[Event, None, Restored]:
+    def _restore(self, conversation: Conversation, began: float) -> Generator[Event, None, Restored]:
         """Take the book from disk as far as it was read before, unless some of it is here already."""
         if self.full.length:
             return Restored()
-        with closing(self.persistence.restore(talk.document, talk.book.ids)) as steps:
+        with closing(self.persistence.restore(conversation.document, conversation.book.ids)) as steps:
             for usable in steps:
-                step = prefill.PrefillProgress(usable, usable / len(talk.book.ids))
-                yield progress(talk, step, 0, time.perf_counter() - began)
+                step = prefill.PrefillProgress(usable, usable / len(conversation.book.ids))
+                yield progress(conversation, step, 0, time.perf_counter() - began)
         return self.persistence.restored
 
     def close(self) -> None:
@@ -244,15 +244,15 @@ class Session:
             self.target, self.full, ids, segment=config.prefill_segment, block=config.prefill_block, observer=observer
         )
 
-    def _keep_whole_pages(self, talk: Conversation) -> None:
+    def _keep_whole_pages(self, conversation: Conversation) -> None:
         """Leave the cache at the end of the last page that was read whole, if it can be cropped to one."""
         read = self.full.length
-        pages = talk.book.pages_within(read)
-        if read < len(talk.book.ids) and pages:
-            end = talk.book.page_starts[pages]
+        pages = conversation.book.pages_within(read)
+        if read < len(conversation.book.ids) and pages:
+            end = conversation.book.page_starts[pages]
             read = end if self.full.nearest(end) == end else read
             self.full.crop(read)
-        talk.begin(read)
+        conversation.begin(read)
         self.full.bounded.mark()
 
     # A question ----------------------------------------------------------------------------------------------
@@ -277,18 +277,18 @@ class Session:
         question = Question.of(question)
         mode, begun = question.mode, question.begun
         sampling = question.sampling.over(self.target.sampling).over(GREEDY)
-        talk, prompt = self._compose(question)
-        quotable = self._quotable(talk) if sampling.exact_quotes else None
-        held = talk.turns
-        kept = self._recall(question.chat, talk, _turns_in_cache(question))
-        if talk.turns is not held:
-            talk, prompt = self._compose(question)
+        conversation, prompt = self._compose(question)
+        quotable = self._quotable(conversation) if sampling.exact_quotes else None
+        held = conversation.turns
+        kept = self._recall(question.chat, conversation, _turns_in_cache(question))
+        if conversation.turns is not held:
+            conversation, prompt = self._compose(question)
         self.persistence.cancel_beyond(self.full.nearest(prompt.reused))
-        talk.rewind(prompt)
+        conversation.rewind(prompt)
         queries = self.generation.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
-        pages = PageScores(talk.book.page_starts, talk.read, self.hierarchy.retrieval.chunk_size)
+        pages = PageScores(conversation.book.page_starts, conversation.read, self.hierarchy.retrieval.chunk_size)
         answer = Generation(meter, self.tokenizer.stream(prompt.tokens if begun else (), begun), pages, asked)
 
         def steps() -> Generator[Event, None, bool]:
@@ -296,10 +296,12 @@ class Session:
                 yield Loading(f"{kept.refused} The chat is read again.")
             for step in self._prefill(self.target.ids(prompt.tokens[self.full.length : -1]), queries):
                 yield Loading(f"Reading the question: {step.work:.0%}")
-            talk.tokens = list(prompt.tokens)
-            self.generation.time_plain_steps(talk.tokens, mode)
+            conversation.tokens = list(prompt.tokens)
+            self.generation.time_plain_steps(conversation.tokens, mode)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.generation.decode(talk.tokens, answer, sampling, mode, talk.read, prompt.begun, quotable)
+            yield from self.generation.decode(
+                conversation.tokens, answer, sampling, mode, conversation.read, prompt.begun, quotable
+            )
             return True
 
         tail = ""
@@ -309,75 +311,75 @@ class Session:
                     answer.reason = StopReason.CANCELLED
             finally:
                 tail = answer.flush()
-                self._commit(talk, prompt, Turn(question.text, begun + answer.text), len(answer.tokens))
-            done = answer.done(self.full.kv_bytes(), len(talk.tokens))
+                self._commit(conversation, prompt, Turn(question.text, begun + answer.text), len(answer.tokens))
+            done = answer.done(self.full.kv_bytes(), len(conversation.tokens))
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
         finally:  # behind the last word: nobody waits for the disk
-            self.persistence.save_turns(question.chat, talk)
+            self.persistence.save_turns(question.chat, conversation)
 
-    def _quotable(self, talk: Conversation) -> Quotable:
+    def _quotable(self, conversation: Conversation) -> Quotable:
         """What an answer about the book may quote: the words that the model has read."""
         pieces = self.tokenizer.pieces
         if pieces is None:
             raise OptionError(
                 "Quotations cannot be held to the book's words with this model.", "Turn exact_quotes off."
             )
-        key = (talk.book, talk.read)
+        key = (conversation.book, conversation.read)
         if self._quoted is None or self._quoted[0] != key:
-            self._quoted = key, Quotable(talk.words_read, pieces)
+            self._quoted = key, Quotable(conversation.words_read, pieces)
         return self._quoted[1]
 
-    def _recall(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
+    def _recall(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache.
 
         Nor are those that the cache cannot be cropped to: what is kept of none of them is read again, token for token.
         """
-        known, tokens = talk.turns[: talk.known(turns)], talk.tokens
+        known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
         # A place that the cache can be cropped to may lie within a turn; what is on disk follows the end of one.
-        while (start := self.full.nearest(talk.kv_start(count))) < talk.kv_start(count) and count:
+        while (start := self.full.nearest(conversation.kv_start(count))) < conversation.kv_start(count) and count:
             count = sum(held.stop - 1 <= start for held in known)
         if count < len(known):
-            talk.forget_from(count)
+            conversation.forget_from(count)
         try:
-            return self.persistence.restore_turns(chat, talk, turns)
+            return self.persistence.restore_turns(chat, conversation, turns)
         finally:
-            talk.remember(known, tokens)
+            conversation.remember(known, tokens)
             self.hierarchy.retrieval.forget_after(start)
 
     def _compose(self, question: Question) -> tuple[Conversation, Prompt]:
-        talk = self.conversation
-        if talk is None or talk.read == 0:
+        conversation = self.conversation
+        if conversation is None or conversation.read == 0:
             raise InputError("No book is open.", "Open one first.")
         if not question.text.strip():
             raise InputError("The question is empty.", "Type a question.")
         window = self.target.window
         history = question.history
-        fresh = [words for turn in history[talk.known(history) :] for words in (turn.question, turn.answer)]
+        fresh = [words for turn in history[conversation.known(history) :] for words in (turn.question, turn.answer)]
         if count := self.tokenizer.overflow("".join((*fresh, question.text, question.begun)), window):
             raise _too_long(f"more than {count:,}", window)
-        prompt = talk.compose(question.text, history, question.begun)
+        prompt = conversation.compose(question.text, history, question.begun)
         if len(prompt.tokens) >= window:
             raise _too_long(f"{len(prompt.tokens):,}", window)
-        return talk, prompt
+        return conversation, prompt
 
-    def _commit(self, talk: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
+    def _commit(self, conversation: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
         """Keep the turn if any of it was answered; else leave everything as it was before the question.
 
         Args:
             answered: tokens that were told. A round that failed may have committed more.
         """
         if answered:
-            del talk.tokens[len(prompt.tokens) + answered :]
-            self.full.crop(min(self.full.length, len(talk.tokens) - 1))
+            del conversation.tokens[len(prompt.tokens) + answered :]
+            self.full.crop(min(self.full.length, len(conversation.tokens) - 1))
             self.full.keep_place()
-            talk.commit(prompt, turn)
+            conversation.commit(prompt, turn)
         else:
-            talk.rewind(prompt)
+            conversation.rewind(prompt)
             self.full.crop(self.full.nearest(prompt.reused))
-            talk.forget_beyond(self.full.length)
+            conversation.forget_beyond(self.full.length)
 
 
 def _turns_in_cache(question: Question) -> Sequence[Turn]:
@@ -432,15 +434,15 @@ def fitted(
     return cut, tokenizer.book(cut, form)
 
 
-def progress(talk: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
-    """How far the reading of ``talk``'s book is after a step, ``seconds`` after it went on from token ``start``."""
-    total = len(talk.book.ids)
+def progress(conversation: Conversation, step: prefill.PrefillProgress, start: int, seconds: float) -> ReadingProgress:
+    """How far a book has been read after a step, ``seconds`` after the reading went on from token ``start``."""
+    total = len(conversation.book.ids)
     done = max(step.usable, start + int(step.work * (total - start)))
     return ReadingProgress(
         tokens_done=done,
         tokens_total=total,
-        pages_done=talk.book.pages_within(step.usable),
-        pages_total=len(talk.document.pages),
+        pages_done=conversation.book.pages_within(step.usable),
+        pages_total=len(conversation.document.pages),
         tokens_per_s=(done - start) / max(seconds, 1e-9),
         seconds_left=seconds * (1.0 - step.work) / max(step.work, 1e-9),
     )

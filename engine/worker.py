@@ -380,11 +380,13 @@ class Engine:
             self._status = replace(self._status, book=self._book())
 
     def _book(self) -> BookInfo | None:
-        talk = self._session.conversation if self._session else None
-        if talk is None:
+        conversation = self._session.conversation if self._session else None
+        if conversation is None:
             return None
-        pages = len(talk.document.pages)
-        return BookInfo(talk.document.title, talk.read, len(talk.book.ids), talk.pages_read, pages)
+        pages = len(conversation.document.pages)
+        return BookInfo(
+            conversation.document.title, conversation.read, len(conversation.book.ids), conversation.pages_read, pages
+        )
 
 
 def _closed() -> Closed:

@@ -177,7 +177,7 @@ class AppState:
         books: where files are kept.
         chats: where questions and answers are kept.
         read_document: turns a file into a document.
-        readings: what the engine keeps of books on disk, by their hashes, as ``engine.kv.snapshots.SnapshotStore``.
+        snapshots: KV of books on disk, by their hashes, as ``engine.kv.snapshots.SnapshotStore``.
         experience: how long this machine took for earlier readings and answers.
     """
 
@@ -187,14 +187,14 @@ class AppState:
         books: Books,
         chats: Chats,
         read_document: Reader,
-        readings: SnapshotStore | None = None,
+        snapshots: SnapshotStore | None = None,
         experience: Experience | None = None,
     ) -> None:
         self.engine = engine
         self.books = books
         self.chats = chats
         self.read_document = read_document
-        self._readings = readings
+        self._snapshots = snapshots
         self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
         self._current = OpenBook()
@@ -283,12 +283,12 @@ class AppState:
         self.books.forget(sha256)
         self.chats.forget_book(sha256)
         self.passwords.pop(sha256, None)
-        if self._readings is not None:
-            self._readings.forget(sha256)
+        if self._snapshots is not None:
+            self._snapshots.forget(sha256)
 
     def size_of(self, book: Book) -> int:
         """Bytes on disk of a book and all that was made from it."""
-        kept = self._readings.size_of(book.sha256) if self._readings is not None else 0
+        kept = self._snapshots.size_of(book.sha256) if self._snapshots is not None else 0
         return self.books.size(book) + int(kept)
 
     def _read(self, document: Document) -> None:
@@ -349,8 +349,8 @@ class AppState:
             self.chats.delete(chat_id)
             if chat_id == self._current.chat:
                 self._show(self._chat_for(self._current.book))
-        if self._readings is not None:
-            self._readings.forget_chat(chat_id)
+        if self._snapshots is not None:
+            self._snapshots.forget_chat(chat_id)
 
     def claim(self, tab: str = "") -> threading.Event:
         """Take the right to ask: one question at a time.

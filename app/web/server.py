@@ -86,9 +86,9 @@ def make_state(settings: Settings) -> AppState:
 
     database = Database(settings.library)
     books, chats = Books(settings.books, database), Chats(database)
-    readings = SnapshotStore(settings.snapshots, 0)
+    snapshots = SnapshotStore(settings.snapshots, 0)
     experience = Experience(settings.data / EXPERIENCE_FILE)
-    return AppState(EngineProxy(), books, chats, TextCache(read_document), readings, experience)
+    return AppState(EngineProxy(), books, chats, TextCache(read_document), snapshots, experience)
 
 
 def guarded_app(state: AppState, settings: Settings) -> App:

@@ -73,10 +73,10 @@ def _open(config: EngineConfig, book: Document, question: str) -> Opened:
     with closing(Session.load(config)) as session:
         *_, read = session.read(book, fit=True)
         *_, done = session.ask(Question(question, sampling=replace(GREEDY, max_tokens=_ANSWER)))
-        talk = session.conversation
-        if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and talk is not None):
+        conversation = session.conversation
+        if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and conversation is not None):
             raise TypeError("a reading or an answer ended without a result")
-        tokens = talk.tokens[: session.full.length + 1]
+        tokens = conversation.tokens[: session.full.length + 1]
         times = {
             count: min(pass_ms(session.target, session.full, tokens, count, None) for _ in range(_TIMED))
             for count in _VERIFIED

@@ -333,7 +333,7 @@ def _middle_pass(
     sampled, found = on_device.read(*followed)
     tokens = sampled.tokens
     pending.tokens += tokens
-    pending.sources += [made.source] * sampled.num_accepted + [TokenSource.RETRIEVAL]
+    pending.sources += [made.source] * sampled.num_accepted + [TokenSource.MIDDLE]
     assert pending.probs is not None
     pending.probs.append(p[: sampled.num_accepted + 1])
     pending.accepted += sampled.num_accepted

@@ -248,7 +248,7 @@ class ScriptedEngine:
 
 
 # A plausible mixture: mostly guesses that were kept, a copied phrase, now and then the large model's own.
-_STAGES = (*[TokenSource.DRAFT] * 4, TokenSource.RETRIEVAL, *[TokenSource.LOOKUP] * 3, TokenSource.TARGET)
+_STAGES = (*[TokenSource.DRAFT] * 4, TokenSource.MIDDLE, *[TokenSource.LOOKUP] * 3, TokenSource.TARGET)
 
 
 def figures(tokens: int = 40, mode: str = "hierarchical") -> Figures:

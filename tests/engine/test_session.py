@@ -413,7 +413,7 @@ def test_page_scores_tell_their_tokens(session: Session, book: Document) -> None
             scored.append(event)
             assert event.last_token == shown - 1
         elif isinstance(event, AnswerDone):
-            assert list(event.readings) == scored
+            assert list(event.pages_scored) == scored
     assert (scored[0].first_token, scored[0].last_token) == (0, -1)
     for before, after in itertools.pairwise(scored):
         assert after.first_token == before.last_token + 1 <= after.last_token

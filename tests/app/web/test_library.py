@@ -134,7 +134,7 @@ def test_a_book_goes_with_all_that_belongs_to_it(client: TestClient, state: AppS
     assert list((data / "books").iterdir()) == []
     assert state.chats.get(chat) is None
     assert state.chats.search("maren") == ()
-    assert state._readings.forgotten == [gone]
+    assert state._snapshots.forgotten == [gone]
     answer = client.post("/books/delete", json={"id": gone})
     assert (answer.status_code, "no longer" in answer.json()["cause"]) == (400, True)
 
@@ -171,7 +171,7 @@ def test_a_chat_is_named_exported_and_deleted(client: TestClient, state: AppStat
     assert client.get("/chats/export", params={"id": chat, "form": "exe"}).status_code == 400
     assert client.post("/chats/delete", json={"id": chat}).status_code == 200
     assert state.chats.of_book(state.current.book.sha256) == ()
-    assert state._readings.forgotten == [chat]  # what the engine kept of it on disk
+    assert state._snapshots.forgotten == [chat]  # what the engine kept of it on disk
     assert state.current.chat != chat
     assert client.get("/chats/export", params={"id": chat}).status_code == 400
 

@@ -228,5 +228,5 @@ def test_every_path_keeps_the_law_of_whole_answers(make: Callable[[], Law]) -> N
     for text, chance in laws.items():
         allowed = 5.0 * (chance * (1 - chance) / answers) ** 0.5 + 2e-4
         assert abs(counts[text] / answers - chance) < allowed, text
-    assert {"draft", "lookup", "retrieval", "target"} <= set(policy.taken)
+    assert {"draft", "lookup", "middle", "target"} <= set(policy.taken)
     assert min(policy.taken.values()) > 100
