@@ -33,6 +33,11 @@ _TABLE: dict[int, str] = {
     **dict.fromkeys(_BULLETS, "•"),
 }
 _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
+PRIVATE = re.compile(
+    f"(?![{''.join(map(chr, _BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
+)
+"""Signs of a font's or a program's own, and the place of what is not text; they are dropped."""
+
 # More marks on one letter than any script has; putting a longer run into order takes the square of its length.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
@@ -74,7 +79,7 @@ def spaces(text: str) -> str:
 def line_ends(text: str) -> str:
     """Line ends trimmed and blank lines made one; spaces within and before a line stay (program text, tables)."""
     trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))  # a pattern would try every space of a run
-    return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n ")
+    return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n")
 
 
 def one_line(text: str, longest: int = 200) -> str:

@@ -1,6 +1,7 @@
 """What a file is, by its content, and the parser that reads it. Child only.
 
-A file's name only tells Markdown from plain text. What is no book is refused by its name. Owns what every book gets
+A file's name only tells Markdown and tables from plain text. What is no book is refused by
+its name. Owns what every book gets
 whatever its format, too: a title, an author, bounds.
 """
 
@@ -12,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, docx, encoding
+from app.readers import archive, cleaning, docx, encoding, rows
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
 
 _DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file."
@@ -106,6 +107,7 @@ _PARSERS = {
     "docx": "app.readers.docx",
     "html": "app.readers.markup",
     "markdown": "app.readers.text",
+    "table": "app.readers.text",
     "text": "app.readers.text",
 }
 _NOT_A_TITLE = re.compile(
@@ -161,7 +163,7 @@ def _book_author(author: str) -> str:
 
 
 def kind_of(path: Path, limits: Limits) -> str:
-    """ "pdf", "epub", "docx", "html", "markdown" or "text".
+    """ "pdf", "epub", "docx", "html", "markdown", "table" or "text".
 
     Raises:
         Refused: the file is something else; says what.
@@ -236,6 +238,8 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
     if path.suffix.casefold() in _MARKDOWN_NAMES:
         return "markdown"
+    if rows.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):
+        return "table"
     if not path.suffix and len(_HEADING.findall(text)) > 2:
         return "markdown"
     return "text"

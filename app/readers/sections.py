@@ -100,7 +100,7 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Text in pieces of about ``size`` characters: at paragraphs, else at sentences, else at words, else anywhere."""
+    """Text in pieces of about ``size`` characters: at paragraphs, else at lines, sentences, words, else anywhere."""
     parts: list[str] = []
     current: list[str] = []
     length = 0
@@ -130,11 +130,13 @@ def _pieces(paragraph: str, size: int) -> list[str]:
     start = 0
     while len(paragraph) - start > 2 * size:
         window = paragraph[start : start + size + size // 4]
-        ends = [match.end() for match in _SENTENCE.finditer(window) if match.end() > size // 2]
-        end = ends[-1] if ends else max(window.rfind(" "), window.rfind("\n")) + 1
+        end = window.rfind("\n") + 1
+        if end <= size // 2:
+            ends = [match.end() for match in _SENTENCE.finditer(window) if match.end() > size // 2]
+            end = ends[-1] if ends else window.rfind(" ") + 1
         if end < size // 2:
             end = len(window)
-        pieces.append(window[:end].strip())
+        pieces.append(window[:end].rstrip().strip("\n"))
         start += end
-    pieces.append(paragraph[start:].strip())
+    pieces.append(paragraph[start:].rstrip().strip("\n"))
     return [piece for piece in pieces if piece]

@@ -1,4 +1,4 @@
-"""Plain text and Markdown: hard line ends, chapters that are only lines like "CHAPTER IV". Child only."""
+"""Plain text, tables and Markdown: hard line ends, chapters that are only lines like "CHAPTER IV". Child only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from app.readers import cleaning, encoding
+from app.readers import cleaning, encoding, lines
+from app.readers import rows as table
 from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
@@ -38,6 +39,7 @@ _NOTHING = 60  # characters
 _ALIVE = 2000  # paragraphs between two signs of life
 _LONGEST_GROUP = 2000  # lines without a blank one that are looked at together; a list of words has any number
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
+_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # of a heading, but not of "C#"
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
@@ -47,33 +49,67 @@ _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
-    """Read a text or Markdown file; ``request["kind"]`` says which."""
+    """Read a text, a table of text or a Markdown file; ``request["kind"]`` says which."""
     step(0, 1, None)
     data = path.read_bytes()
     if len(data) > 4 * limits.characters:
         raise Refused(f"has {len(data) / 1e6:,.0f} MB of text; that is more than a book.", "Split it into parts.")
     raw, name = encoding.decode(data)
-    wrong = raw.count("\ufffd")
-    text = cleaning.characters(raw)
-    if len(text) > limits.characters:
+    if len(raw) > limits.characters:
         raise Refused(
-            f"has {len(text):,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
+            f"has {len(raw):,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
         )
     step(0, 1, None)
-    if request["kind"] == "markdown":
-        title, author, text = _front_matter(text)
-        blocks = markdown_blocks(text)
-        chapters = by_headings(blocks, split_levels(blocks))
-        title = title or next((block.text for block in blocks if block.level == 1), "")
-    else:
-        chapters = plain_chapters(text, lambda: step(0, 1, None))
-        title, author = _names(text)
-    step(0, 1, None)
-    sections, outline = finish(chapters)
-    warnings = [f"{wrong} characters could not be read as {name} and are shown as \ufffd."] if wrong else []
+    parsed = _PARSERS[request["kind"]](raw, path.suffix.casefold(), lambda: step(0, 1, None))
+    parsed.warnings += losses(raw, name)
+    return parsed
+
+
+def losses(raw: str, name: str) -> list[str]:
+    """What is to be said of a decoded text: characters that could not be read, and those that nobody can."""
+    said = []
+    if wrong := raw.count("\ufffd"):
+        said.append(f"{wrong} characters could not be read as {name} and are shown as \ufffd.")
     if name == encoding.MIXED:
-        warnings.append("The file mixes two encodings, UTF-8 and Windows-1252; letters with accents may be wrong.")
-    return Parsed(request["kind"], "section", sections, title, author, outline, warnings)
+        said.append("The file mixes two encodings, UTF-8 and Windows-1252; letters with accents may be wrong.")
+    if strange := len(cleaning.PRIVATE.findall(raw)):
+        said.append(f"{strange} signs of a font of their own, which no other program knows, are left out.")
+    return said
+
+
+def _plain(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+    raw = raw.replace("\r\n", "\n").replace("\r", "\n")
+    whole = lines.kept(raw, suffix)
+    text = cleaning.characters(lines.tabs(raw, whole))
+    alive()
+    chapters = [Chapter("", text, listed=False)] if whole else plain_chapters(text, alive)
+    alive()
+    title, author = ("", "") if whole else _names(text)
+    sections, outline = finish(chapters)
+    return Parsed("text", "section", sections, title, author, outline)
+
+
+def _markdown(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+    title, author, text = _front_matter(cleaning.characters(raw))
+    blocks = markdown_blocks(text)
+    alive()
+    title = title or next((block.text for block in blocks if block.level == 1), "")
+    sections, outline = finish(by_headings(blocks, split_levels(blocks)))
+    return Parsed("markdown", "section", sections, title, author, outline)
+
+
+def _table(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+    raw = raw.replace("\r\n", "\n").replace("\r", "\n")
+    separator = table.separator_of(raw[: encoding.HEAD], suffix)
+    sections, said = table.pages(raw, separator or ",")
+    return Parsed("table", "section", sections, warnings=said)
+
+
+_PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {
+    "text": _plain,
+    "markdown": _markdown,
+    "table": _table,
+}
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -83,12 +119,17 @@ def _names(text: str) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str, str]:
-    """Title and author from the settings that programs for web pages put at the head of a text; the text behind."""
+    """Title and author from the settings that programs for web pages put at the head of a text; the text after them.
+
+    Other settings, such as a date, stay at its head.
+    """
     match = _FRONT_MATTER.match(text)
     if match is None:
         return "", "", text
     found = {key.casefold(): value.strip("\"' []") for key, value in _SETTING.findall(match[2])}
-    return found.get("title", ""), found.get("author", ""), text[match.end() :]
+    others = [row.rstrip() for row in _SETTING.sub("", match[2]).split("\n") if row.strip()]
+    kept = "  \n".join(others) + "\n\n" if others else ""
+    return found.get("title", ""), found.get("author", ""), kept + text[match.end() :]
 
 
 def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:
@@ -175,24 +216,40 @@ def _title(paragraphs: list[str], at: int) -> str:
 
 
 def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
-    """Paragraphs on one line each where the file has hard line ends; verse and lists keep theirs."""
+    """Paragraphs on one line each where the file has hard line ends; verse, lists, columns and code keep theirs."""
     groups = [group.strip("\n") for group in re.split(r"\n[ ]*\n+", text)]
     groups = [part for group in groups if group.strip() for part in _parts(group)]
     lengths = sorted(len(line) for group in groups for line in group.split("\n"))
     usual = lengths[int(len(lengths) * 0.98)] if lengths else 0
     if not _NO_WRAP < usual <= _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
-        return [group.strip() for group in groups]
+        return [
+            group if all(kept for kept, _ in lines.blocks(group.split("\n"))) else group.strip() for group in groups
+        ]
     words = cleaning.vocabulary(groups)
     alive()
-    pages = [_lines(group) for group in groups]
-    margins = Margins(pages)
+    cut = [_cut(group) for group in groups]
+    margins = Margins([part for parts in cut for part in parts if not isinstance(part, str)])
     paragraphs = []
-    for at, lines in enumerate(pages):
-        if at % _ALIVE == 0 or len(lines) > _LONGEST_GROUP // 2:
+    for at, parts in enumerate(cut):
+        if at % _ALIVE == 0 or sum(map(len, parts)) > _LONGEST_GROUP // 2:
             alive()
-        if lines:
-            paragraphs.append(reflow(lines, words, margins))
+        if parts:
+            paragraphs.append(
+                "\n".join(part if isinstance(part, str) else reflow(part, words, margins) for part in parts)
+            )
     return paragraphs
+
+
+def _cut(group: str) -> list[str | list[Line]]:
+    """Lines of a group that stay as they are in one text, and those of each paragraph or item."""
+    parts: list[str | list[Line]] = []
+    for kept, rows in lines.blocks(group.split("\n")):
+        if kept:
+            parts.append("\n".join(rows))
+        else:
+            items = lines.items(rows)
+            parts += [_lines(item, hanging=len(items) > 1) for item in items]
+    return parts
 
 
 def _parts(group: str) -> list[str]:
@@ -203,15 +260,16 @@ def _parts(group: str) -> list[str]:
     return [part for start in starts if (part := "\n".join(rows[start : start + _LONGEST_GROUP])).strip()]
 
 
-def _lines(group: str) -> list[Line]:
-    lines = []
-    for at, row in enumerate(group.split("\n")):
-        stripped = row.strip()
-        if stripped:
-            indent = len(row) - len(row.lstrip())
-            words = " ".join(stripped.split())
-            lines.append(Line(words, float(indent), float(indent + len(stripped)), float(at), at + 1.0))
-    return lines
+def _lines(rows: list[str], hanging: bool) -> list[Line]:
+    """Lines as a page has them, a character being one wide and high; an item begins where its second line does."""
+    rows = [row for row in rows if row.strip()]
+    indents = [float(len(row) - len(row.lstrip())) for row in rows]
+    found = []
+    for at, (row, indent) in enumerate(zip(rows, indents, strict=True)):
+        end = indent + len(row.strip())
+        start = indents[1] if hanging and len(rows) > 1 else indent
+        found.append(Line(" ".join(row.split()), min(start, end - 1), end, float(at), at + 1.0))
+    return found
 
 
 def markdown_blocks(text: str) -> list[Block]:
@@ -233,7 +291,7 @@ def markdown_blocks(text: str) -> list[Block]:
         mark = None if fenced else _MARK.match(row)
         if mark:
             close()
-            blocks.append(Block((mark[2] or "").rstrip().rstrip("#").rstrip(), len(mark[1])))
+            blocks.append(Block(_CLOSING.sub("", (mark[2] or "").rstrip()), len(mark[1])))
         elif not fenced and current and len(current) == 1 and _UNDERLINE.match(row):
             blocks.append(Block(current.pop().strip(), 1 if row.startswith("=") else 2))
         elif row.strip() or fenced:

@@ -1,0 +1,191 @@
+"""Text whose lines are not those of paragraphs: logs, program text, subtitles, columns, lists. Child only.
+
+Lines are kept where anything speaks for it; only prose is re-flowed. Tabs become what they show: an indentation, or
+the border of two cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+from app.readers.rows import CELLS
+
+NAMES = frozenset(
+    re.findall(
+        r"\S+",
+        " .adoc .asciidoc .asm .asp .ass .awk .bas .bat .bib .c .cc .cfg .clj .cmake .cmd .conf .cpp .cs .css"
+        " .cxx .dart .diff .el .erl .ex .exs .f .f90 .for .fs .go .gradle .graphql .groovy .h .hpp .hs .ics"
+        " .ini .java .jl .js .json .json5 .jsonl .jsx .kt .lean .less .lisp .log .lrc .lua .m .mk .ml .ndjson"
+        " .nim .org .pas .patch .php .pl .pm .po .properties .proto .ps1 .py .pyi .r .rb .reg .rs .rst .sas"
+        " .sass .sbv .scala .scm .scss .sh .sql .srt .ssa .sty .svelte .swift .tcl .tex .textile .tf .toml .ts"
+        " .tsx .v .vb .vbs .vcf .vhd .vim .vtt .vue .wiki .yaml .yml .zig",
+    )
+)
+"""Ends of the names of texts whose line ends mean something."""
+
+_TAB = 4  # blanks of an indentation
+_SAMPLE = 2_000  # lines by which a text is told
+_FEWEST = 3  # lines
+_STAMP = (
+    r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
+    r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "
+    r"+\d\d:\d\d|\d{1,3}(?:\.\d{1,3}){3}\s|\d{9,}|<\d+>|(?-i:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b)"
+)
+_LOGGED = re.compile(_STAMP, re.I)
+_CUE = re.compile(r"^[ \t]*(?:\d+:)?\d\d?:\d\d[.,]\d{2,3}[ \t]+-->[ \t]", re.M)
+_PROGRAM = re.compile(
+    r"[;{}]\s*(?://.*|#.*|/\*.*)?$|^\s*(?:[)\]}]+[,;]?$|#include\b|#define\b|@\w+[\w.()]*$|//|/\*|\*/"
+    r"|(?:async )?def \w+\(|class \w+.*[:{]$|from [\w.]+ import |import [\w.*{}, ]+;?$|return\b(?! to| of| from)"
+    r"|(?:if|elif|else|for|while|try|except|finally|with|switch|case)\b.*[:{]$"
+    r"|(?:pub |public |private |protected |static |export )*(?:fn|func|function|var|let|const|void|int|double)\s+\w+"
+    r"|\"[^\"]*\"(?:\s*:\s.*|,?)$|[a-z_][\w-]*:(?:\s+\S+)?$|[\w.\[\]'\"]+\s*[-+*/|&^:]?=\s*\S.*$|[\w.]+\(.*\)[;:]?$|\w+\.\w+\(.*$)"
+)
+_MOST = 0.5
+_NEARLY_ALL = 0.8
+_DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
+_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # drawn under a heading, or between two parts
+_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # of a table of contents, of a form
+_GAP = re.compile(r" {2,}(?=\S)")
+_WIDE_GAP = 3  # blanks; two also come after a full stop, and in justified text
+_ITEMS = (
+    re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
+    re.compile(r"\s*(?:\d{1,3}(?:\.\d{1,3})*[.)]|\d{1,3}(?:\.\d{1,3})+|\[\d{1,3}\]|§ ?\d+\w?)\s+\S"),
+    re.compile(r"\s*\(\d{1,3}\)\s+\S"),
+    re.compile(r"\s*(?:\([a-zA-Z]{1,4}\)|[a-zA-Z][.)]|[ivxIVX]{1,5}[.)])\s+\S"),
+    re.compile(r"\s*\[[ xX]?\]\s*\S"),
+    re.compile(r"\s*[A-ZÀ-Þ][\w.'’&/-]*(?: [\w.'’&/()-]+){0,3}:(?:\s+\S|$)"),
+    re.compile(rf"\s*{_STAMP}", re.I),
+)
+_FINISHED = re.compile(r"[.:;!?…][\"'”’»)\]]*\s*$")
+_BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?\]|#+|//|;+|%+))\t+", re.M)
+
+
+def kept(text: str, suffix: str) -> bool:
+    """Whether all lines of a text stay as they are: it is a log, subtitles, program text, or says so by its name."""
+    if suffix in NAMES:
+        return True
+    rows = [row for row in text.split("\n")[:_SAMPLE] if row.strip()]
+    if len(rows) < _FEWEST:
+        return False
+    if len(_CUE.findall("\n".join(rows))) > 1:
+        return True
+    outer = [row for row in rows if not row[0].isspace()]
+    logged = sum(bool(_LOGGED.match(row)) for row in outer)
+    if logged >= _FEWEST and logged > _MOST * len(outer):
+        return True
+    return _is_program(rows)
+
+
+def _is_program(rows: Sequence[str]) -> bool:
+    return len(rows) >= _FEWEST and sum(bool(_PROGRAM.search(row)) for row in rows) > _MOST * len(rows)
+
+
+def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
+    """A group of lines (no blank one among them) in runs that keep their lines and runs of prose, in order."""
+    rows = [row.rstrip() for row in rows]
+    if _is_block(rows):
+        return [(True, rows)]
+    loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)  # as in justified text
+    piped = [False, *(CELLS in row for row in rows), False]
+    marked = [
+        _has_cells(row) or bool(_RULE.match(row)) or (piped[at] and (piped[at - 1] or piped[at + 1]))
+        for at, row in enumerate(rows, 1)
+    ]
+    runs = [(keep, [row for _, row in run]) for keep, run in groupby(zip(marked, rows, strict=True), lambda x: x[0])]
+    found: list[tuple[bool, list[str]]] = []
+    for keep, run in runs:
+        keep = keep and (len(run) > 1 or not loose)
+        if found and found[-1][0] == keep:
+            found[-1][1].extend(run)
+        else:
+            found.append((keep, run))
+    return found
+
+
+def _is_block(rows: Sequence[str]) -> bool:
+    """Whether a group of lines is no paragraph: columns, a drawing, a table of contents, program text, records."""
+    if len(rows) < 2:
+        return any(_has_cells(row) for row in rows)
+    if sum(bool(_DRAWN.search(row) or _LEADER.search(row)) for row in rows) > _MOST * len(rows):
+        return True
+    return _in_columns(rows) or _is_program(rows) or _are_records(rows)
+
+
+def _has_cells(row: str) -> bool:
+    return any(len(gap[0]) >= _WIDE_GAP for gap in _GAP.finditer(row.lstrip()))
+
+
+def _in_columns(rows: Sequence[str]) -> bool:
+    """Whether most lines have gaps, and words of neighbouring lines begin or end one under the other beside them."""
+    if sum(CELLS in row for row in rows) > _MOST * len(rows):
+        return True
+    if sum(_has_cells(row) for row in rows) <= _MOST * len(rows):
+        return False
+    places = [_edges(row) for row in rows]
+    return all(_has_cells(row) for row in rows) or any(one & two for one, two in pairwise(places))
+
+
+def _edges(row: str) -> set[tuple[str, int]]:
+    """Where the words after gaps begin and those before them end; the end of the line is one too."""
+    lead = len(row) - len(row.lstrip())
+    gaps = [gap.span() for gap in _GAP.finditer(row, lead)]
+    return {("begins", end) for _, end in gaps} | {("ends", start) for start, _ in gaps} | {("ends", len(row))}
+
+
+def _are_records(rows: Sequence[str]) -> bool:
+    """Whether nearly every line begins with a number or a sign, as lines of a paragraph never do."""
+    return len(rows) >= _FEWEST and sum(not _begins_in_words(row) for row in rows) > _NEARLY_ALL * len(rows)
+
+
+def _begins_in_words(row: str) -> bool:
+    start = row.lstrip().lstrip("\"'“”‘’«»„([¿¡*_-–— ")[:1]
+    return not start or start.isalpha() or ord(start) > 0x2E7F
+
+
+def items(rows: Sequence[str]) -> list[list[str]]:
+    """A group cut before each line that begins an item of a list, a speech or an entry, where several do.
+
+    The first begins the group or follows what is finished: a dash can stand at the head of any line of a paragraph.
+    """
+    starts: set[int] = set()
+    for pattern in _ITEMS:
+        found = [at for at, row in enumerate(rows) if pattern.match(row)]
+        if len(found) > 1 and (found[0] == 0 or found[0] - 1 in starts or _FINISHED.search(rows[found[0] - 1])):
+            starts.update(found)
+    if not starts:
+        return [list(rows)]
+    cuts = sorted(starts | {0})
+    return [list(rows[start:end]) for start, end in zip(cuts, [*cuts[1:], len(rows)], strict=True)]
+
+
+def tabs(text: str, whole: bool) -> str:
+    """Tabs as what they show.
+
+    Args:
+        text: with line breaks of one kind.
+        whole: all lines of it are kept; then a tab between words only holds them apart.
+    """
+    if "\t" not in text:
+        return text
+    rows = [_indented(row) for row in _BULLET_AND_TAB.sub(r"\1 ", text).split("\n")]
+    shown: list[str] = []
+    for tabbed, run in groupby(rows, lambda row: "\t" in row):
+        neighbours = list(run)
+        shown += _bordered(neighbours, whole) if tabbed else neighbours
+    return "\n".join(shown)
+
+
+def _indented(row: str) -> str:
+    words = row.lstrip(" \t")
+    indent = row[: len(row) - len(words)].replace("\t", " " * _TAB)
+    return indent + (words if "\t" in words.rstrip() else words.rstrip())
+
+
+def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
+    """Neighbouring lines with tabs between words. As many in each: every tab is a border, also of an empty cell."""
+    if whole or len(rows) < 2:
+        return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]
+    border = r" *\t *" if len({row.count("\t") for row in rows}) == 1 else r" *\t[\t ]*"
+    return [re.sub(border, CELLS, row).rstrip() for row in rows]

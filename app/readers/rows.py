@@ -1,0 +1,180 @@
+"""Tables that are text (CSV, TSV): one row, one line, and the row of heads again on every page. Child only.
+
+A row of a CSV stays as it is written, with its commas and quotation marks; the cells of a TSV come apart by " | ". A
+line break inside a quoted cell becomes a blank.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Literal
+
+from app.readers import cleaning
+from app.readers.parsed import Section
+from app.readers.sections import PART
+
+NAMES = {".csv": ",;\t|", ".tsv": "\t,;", ".tab": "\t,;"}
+"""Ends of the names of tables, and what may separate the cells, the likelier first."""
+
+CELLS = " | "
+"""Between two cells of a row."""
+
+_SAMPLE = 200  # rows by which the separator is told
+_FEWEST_ROWS = 3
+_FEWEST_CELLS = 3  # of a row of a table that its name does not announce
+_LONGEST_CELL = 120  # characters of a cell of such a table
+_LONGEST_ROW = 60  # lines of one row; a quotation mark that is never closed swallows more
+_SAME_WIDTH = 0.9
+_LONGEST_HEAD = 80  # characters
+_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # what Excel is told by the first line
+_NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
+
+Row = tuple[str, list[str]]  # as it is written, and its cells
+
+
+def separator_of(text: str, suffix: str) -> str | None:
+    """What separates the cells of a text; None where it is no table.
+
+    Args:
+        text: the beginning of the file; its last line may be cut.
+        suffix: the end of the file's name, which announces a table.
+    """
+    if named := _SEPARATOR.match(text):
+        return named[1]
+    lines = text.split("\n")[: 4 * _SAMPLE]
+    best, most = None, 0.0
+    for separator in NAMES.get(suffix, "\t;,"):
+        rows = [cells for _, cells in _rows(lines, separator) if any(cells)][:_SAMPLE]
+        width, share = _width(rows)
+        if width > 1 and share > most and (suffix in NAMES or _is_table(rows, width, share, separator)):
+            best, most = separator, share
+    return best if best or suffix not in NAMES else NAMES[suffix][0]
+
+
+def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
+    """Whether rows are so much alike that they are a table although their file is not called one."""
+    if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
+        return False
+    if separator == "\t":
+        return share >= _SAME_WIDTH
+    cells = [cell for row in rows for cell in row[1:]]
+    spaced = sum(cell.startswith(" ") for cell in cells)  # as after the commas of a sentence
+    return share == 1 and width >= _FEWEST_CELLS and spaced < len(cells) / 2
+
+
+def _width(rows: list[list[str]]) -> tuple[int, float]:
+    """How many cells most rows have, and the share of the rows that have them."""
+    if not rows:
+        return 0, 0.0
+    width, count = Counter(map(len, rows)).most_common(1)[0]
+    return width, count / len(rows)
+
+
+def _rows(lines: list[str], separator: str) -> Iterator[Row]:
+    """Rows with their cells. Quotation marks hold a row together only where they are closed again."""
+    quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
+    if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
+        quoted = list(_read(lines, separator, csv.QUOTE_NONE))
+    yield from quoted
+
+
+def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
+    """Whether the rows are more alike when quotation marks are taken for signs of the text."""
+    if not any("\n" in written for written, _ in quoted):
+        return False
+    plain = [cells for _, cells in _read(lines, separator, csv.QUOTE_NONE) if any(cells)]
+    return _width(plain)[1] > _width([cells for _, cells in quoted if any(cells)])[1]
+
+
+def _read(lines: list[str], separator: str, quoting: Literal[0, 3]) -> Iterator[Row]:
+    csv.field_size_limit(max(1, sum(map(len, lines)) + len(lines)))
+    reader, start = csv.reader((line + "\n" for line in lines), delimiter=separator, quoting=quoting), 0
+    with suppress(StopIteration):
+        while True:
+            cells = next(reader)
+            yield "\n".join(lines[start : reader.line_num]), cells
+            start = reader.line_num
+
+
+def pages(text: str, separator: str) -> tuple[list[Section], list[str]]:
+    """A table in pages of whole rows, the row of heads again on each; what is to be said of it.
+
+    Pages are named by their rows, counted as a spreadsheet counts them.
+    """
+    named = _SEPARATOR.match(text)
+    lines = text[named.end() if named else 0 :].split("\n")
+    filled: list[tuple[int, str, list[str]]] = []
+    empty = number = 0
+    for written, cells in _rows(lines, separator):
+        if not written.strip():
+            number += bool(filled)
+            continue
+        number += 1
+        cells = [_one_line(cell) for cell in cells]
+        if not any(cells):
+            empty += 1
+            continue
+        row = " ".join(CELLS.join(cells).split()) if separator == "\t" else _one_line(written)
+        filled.append((number, row, cells))
+    head = _head([cells for _, _, cells in filled])
+    heads = [row for _, row, _ in filled[: head + 1]] if head is not None else []
+    sections = [
+        Section(_label(part[0][0], part[-1][0]), "\n".join([*(heads if at else ()), *(row for _, row in part)]))
+        for at, part in enumerate(_parted([(number, row) for number, row, _ in filled], sum(map(len, heads))))
+    ]
+    said = [f"{empty:,} rows without anything in them are left out."] if empty else []
+    return sections, said
+
+
+def _one_line(text: str) -> str:
+    return " ".join(cleaning.characters(text.replace("\t", " ")).split())
+
+
+def _label(first: int, last: int) -> str:
+    return f"row {first:,}" if first == last else f"rows {first:,}–{last:,}"
+
+
+def _parted(rows: Iterable[tuple[int, str]], heads: int) -> Iterator[list[tuple[int, str]]]:
+    part: list[tuple[int, str]] = []
+    length = heads
+    for number, row in rows:
+        if part and length + len(row) > PART:
+            yield part
+            part, length = [], heads
+        part.append((number, row))
+        length += len(row) + 1
+    if part:
+        yield part
+
+
+def _head(rows: list[list[str]]) -> int | None:
+    """Which row names the columns; None where none does, so that no row of figures is shown twice."""
+    width, _ = _width(rows[:_SAMPLE])
+    for at, cells in enumerate(rows[:5]):
+        filled = [cell for cell in cells if cell]
+        if len(cells) != width or len(filled) < max(2, 0.6 * width):
+            continue
+        below = rows[at + 1 : at + 1 + _SAMPLE]
+        return at if _names_columns(cells, below) and sum(map(len, cells)) < PART // 2 else None
+    return None
+
+
+def _names_columns(cells: list[str], below: list[list[str]]) -> bool:
+    filled = [cell for cell in cells if cell]
+    if any(len(cell) > _LONGEST_HEAD for cell in filled) or not below:
+        return False
+    numbers = [cell for cell in cells if _NUMBER.match(cell)]
+    counted = numbers == sorted(numbers) and all(cell.isdigit() for cell in numbers)  # years, weeks
+    if _NUMBER.match(cells[0]) or (numbers and not counted):
+        return False
+    for column, cell in enumerate(cells):
+        found = [row[column] for row in below if len(row) > column and row[column]]
+        if found and not _NUMBER.match(cell) and sum(bool(_NUMBER.match(one)) for one in found) > len(found) / 2:
+            return True
+        if cell and cell in found:
+            return False
+    return len(set(filled)) == len(filled)
