@@ -27,8 +27,10 @@ from engine.bench.report import STAND_IN
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
 from engine.kv.shape import Split
-from engine.model import architectures, attention, decoder, layers
+from engine.model import architectures, attention, decoder
+from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
+from engine.model.products.norms import fuse_norms
 from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
 
@@ -134,9 +136,9 @@ def load(
     chosen = architectures.pick_dtype(config, dtype, device)
     large = grow(small.model, config, device, chosen)
     if device.type == "cuda":
-        layers.fuse_norms(large)
+        fuse_norms(large)
     decoder.place(large, device, split)
-    layers.pack(large)
+    pack(large)
     return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen, split)
 
 

@@ -30,7 +30,7 @@ from engine.decode.verify import confidences, draw, rejection_sample, rejection_
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.full import PassQueries, retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
-from engine.model.kernels.cpu import MOST_ROWS
+from engine.model.kernels.abi import MOST_ROWS
 
 if TYPE_CHECKING:
     from engine.decode.acceptance import EarlyStop, RefreshPolicy

@@ -33,9 +33,10 @@ from engine.distill import corpus
 from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
 from engine.distill.training import Training, started_from
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import decoder, distilled, layers
+from engine.model import decoder, distilled
 from engine.model.architectures import display_name, experts_of, recurrent_layers
 from engine.model.decoder import Decoder
+from engine.model.products.quantized import wide_dtype
 from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
 
@@ -161,7 +162,7 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 
 def load_target(name: str, device: torch.device) -> Decoder:
     """The target as it writes fastest in batches: on a processor in the dtype of its wide products."""
-    dtype = str(layers.wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
+    dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
     target = decoder.load(name, window=None, device=device, dtype=dtype, packed=False)
     target.model.set_attn_implementation("sdpa")
     return target

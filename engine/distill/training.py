@@ -20,8 +20,9 @@ import torch
 from torch.nn import functional
 
 from engine.distill.corpus import ROWS, Corpus, Shard, logits_of
-from engine.model import distilled, layers
+from engine.model import distilled
 from engine.model.architectures import logits_divisor
+from engine.model.products.quantized import wide_dtype
 
 LEARNING_RATE = 1.0e-3
 BETAS = (0.9, 0.98)
@@ -79,7 +80,7 @@ class Training:
         own = [p for name, p in draft.named_parameters() if not name.startswith(("model.embed_tokens.", "lm_head."))]
         self._own = own
         self._optimizer = torch.optim.AdamW(own, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)
-        self._wide = layers.wide_dtype(torch.bfloat16) if target.device.type == "cpu" else torch.bfloat16
+        self._wide = wide_dtype(torch.bfloat16) if target.device.type == "cpu" else torch.bfloat16
         if self._checkpoint.exists():
             self._resume()
 

@@ -513,9 +513,9 @@ def cpu_holds_halves(parameters: int) -> bool:
     machine would choose otherwise, and what was read before would be read again. Others round in many instructions,
     which is worth it where float32 would not fit.
     """
-    from engine.model.kernels import cpu
+    from engine.model.kernels import native
 
-    return parameters > _CPU_FLOAT32_PARAMETERS or cpu.multiplies_pairs()
+    return parameters > _CPU_FLOAT32_PARAMETERS or native.multiplies_pairs()
 
 
 def estimate_parameters(config: Any) -> int:

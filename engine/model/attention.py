@@ -23,7 +23,9 @@ import torch
 from torch.nn import functional
 
 from engine.model.kernels import cpu, cuda, in_pieces, join, plain
-from engine.model.recurrent import States, padded
+from engine.model.kernels.abi import MOST_ROWS
+from engine.model.products import padded
+from engine.model.recurrent import States
 
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
@@ -171,7 +173,7 @@ def attend_newest(
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
         return joined([attend(q, k, v, scaling, cap)], sinks)
-    if q.device.type == "cpu" and n <= cpu.MOST_ROWS:
+    if q.device.type == "cpu" and n <= MOST_ROWS:
         return _attend_rows(q, k, v, scaling, window, sinks, cap)
     if q.device.type == "cpu" and (cap is not None or cpu.reads_in_pairs(q)):
         return _attend_in_turn(q, k, v, scaling, window, sinks, cap)

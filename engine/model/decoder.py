@@ -23,7 +23,7 @@ from engine.config import SamplingParams, own_sampling
 from engine.devices import KINDS
 from engine.errors import ModelError, ResourceError, UnsupportedModel, VocabularyMismatch
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
-from engine.model import attention, experts, layers, recurrent, weights
+from engine.model import attention, experts, recurrent, weights
 from engine.model.architectures import (
     SHARED_VOCABULARY,
     TEXT_WEIGHTS,
@@ -51,9 +51,15 @@ from engine.model.architectures import (
     sliding_layers,
     state_size,
 )
+from engine.model.backends.program import fuse, has_kernels, pack
+from engine.model.backends.tiled import MOST_TILED_ROWS, tiled_blocks
 from engine.model.families import FAMILIES, FULL, MAMBA, RECURRENT, SLIDING
-from engine.model.kernels import cpu
+from engine.model.kernels.abi import MOST_ROWS
+from engine.model.kernels.native import torch_alone
 from engine.model.mxfp4 import holding_stored
+from engine.model.products.norms import fuse_norms
+from engine.model.products.packed import PackedLinear, count_parameters, rounded
+from engine.model.products.quantized import quantize
 from engine.passages import MOST_PASSAGES
 from engine.quantization import BITS, bytes_per_weight
 
@@ -155,8 +161,8 @@ class Decoder:
         self._host_weights = host_weights or {}
         self.dtype: torch.dtype = dtype or model.dtype
         self._layers = list(model.model.layers)
-        self._fused = layers.fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
-        self._has_kernels = layers.has_kernels(model)
+        self._fused = fuse(model, self.dtype) if FAMILIES[self.config.model_type].plain else None
+        self._has_kernels = has_kernels(model)
         self._norm, self._head = getattr(model.model, FAMILIES[self.config.model_type].last_norm), model.lm_head
         self.rounded_bits = 0
         """Of a rounded twin; 0 of the model itself."""
@@ -210,7 +216,7 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        return layers.count_parameters(self.model)
+        return count_parameters(self.model)
 
     @property
     def bytes_read_by_step(self) -> int:
@@ -337,9 +343,9 @@ class Decoder:
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, kv: attention.KeyValues) -> torch.Tensor:
         """One decoder layer over hidden states (1, n, hidden), attending through ``kv``."""
-        if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS:
+        if self._fused is not None and hidden.shape[1] <= MOST_ROWS:
             return self._fused.layer(index, hidden, rope, kv)
-        blocks = self._tiled if self._tiled and hidden.shape[1] <= layers.MOST_TILED_ROWS else self._layers
+        blocks = self._tiled if self._tiled and hidden.shape[1] <= MOST_TILED_ROWS else self._layers
         out: torch.Tensor = blocks[index](
             hidden,
             attention_mask=None,
@@ -383,7 +389,7 @@ class Decoder:
             rope: None where ``kv`` turns queries and keys by itself.
         """
         hidden = self.embed(input_ids)
-        if self._fused is not None and hidden.shape[1] <= cpu.MOST_ROWS and self._has_kernels:
+        if self._fused is not None and hidden.shape[1] <= MOST_ROWS and self._has_kernels:
             place = kv.in_place(hidden.shape[1])
             if place is not None:
                 turned = rope if place.positions is None else self.rope(place.positions)
@@ -406,17 +412,17 @@ class Decoder:
             parts = self.split.devices if self.split else (self.device,)
             devices = [parts[self.part_of(layer)] for layer in range(self.num_layers)]
             waiting = self._host_weights.values()
-            twin._tiled = (layers.tiled_blocks(self.model, devices, waiting) if can else None) or []
+            twin._tiled = (tiled_blocks(self.model, devices, waiting) if can else None) or []
             return twin if twin._tiled else None
-        if self._fused is None or not isinstance(self._head, layers.PackedLinear):
+        if self._fused is None or not isinstance(self._head, PackedLinear):
             return None
-        twin._fused, twin._head = layers.fuse(self.model, self.dtype, weights), layers.rounded(self._head, "8bit")
+        twin._fused, twin._head = fuse(self.model, self.dtype, weights), rounded(self._head, "8bit")
         return twin
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
         """What passes over a few tokens run in, and what is done with their logits."""
-        with torch.inference_mode(), cpu.torch_alone() if self._has_kernels else nullcontext():
+        with torch.inference_mode(), torch_alone() if self._has_kernels else nullcontext():
             yield
 
     def span(self, start: int, count: int) -> torch.Tensor:
@@ -476,17 +482,17 @@ def load(
         if on_host or weights in BITS or number in in_host:
             experts.install([block])
         if weights in BITS:
-            layers.quantize([block], weights, title)
+            quantize([block], weights, title)
     if weights in BITS:
         title = f"{title} ({BITS[weights]}-bit weights)"
     chosen = model.dtype
     family = FAMILIES[config.model_type]
     if packed and device.type == "cuda":
-        layers.fuse_norms(model, family)
+        fuse_norms(model, family)
     host_weights = place(model, device, split, in_host)
     model.eval()
     if packed:
-        layers.pack(model, family)
+        pack(model, family)
     return Decoder(model, title, window, chosen, split, host_weights)
 
 

@@ -21,10 +21,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from engine.errors import ModelError, VocabularyMismatch
-from engine.model import attention, decoder, layers, weights
+from engine.model import attention, decoder, weights
 from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, parameters_of_block
+from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES
+from engine.model.products.norms import fuse_norms
+from engine.model.products.packed import PackedLinear
 from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
@@ -97,7 +100,7 @@ def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
     """The rows of a target's head for tokens (n,). ``target``: a transformers causal LM, packed or not."""
     ids = token_ids.to(target.device)
     head = target.lm_head
-    rows = head.rows(ids) if isinstance(head, layers.PackedLinear) else head.weight[ids]
+    rows = head.rows(ids) if isinstance(head, PackedLinear) else head.weight[ids]
     linear = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
     linear.weight = nn.Parameter(rows.detach().clone(), requires_grad=False)
     return PartialHead(linear, ids, int(target.config.vocab_size))
@@ -152,9 +155,9 @@ def load(name: str, target: Decoder) -> Decoder:
     model.lm_head = partial_head(target.model, token_ids.long())
     family = FAMILIES[config.model_type]
     if target.device.type == "cuda":
-        layers.fuse_norms(model, family)
+        fuse_norms(model, family)
     model.eval()
-    layers.pack(model, family)
+    pack(model, family)
     # Only now: what is packed is the target's already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.model.mxfp4 import StoredExperts
-from engine.model.recurrent import linear, padded
+from engine.model.products import linear, padded
 
 
 class Router(nn.Module):
@@ -114,7 +114,7 @@ class Experts(nn.Module):
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """The same, for ``most_rows`` tokens at most (``layers.fuse_experts``)."""
+        """The same, for ``most_rows`` tokens at most (``engine.model.backends.program``)."""
         self.most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))

@@ -19,7 +19,7 @@ class Family:
         tied: whether embedding and output head are one matrix where ``config.json`` does not say.
         norms_after_rope: names of a block's norms of queries and of keys, where they follow RoPE instead of
             preceding it.
-        plain: whether its blocks are those of Llama up to names, which ``layers.FusedLayers`` computes.
+        plain: whether its blocks are those of Llama up to names, which ``engine.model.backends.program`` computes.
         gated: whether attention has a gate for its output, as wide as its queries.
         others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
         experts: whether its MLPs are mixtures of experts.

@@ -7,9 +7,9 @@ tokens comes before it, and is all that some models have. Of a few tokens a ``Tr
 state behind any of them can be had again: some fifty times smaller than a state for each. The states themselves lie in
 the cache that came down the call as ``kv`` (``engine.kv.recurrent``).
 
-On a processor a few tokens are computed one after the other by our own kernel (``engine.model.kernels.delta``): a token
-has the same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens,
-and all of them elsewhere, are computed in chunks, with matrix products.
+On a processor a few tokens are computed one after the other by our own kernel (``kernels.emit``): a token has the
+same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens, and
+all of them elsewhere, are computed in chunks, with matrix products.
 
 Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3. Mamba-2 (arXiv 2405.21060).
 """
@@ -24,14 +24,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.model.products import WHOLE, linear, padded
+
 if TYPE_CHECKING:
-    from engine.model.kernels.cpu import Native
+    from engine.model.kernels.native import Native
 
 _CHUNK = 64  # tokens whose effects on each other are one triangular system
 _LEAST_SQUARE = 1e-6  # added to the square of a key's length before it is divided by that
-# A row that fills whole vectors is computed alike wherever it lies: torch takes what is left over of all rows, at the
-# end, by other instructions.
-_WHOLE = 64
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class DeltaNet(nn.Module):
         """Compute a few tokens by these kernels, where they fit the widths."""
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
-        if not any(width % kernels.lanes for width in heads) and not any(width % _WHOLE for width in widths):
+        if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
             self._kernels = kernels
             for name in ("delta", "replayed"):
                 kernels.address(name, *heads)
@@ -256,7 +255,7 @@ class Mamba(nn.Module):
         """Compute a few tokens by these kernels, where they fit the widths."""
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
-        if not any(width % kernels.lanes for width in heads) and not any(width % _WHOLE for width in widths):
+        if not any(width % kernels.lanes for width in heads) and not any(width % WHOLE for width in widths):
             self._kernels = kernels
             for name in ("scan", "replayed"):
                 kernels.address(name, *heads)
@@ -306,15 +305,6 @@ def _inputs_of(net: Any) -> Sequence[nn.Linear]:
     b, a = narrow.unflatten(0, (heads, -1)).split(group, dim=1)
     qkv = torch.cat([part.flatten(0, 1) for part in (q, k, v)])
     return [linear(part) for part in (qkv, *(part.flatten(0, 1) for part in (z, b, a)))]
-
-
-def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """A layer with these weights (out, in)."""
-    outputs, inputs = weight.shape
-    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
-    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
-    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
-    return layer
 
 
 class ShortConv(nn.Module):
@@ -442,11 +432,6 @@ def _for_each_head(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Keys or queries (n, key_heads, key_dim), each for all heads of its group: (n, heads, key_dim)."""
     group = values.shape[1] // keys.shape[1]
     return keys if group == 1 else keys.repeat_interleave(group, dim=1)
-
-
-def padded(x: torch.Tensor) -> torch.Tensor:
-    """Rows that fill whole vectors, zeros behind them."""
-    return functional.pad(x, (0, -x.shape[1] % _WHOLE))
 
 
 def _fixed(values: torch.Tensor) -> nn.Parameter:

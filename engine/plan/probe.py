@@ -29,7 +29,7 @@ from engine import devices
 from engine.config import EngineConfig
 from engine.devices import KINDS
 from engine.kv.full import FullCache
-from engine.model import attention, experts, layers
+from engine.model import attention, experts
 from engine.model.architectures import (
     experts_of,
     inputs_of_layers,
@@ -37,8 +37,11 @@ from engine.model.architectures import (
     kv_sources,
     parameters_asked,
 )
+from engine.model.backends.program import pack
 from engine.model.decoder import ROPE_NAMES, Decoder, kv_shape_of
 from engine.model.families import FAMILIES, FULL
+from engine.model.products.norms import fuse_norms
+from engine.model.products.quantized import quantize
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.planner import spill_folder
@@ -291,12 +294,12 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         held.zero_()
     experts.install(model.model.layers if weights in BITS or not KINDS[device.type].streams else ())
     if weights in BITS:
-        layers.quantize(model.model.layers, weights, config.model_type)
+        quantize(model.model.layers, weights, config.model_type)
     family = FAMILIES[config.model_type]
     if device.type == "cuda":
-        layers.fuse_norms(model, family)
+        fuse_norms(model, family)
     model.model.layers[0].to(device)
-    layers.pack(model, family)
+    pack(model, family)
     for name in ROPE_NAMES:
         if (rope := getattr(model.model, name, None)) is not None:
             setattr(model.model, name, type(rope)(config=one).to(device))

@@ -15,7 +15,7 @@ from engine.decode import prefill
 from engine.kv import bounded, snapshot_io, windowed
 from engine.model import muse
 from engine.model.architectures import load_config
-from engine.model.kernels import cpu
+from engine.model.kernels import native
 from tests.engine.small_caches import SHAPE
 
 
@@ -26,7 +26,7 @@ def float32_unless_asked() -> Iterator[None]:
     What a person's processor makes of "auto" is tested beside ``pick_dtype``, and by the tests of the app.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "multiplies_pairs", lambda: False)
+        patch.setattr(native, "multiplies_pairs", lambda: False)
         yield
 
 
@@ -328,7 +328,7 @@ def one_thread() -> None:
 def torch_alone() -> Iterator[None]:
     """Without our own kernels for processors: a GPU has none of them, and a tape hears torch's operations only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "native", lambda: None)
+        patch.setattr(native, "own", lambda: None)
         yield
 
 

@@ -6,13 +6,25 @@ bits. Each class below numbers the slots of some kernels' arguments by name, and
 ``tests/engine/model/test_abi.py`` does. A slot holds an address, a whole number, or the bits of a float32 in its lower
 half (``bits``). Strides count numbers, not bytes.
 
-Needs neither torch nor llvmlite.
+Needs no llvmlite.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+
+import torch
+
+MOST_ROWS = 72
+"""Rows of the largest pass that is computed row by row: the longest verification (64 tokens of the book and the one
+before them), and a few more. Reading a book is a matrix product."""
+
+KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+"""The kernels' names of dtypes."""
+
+WIDE_DTYPES = (torch.float32, torch.bfloat16)
+"""Of activations."""
 
 # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -45,6 +57,16 @@ def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
     """Numbers of float32 that a worker of ``attend_pairs`` needs: a block with a scale for each token, a block laid
     out, scales of a piece's values, and scores of all rows."""
     return BLOCK * (head_dim + 1) + BLOCK * head_dim + (1 + rows) * PIECE
+
+
+def is_paired(packed: torch.Tensor) -> bool:
+    """Whether packed weights lie in pairs."""
+    return packed.dim() == 4
+
+
+def input_dtype(packed: torch.Tensor) -> torch.dtype:
+    """Of what packed weights are multiplied with."""
+    return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
 # Slots -----------------------------------------------------------------------------------------------------------

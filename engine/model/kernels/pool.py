@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import binding, ir
 
 from engine.model.kernels.abi import JOB_WORDS
-from engine.model.kernels.emit import I32, I64, PTR, VOID, Emitter, long
+from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 
 # Words of the board, each on a cache line of its own.
 _LINE = 8

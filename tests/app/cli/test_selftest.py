@@ -17,7 +17,7 @@ from app.core.settings import Settings
 from app.web.server import VERIFIED_FILE
 from engine import selftest as checks
 from engine.document import Document, Page
-from engine.model.kernels import cpu
+from engine.model.kernels import native
 from engine.plan.memory_budget import BookFit
 from engine.session import Session
 from tests.engine.conftest import TEXT
@@ -35,7 +35,7 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what is a little wrong is more than rounding, on every processor."""
-    monkeypatch.setattr(cpu, "multiplies_pairs", lambda: False)
+    monkeypatch.setattr(native, "multiplies_pairs", lambda: False)
 
 
 @pytest.fixture(scope="module")

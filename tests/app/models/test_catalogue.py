@@ -26,7 +26,7 @@ from engine.config import EngineConfig
 from engine.errors import ModelError, ModelNotFound, TrifoldError, UnsupportedModel
 from engine.kv.shape import KvShape, Recurrent, Sliding
 from engine.model.decoder import kv_shape_of
-from engine.model.kernels import cpu
+from engine.model.kernels import native
 from engine.plan import (
     FreeMemory,
     ModelShape,
@@ -403,7 +403,7 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
         (True, 1_000_000_000),
         (False, 2_000_000_000),
     ):  # on a CPU
-        monkeypatch.setattr(cpu, "multiplies_pairs", lambda pairs=pairs: pairs)
+        monkeypatch.setattr(native, "multiplies_pairs", lambda pairs=pairs: pairs)
         assert fit_pair(small, None, FreeMemory(10**11, 0, on_gpu=False)).weights == held
     assert fit_pair(target, small, FreeMemory(10**11, 0, on_gpu=True)).weights == 17_000_000_000
 
@@ -524,7 +524,8 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
 
 
 def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
-    from engine.model import decoder, layers
+    from engine.model import decoder
+    from engine.model.products.packed import count_parameters
 
     shape = shape_of(read_config(DEMO_MODEL), "demo")
     for quantization in ("8bit", "4bit"):
@@ -532,7 +533,7 @@ def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
             str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=quantization
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        assert layers.count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
+        assert count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
         assert model_fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
 
 
@@ -643,7 +644,7 @@ CARD = MachineRates(flops=80e12, memory=800e9, bus=20e9, disk=2e9)
 
 def test_reading_computes_and_writing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hidden layers' worth by hand: 12 weights per width squared, so that the width is 1,000."""
-    monkeypatch.setattr(cpu, "multiplies_pairs", lambda: False)
+    monkeypatch.setattr(native, "multiplies_pairs", lambda: False)
     shape = ModelShape(10, 2, 64, 120_000_000, 240_000_000, 131_072)
     free = FreeMemory(24 * 10**9, 0, on_gpu=False)
     found = fit_pair(shape, None, free)

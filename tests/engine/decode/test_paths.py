@@ -21,7 +21,7 @@ from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator
 from engine.events import Acceptance, Round, TokenSource
-from engine.model.kernels.cpu import MOST_ROWS
+from engine.model.kernels.abi import MOST_ROWS
 
 CPU = torch.device("cpu")
 VOCABULARY = 6

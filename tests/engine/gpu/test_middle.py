@@ -17,8 +17,10 @@ from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
-from engine.model import decoder, layers
+from engine.model import decoder
+from engine.model.backends.tiled import TiledLinear4
 from engine.model.graphs import Replays
+from engine.model.products.quantized import Linear4
 from engine.plan import planner
 from engine.prompt import Question
 from engine.session import Session
@@ -33,11 +35,11 @@ BOOK = Document("The Lamp", "Nobody", (Page(1, "1", TEXT),), "text", "0" * 64)
 @pytest.mark.parametrize(("width", "rows"), [(32, 1), (64, 5), (384, 17)])
 def test_the_product_reads_the_levels_as_they_are(width: int, rows: int) -> None:
     linear = nn.Linear(width, 24, dtype=torch.bfloat16).requires_grad_(False)
-    levels = layers.Linear4(linear)
+    levels = Linear4(linear)
     x = torch.randn(1, rows, width).bfloat16()
     expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        tiled = layers.TiledLinear4(levels.to(GPU))
+        tiled = TiledLinear4(levels.to(GPU))
         before = gpu.launches
         found = tiled(x.to(GPU))
         assert gpu.launches - before <= 3, "the input, the product and its bias"
@@ -99,8 +101,8 @@ def test_a_copy_brings_no_weights_from_host_memory(tiny: Callable[..., str]) -> 
 def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
     read: list[bool] = []
-    product = layers.TiledLinear4.forward
-    monkeypatch.setattr(layers.TiledLinear4, "forward", lambda *given: read.append(True) or product(*given))
+    product = TiledLinear4.forward
+    monkeypatch.setattr(TiledLinear4, "forward", lambda *given: read.append(True) or product(*given))
     given: dict[str, Any] = {"retrieval_budget": 64, "num_draft_tokens": 3, "num_pending_tokens": 8, "context": 2048}
     with simulated_cuda("delayed", 2):
         config = EngineConfig(model=pair[0], draft=pair[1], device="cuda", dtype="bfloat16", middle="4bit", **given)

@@ -16,8 +16,8 @@ from engine.errors import ResourceError, is_out_of_memory
 from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
 from engine.kv.offload import DiskStore, LayerBuffer, Placement, StagedLayer, Tier
 from engine.model import decoder as models
+from engine.model.backends.program import FusedLayers
 from engine.model.decoder import Decoder
-from engine.model.layers import FusedLayers
 
 CPU = torch.device("cpu")
 LAYERS = 6

@@ -13,7 +13,7 @@ from engine.decode import prefill
 from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.model import decoder
-from engine.model.kernels import abi, cpu
+from engine.model.kernels import abi, native
 
 HALF, WIDE = torch.bfloat16, torch.float32
 
@@ -32,7 +32,7 @@ def shuffle(slots: type, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(slots, name, place)
 
 
-def everything(name: str, kernels: cpu.Native) -> list[torch.Tensor]:
+def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
     """What every kernel of our own computes, in one kind of each: of those for pairs where the processor has them."""
     found = []
     for dtype, head_dim, cap in ((WIDE, 16, None), (HALF, 32, 2.0))[: 1 + kernels.multiplies_pairs]:
@@ -44,7 +44,7 @@ def everything(name: str, kernels: cpu.Native) -> list[torch.Tensor]:
         steps = torch.stack([kernels.pack(numbers(96, 2, seed=at).to(HALF)) for at in (3, 4)], dim=2)
         found.append(kernels.product4(x, kernels.pack4(small, pairs), steps))
         q, k, v = (numbers(1, 2, count, head_dim, seed=count).to(dtype) for count in (6, 700, 701))
-        found += kernels.attend(q, k, v[:, :, :700], 0.2, torch.arange(600, 606), torch.arange(6), cap)
+        found += kernels.attention.attend(q, k, v[:, :, :700], 0.2, torch.arange(600, 606), torch.arange(6), cap)
     keys, values, memory = numbers(4, 2, 16), numbers(4, 4, 16, seed=1), numbers(4, 16, 16, seed=2)
     decays, rates = -numbers(4, 4, seed=3).abs(), numbers(4, 4, seed=4).sigmoid()
     for rule in ("delta", "scan"):
@@ -71,37 +71,37 @@ def a_chat(name: str) -> list[torch.Tensor]:
 
 
 def test_slots_may_be_in_any_order(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    known = cpu.native()
+    known = native.own()
     if known is None:
         pytest.skip("no kernels of our own on this processor")
 
     expected = everything(tiny("qwen3"), known)
     emitted: set[str] = set()
-    by_name = cpu.Native.address
+    by_name = native.Native.address
 
-    def noted(self: cpu.Native, name: str, *kind: Any, **lanes: Any) -> int:
+    def noted(self: native.Native, name: str, *kind: Any, **lanes: Any) -> int:
         emitted.add(name)
         return by_name(self, name, *kind, **lanes)
 
-    monkeypatch.setattr(cpu.Native, "address", noted)
-    monkeypatch.setattr(cpu.Native, "prepare", lambda *_: None)  # only what is used is compiled
+    monkeypatch.setattr(native.Native, "address", noted)
+    monkeypatch.setattr(native.Native, "prepare", lambda *_: None)  # only what is used is compiled
     for slots in abi.SLOTS:
         shuffle(slots, monkeypatch)
-    own = cpu.Native(workers=2)
-    monkeypatch.setattr(cpu, "native", lambda: own)
+    own = native.Native(workers=2)
+    monkeypatch.setattr(native, "own", lambda: own)
 
     found = everything(tiny("qwen3"), own)
     assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
-    left = {name for name in own._emit if name not in emitted}
+    left = {name for name in own.emitters if name not in emitted}
     assert not left or not own.multiplies_pairs, f"{left} were not emitted"
 
 
 def test_a_kernel_that_was_compiled_reads_the_slots_of_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a slot that emitters number by themselves is missed by the test above."""
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
-    x, weight, own = numbers(3, 64), torch.ones(64), cpu.Native(workers=1)
+    x, weight, own = numbers(3, 64), torch.ones(64), native.Native(workers=1)
     expected = own.norm(x, weight, 1e3)
     monkeypatch.setattr(abi.Norm, "EPSILON", abi.NUM_ARGUMENTS - 1)
     assert not torch.equal(own.norm(x, weight, 1e3), expected)
-    assert torch.equal(cpu.Native(workers=1).norm(x, weight, 1e3), expected)
+    assert torch.equal(native.Native(workers=1).norm(x, weight, 1e3), expected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.model import attention, kernels
-from engine.model.kernels import cpu
+from engine.model.kernels import cpu, native
 
 
 def definition(
@@ -88,7 +88,7 @@ def test_a_window_hides_what_lies_before_it(
     past: int, window: int, n: int, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not own:
-        monkeypatch.setattr(cpu, "native", lambda: None)
+        monkeypatch.setattr(native, "own", lambda: None)
     q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
     expected, lse = definition(q, k, v, 0.2, causal=True, window=window)
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2, window).double(), expected, atol=2e-6)
@@ -106,7 +106,7 @@ def test_scores_stay_below_their_cap(
 ) -> None:
     """By whatever path: from a few tokens in one call to those of a graph, and with scores of up to 20."""
     if not own:
-        monkeypatch.setattr(cpu, "native", lambda: None)
+        monkeypatch.setattr(native, "own", lambda: None)
     q, k, v = tensors(6, 3, n, past + n, 16, seed=past)
     expected, _ = definition(q, k, v, 1.0, causal=True, window=window or past + n, cap=cap)
     found = attention.attend_newest(q, k, v, 1.0, window, cap=cap)
@@ -154,7 +154,7 @@ def test_new_tokens_behind_keys_in_pieces_see_what_they_should(
     expected, lse = definition(q, k, v, 0.2, causal=True)
     assert cpu.splits(3, past, 2) > 1
     assert torch.allclose(attention.attend_newest(q, k, v, 0.2).double(), expected, atol=2e-6)
-    monkeypatch.setattr(cpu, "native", lambda: None)  # whose parts are merged
+    monkeypatch.setattr(native, "own", lambda: None)  # whose parts are merged
     sinks = torch.linspace(-1.0, 9.0, 6)
     found = attention.attend_newest(q, k, v, 0.2, sinks=sinks).double()
     assert torch.allclose(found, with_sinks(expected, lse, sinks), atol=2e-6)

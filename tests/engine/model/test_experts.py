@@ -19,9 +19,10 @@ from engine.decode import rounds
 from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
 from engine.kv.full import FullCache
-from engine.model import decoder, experts, layers
-from engine.model.kernels import cpu
-from engine.model.recurrent import linear
+from engine.model import decoder, experts
+from engine.model.kernels import native
+from engine.model.products import linear
+from engine.model.products.quantized import quantize
 from engine.plan import probe, shape_of
 
 CPU = torch.device("cpu")
@@ -55,7 +56,7 @@ def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: st
 
 @pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
 def test_an_expert_in_one_program_answers_as_its_layers_do(weights: str, tiny: Callable[..., str]) -> None:
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     model = decoder.load(tiny("granitemoehybrid"), window=64, device=CPU, weights=weights)
     part = model.model.model.layers[0].block_sparse_moe.experts
@@ -141,7 +142,7 @@ def test_rounding_expands_one_layer_at_a_time(weights: str, in_4_bits: Path, mon
     """To the very bits of a model that was expanded whole before it was rounded."""
     whole = decoder.load(str(in_4_bits), window=64, device=CPU, packed=False).model
     experts.install(whole.model.layers)
-    layers.quantize(whole.model.layers, weights, "it")
+    quantize(whole.model.layers, weights, "it")
     alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     most = 0
 

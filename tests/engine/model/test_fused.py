@@ -16,8 +16,8 @@ from engine.kv.retrieval import QueryRecorder, RetrievalCache, RetrievalPass
 from engine.kv.shape import KvShape
 from engine.kv.streaming import StreamingCache, StreamingPass
 from engine.model import attention, decoder
-from engine.model.kernels import cpu
-from engine.model.layers import FusedLayers, fuse
+from engine.model.backends.program import FusedLayers, fuse
+from engine.model.kernels import native
 from tests.engine.small_caches import SHAPE
 
 CPU = torch.device("cpu")
@@ -31,7 +31,7 @@ def refused(model: Any) -> bool:
 @pytest.mark.parametrize("weights", ["stored", "4bit"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_logits_are_those_of_transformers(tiny: Callable[..., str], family: str, weights: str) -> None:
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     model = decoder.load(tiny(family), window=None, device=CPU, weights=weights)
     ids = torch.randint(10, 300, (50,), generator=torch.Generator().manual_seed(1))
@@ -60,7 +60,7 @@ def test_the_logits_are_those_of_transformers(tiny: Callable[..., str], family: 
 def test_a_pass_is_one_call_where_its_kv_is_in_place(
     tiny: Callable[..., str], level: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     model = decoder.load(tiny("qwen3"), window=None, device=CPU, dtype=dtype)
     ids = torch.randint(10, 300, (400,), generator=torch.Generator().manual_seed(1))
@@ -111,7 +111,7 @@ def test_a_pass_is_one_call_where_its_kv_is_in_place(
 def test_a_draft_step_is_one_call_too_and_keeps_keys_as_they_were_before_rope(
     tiny: Callable[..., str], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     model = decoder.load(tiny(family), window=None, device=CPU)
     ids = torch.randint(10, 300, (90,), generator=torch.Generator().manual_seed(1))
@@ -158,7 +158,7 @@ def test_what_is_not_in_place_is_gone_through_layer_by_layer() -> None:
 
 def test_numbers_in_half_precision_are_nearer_to_the_truth(tiny: Callable[..., str]) -> None:
     """Since they are rounded where they leave a layer, and not at every step within."""
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     name, ids = tiny("qwen3"), torch.arange(20, 60)
 

@@ -18,7 +18,8 @@ from engine.errors import ModelError, OptionError
 from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
 from engine.model import decoder
-from engine.model.layers import FusedNorm, Linear4, Linear8
+from engine.model.products.norms import FusedNorm
+from engine.model.products.quantized import Linear4, Linear8
 from engine.prompt import Question
 from engine.quantization import BITS, GROUP, bytes_per_weight
 from engine.session import Session

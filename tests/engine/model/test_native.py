@@ -21,21 +21,14 @@ from engine.kv.full import FullCache, Observer, PassQueries
 from engine.kv.shape import KvShape
 from engine.model import attention, decoder
 from engine.model.architectures import pick_dtype
-from engine.model.kernels import cpu
+from engine.model.backends.program import pack
+from engine.model.kernels import native
 from engine.model.kernels.abi import BLOCK, PIECE
-from engine.model.kernels.emit import I8, I64, PTR, Emitter, long
-from engine.model.kernels.native import LINE
-from engine.model.layers import (
-    JointLayer,
-    Linear4,
-    Linear8,
-    PackedLinear,
-    PackedLinear4,
-    PackedLinear8,
-    PackedNorm,
-    Unpacked,
-    pack,
-)
+from engine.model.kernels.emit.attention import LINE
+from engine.model.kernels.emit.emitter import I8, I64, PTR, Emitter, long
+from engine.model.products.norms import PackedNorm
+from engine.model.products.packed import JointLayer, PackedLinear, PackedLinear4, PackedLinear8, Unpacked
+from engine.model.products.quantized import Linear4, Linear8
 from tests.engine.conftest import TRAINED
 
 CPU = torch.device("cpu")
@@ -45,16 +38,16 @@ SHORTER = 17  # of one on families whose products and attention are those of the
 
 
 @pytest.fixture(scope="module", params=[4, 8, 16])
-def kernels(request: pytest.FixtureRequest) -> cpu.Native:
+def kernels(request: pytest.FixtureRequest) -> native.Native:
     """As on processors with narrow and wide vectors, and with more workers than one, on any machine."""
-    return cpu.Native(workers=3, lanes=request.param)
+    return native.Native(workers=3, lanes=request.param)
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def joined(kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype) -> PackedLinear:
+def joined(kernels: native.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype) -> PackedLinear:
     torch.manual_seed(1)
     layers = [nn.Linear(inputs, count, bias=bias).to(dtype).requires_grad_(False) for count in outputs]
     return PackedLinear(layers, kernels, Unpacked())
@@ -64,15 +57,15 @@ def joined(kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dty
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, [96]), (50, [33]), (7, [1]), (128, [64, 16, 16])])
 def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
-    kernels: cpu.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype
+    kernels: native.Native, inputs: int, outputs: list[int], bias: bool, dtype: torch.dtype
 ) -> None:
     layer = joined(kernels, inputs, outputs, bias, dtype)
-    x = numbers(1, cpu.MOST_ROWS, inputs).to(dtype)
+    x = numbers(1, native.MOST_ROWS, inputs).to(dtype)
     expected = x.double() @ layer.unpacked().double()
     if layer.bias is not None:
         expected = expected + layer.bias.double()
     tolerance = 5e-6 if dtype is torch.float32 else 8e-3
-    for rows in (1, 2, 3, 7, 8, 13, cpu.MOST_ROWS):
+    for rows in (1, 2, 3, 7, 8, 13, native.MOST_ROWS):
         out = layer(x[:, :rows])
         assert out.shape == (1, rows, sum(outputs))
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
@@ -90,7 +83,7 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
     ],
 )
 def test_a_product_reads_levels_as_they_are(
-    kernels: cpu.Native,
+    kernels: native.Native,
     small: type[Linear8 | Linear4],
     packed: type[PackedLinear],
     inputs: int,
@@ -107,30 +100,30 @@ def test_a_product_reads_levels_as_they_are(
     assert torch.allclose(
         layer.unpacked().float(), weight.t().float(), rtol=near, atol=near * float(weight.abs().max())
     )
-    x = numbers(1, cpu.MOST_ROWS + 1, inputs).to(dtype)
+    x = numbers(1, native.MOST_ROWS + 1, inputs).to(dtype)
     expected = x.double() @ weight.t().double()
     if layer.bias is not None:
         expected = expected + torch.cat([each.bias for each in layers]).double()
     tolerance = 5e-6 if dtype is torch.float32 else 1e-2
-    for rows in (1, 2, 3, 7, 8, 13, 32, cpu.MOST_ROWS, cpu.MOST_ROWS + 1):
+    for rows in (1, 2, 3, 7, 8, 13, 32, native.MOST_ROWS, native.MOST_ROWS + 1):
         out = layer(x[:, :rows])
         assert out.dtype is dtype
         assert out.shape == (1, rows, sum(outputs))
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
-        if rows <= cpu.MOST_ROWS:
+        if rows <= native.MOST_ROWS:
             assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
 
 
-def test_a_wide_product_uses_the_same_weights(kernels: cpu.Native) -> None:
+def test_a_wide_product_uses_the_same_weights(kernels: native.Native) -> None:
     layer = joined(kernels, 48, [80], bias=True, dtype=torch.float32)
-    x = numbers(1, cpu.MOST_ROWS + 1, 48)
+    x = numbers(1, native.MOST_ROWS + 1, 48)
     assert torch.allclose(layer(x)[:, :5], layer(x[:, :5]), atol=1e-6)
 
 
 def test_wide_products_in_half_precision_are_not_far_slower_than_in_float32() -> None:
     """On a processor without instructions for bfloat16 a book was read 30 times slower in it."""
     width = 256
-    kernels = cpu.native()
+    kernels = native.own()
     if kernels is None:
         pytest.skip("no kernels of our own on this processor")
     seconds, outs = {}, {}
@@ -149,7 +142,7 @@ def test_wide_products_in_half_precision_are_not_far_slower_than_in_float32() ->
     assert seconds[torch.bfloat16] < 8 * seconds[torch.float32]
 
 
-def test_weights_that_half_precision_holds_take_half_the_bytes(kernels: cpu.Native) -> None:
+def test_weights_that_half_precision_holds_take_half_the_bytes(kernels: native.Native) -> None:
     plain = nn.Linear(64, 64, bias=False).requires_grad_(False)
     assert PackedLinear([plain], kernels, Unpacked()).weight.dtype is torch.float32
     plain.weight.copy_(plain.weight.bfloat16())
@@ -158,7 +151,7 @@ def test_weights_that_half_precision_holds_take_half_the_bytes(kernels: cpu.Nati
     assert torch.equal(packed.unpacked(), plain.weight.t())
 
 
-def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: cpu.Native) -> None:
+def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: native.Native) -> None:
     product = joined(kernels, 32, [64, 16, 16], bias=False, dtype=torch.float32)
     held: list[torch.Tensor] = []
     shares = [JointLayer(product, *span, held) for span in ((0, 64), (64, 80), (80, 96))]
@@ -171,7 +164,7 @@ def test_layers_of_one_input_share_a_product_and_never_an_older_one(kernels: cpu
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0.0, 1.0], ids=["llama", "gemma"])
-def test_a_norm_is_that_of_transformers(kernels: cpu.Native, offset: float, dtype: torch.dtype) -> None:
+def test_a_norm_is_that_of_transformers(kernels: native.Native, offset: float, dtype: torch.dtype) -> None:
     from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -195,12 +188,12 @@ def capped(scores: torch.Tensor, cap: float | None) -> torch.Tensor:
 @pytest.mark.parametrize(("head_dim", "cap"), [(16, None), (80, None), (128, None), (32, 1.5)])
 @pytest.mark.parametrize("keys", [1, 63, 64, 65, 511, 512, 1300])
 def test_attention_to_all_keys_is_exact(
-    kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
+    kernels: native.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
 ) -> None:
     q, k, v = (numbers(1, 2, n, head_dim, seed=n).to(dtype) for n in (5, keys, keys))
-    if not kernels.takes(q, k, v):
+    if not kernels.attention.takes(q, k, v):
         pytest.skip("the vectors of this processor do not fit")
-    out, lse = kernels.attend(q, k, v, 0.2, torch.full((5,), keys), cap=cap)
+    out, lse = kernels.attention.attend(q, k, v, 0.2, torch.full((5,), keys), cap=cap)
     scores = capped(q.double() @ k.double().transpose(-1, -2) * 0.2, cap)
     assert (out.double() - torch.softmax(scores, -1) @ v.double()).abs().max() <= (
         5e-6 if dtype is torch.float32 else 8e-3
@@ -212,7 +205,7 @@ def test_attention_to_all_keys_is_exact(
 @pytest.mark.parametrize(("head_dim", "cap"), [(16, None), (128, None), (32, 1.5)])
 @pytest.mark.parametrize("keys", [1, 65, 1300])
 def test_attention_reads_levels_as_they_are(
-    kernels: cpu.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
+    kernels: native.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
 ) -> None:
     """KV in 8 bits; what is unpacked in float32 is the definition."""
     shape = KvShape(1, 2, head_dim, torch.float32, CPU, quantized=True)
@@ -220,9 +213,9 @@ def test_attention_reads_levels_as_they_are(
     k, v = (3 * numbers(1, 2, keys, head_dim, seed=seed) for seed in (1, 2))
     k[:, :, keys // 2] = 0.0  # of the smallest scale
     stored_k, stored_v = shape.quantize(k), shape.quantize(v)
-    if not kernels.takes(q, stored_k, stored_v):
+    if not kernels.attention.takes(q, stored_k, stored_v):
         pytest.skip("the vectors of this processor do not fit")
-    out, lse = kernels.attend(q, stored_k, stored_v, 0.2, torch.full((5,), keys), cap=cap)
+    out, lse = kernels.attention.attend(q, stored_k, stored_v, 0.2, torch.full((5,), keys), cap=cap)
     scores = capped(q.double() @ shape.dequantize(stored_k).double().transpose(-1, -2) * 0.2, cap)
     expected = torch.softmax(scores, -1) @ shape.dequantize(stored_v).double()
     assert out.dtype is dtype
@@ -250,7 +243,7 @@ def test_newest_tokens_see_what_each_of_them_would_see_alone(
     keys, values = (side[None, :, : past + n] for side in buffer)
     together = attention.attend_newest(q, keys, values, 0.125, window)
     assert torch.isfinite(together).all()
-    if cpu.native() is None:
+    if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     for at in range(n):
         stop = past + at + 1
@@ -276,18 +269,20 @@ def test_every_line_of_the_next_block_is_asked_for(
         e.store(e.b.add(e.load(place, I8, align=1), I8(1)), place, align=1)
 
     monkeypatch.setattr(Emitter, "prefetch", counted)
-    kernels = cpu.Native(workers=1)
+    kernels = native.Native(workers=1)
     for rows in (1, 3, 12, 40):
         asked.zero_()
         k, v = memory[:, None, :, : 2 * BLOCK]
-        kernels.attend(torch.zeros(1, 1, rows, head_dim, dtype=dtype), k, v, 1.0, torch.full((rows,), 2 * BLOCK))
+        kernels.attention.attend(
+            torch.zeros(1, 1, rows, head_dim, dtype=dtype), k, v, 1.0, torch.full((rows,), 2 * BLOCK)
+        )
         assert asked[:, 0].sum() == 0
         assert ((asked[:, 1] == 1) | (asked[:, 1] == 2)).all(), rows
 
 
-def test_scores_that_are_far_apart_stay_finite(kernels: cpu.Native) -> None:
+def test_scores_that_are_far_apart_stay_finite(kernels: native.Native) -> None:
     q, k, v = numbers(1, 1, 2, 16) * 1e4, numbers(1, 1, 200, 16), numbers(1, 1, 200, 16, seed=3)
-    out, lse = kernels.attend(q, k, v, 1.0, torch.full((2,), 200))
+    out, lse = kernels.attention.attend(q, k, v, 1.0, torch.full((2,), 200))
     assert torch.isfinite(out).all()
     best = (q[0, 0] @ k[0, 0].t()).argmax(-1)
     assert torch.allclose(out[0, 0], v[0, 0, best], atol=1e-4)
@@ -355,12 +350,12 @@ def test_without_a_compiler_for_the_processor_all_works_as_before(
             return model.forward(ids, model.rope(model.span(0, 40)), cache.extend(0))
 
     own = last()
-    monkeypatch.setattr(cpu, "native", lambda: None)
+    monkeypatch.setattr(native, "own", lambda: None)
     # The order of the sums is the processor's: with eight lanes 2.9e-5 were seen in 4 bits.
     assert torch.allclose(last(), own, atol=5e-5)
 
 
-def test_every_tile_is_done_once_whoever_sleeps(kernels: cpu.Native) -> None:
+def test_every_tile_is_done_once_whoever_sleeps(kernels: native.Native) -> None:
     """Jobs one after the other, after a pause in which the workers go to sleep, and from several threads."""
     weights = kernels.pack(numbers(640, 8))
     x = numbers(3, 8, seed=2)
@@ -400,8 +395,8 @@ def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
 def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
     tiny: Callable[..., str], kind: str, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = cpu.Native(workers=1)
-    monkeypatch.setattr(cpu, "native", lambda: kernels)
+    kernels = native.Native(workers=1)
+    monkeypatch.setattr(native, "own", lambda: kernels)
     model = decoder.load(tiny(kind), window=None, device=CPU, weights=weights)
     known = set(kernels._addresses)
     for kv in ("model", "8bit"):
@@ -425,7 +420,7 @@ def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[...,
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        own = cpu.native()
+        own = native.own()
         spins = own.pool.patience if own else 0
         with model.decoding():
             assert torch.get_num_threads() == (1 if packed else 2)
@@ -444,7 +439,7 @@ def test_a_processor_holds_in_half_precision_what_it_multiplies_so(monkeypatch: 
     large = copy.copy(config)
     large.num_hidden_layers = 5_000
     for pairs in (True, False):
-        monkeypatch.setattr(cpu, "multiplies_pairs", lambda pairs=pairs: pairs)
+        monkeypatch.setattr(native, "multiplies_pairs", lambda pairs=pairs: pairs)
         assert pick_dtype(config, "auto", CPU) is (torch.bfloat16 if pairs else torch.float32)
         assert pick_dtype(config, "float32", CPU) is torch.float32
         assert pick_dtype(large, "auto", CPU) is torch.bfloat16

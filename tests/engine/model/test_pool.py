@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from engine.model.kernels import emit, pool
+from engine.model.kernels import pool
+from engine.model.kernels.emit import emitter as emit
 
 # A job of 50 ms, a thousand times what a worker takes to wake.
 TILES, PAUSES = 150, 20_000

@@ -11,7 +11,7 @@ from engine.decode import rounds
 from engine.kv.full import FullCache
 from engine.kv.recurrent import RecurrentLayer
 from engine.model import decoder, recurrent
-from engine.model.kernels import cpu
+from engine.model.kernels import native
 from engine.model.recurrent import DeltaTrace, State, in_chunks
 from engine.quantization import StateSize
 
@@ -51,19 +51,19 @@ def spelled_out(
 
 
 @pytest.fixture(scope="module")
-def native() -> list[cpu.Native]:
+def widths() -> list[native.Native]:
     """As on processors with narrow and wide vectors, on any machine."""
-    return [cpu.Native(workers=3, lanes=lanes) for lanes in (4, 16)]
+    return [native.Native(workers=3, lanes=lanes) for lanes in (4, 16)]
 
 
 @pytest.mark.parametrize("decays", [1e-3, 1.0, 40.0], ids=["keeps", "fades", "forgets"])
 @pytest.mark.parametrize(("count", "rule"), [*((n, "delta") for n in (1, 5, 64, 65, 140)), (5, "scan"), (140, "scan")])
-def test_chunks_and_kernel_follow_the_rule(count: int, rule: str, decays: float, native: list[cpu.Native]) -> None:
+def test_chunks_and_kernel_follow_the_rule(count: int, rule: str, decays: float, widths: list[native.Native]) -> None:
     given = tokens(count, decays)
     expected = spelled_out(*(part.clone() for part in given), corrects=rule == "delta")
     ways = [in_chunks(*given, corrects=rule == "delta")]
-    if count <= cpu.MOST_ROWS:
-        ways += [kernels.delta(*given, rule=rule) for kernels in native]
+    if count <= native.MOST_ROWS:
+        ways += [kernels.delta(*given, rule=rule) for kernels in widths]
     for found in ways:
         for mine, theirs in zip(found, expected, strict=True):
             assert (mine.double() - theirs).abs().max() < 2e-5
@@ -71,9 +71,9 @@ def test_chunks_and_kernel_follow_the_rule(count: int, rule: str, decays: float,
 
 @pytest.mark.parametrize(("wide", "rule"), [(False, "delta"), (True, "delta"), (True, "scan")])
 def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(
-    wide: bool, rule: str, native: list[cpu.Native]
+    wide: bool, rule: str, widths: list[native.Native]
 ) -> None:
-    kernels = native[wide]
+    kernels = widths[wide]
     q, k, v, decays, rates, memory = tokens(23)
     out, updates, last = kernels.delta(q, k, v, decays, rates, memory, rule=rule)
     whole = DeltaTrace(torch.zeros(26, 7), k, updates, decays, kernels)
@@ -104,7 +104,7 @@ def test_memory_that_ends_in_a_pass_leaves_the_states_as_they_were(
 ) -> None:
     """The pass is tried again, in all layers."""
     if not own:
-        monkeypatch.setattr(cpu, "native", lambda: None)
+        monkeypatch.setattr(native, "own", lambda: None)
     model = decoder.load(tiny("qwen3_5_text"), window=64, device=CPU)
     cache = FullCache(model.kv_shape, 64)
     with torch.inference_mode():

@@ -23,7 +23,7 @@ from engine.kv.offload import ResidentStore, Workspace
 from engine.kv.shape import KvShape
 from engine.model import architectures
 from engine.model import decoder as models
-from engine.model.kernels import cpu
+from engine.model.kernels import native
 from engine.plan import cost_model, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
@@ -243,8 +243,8 @@ def test_kv_in_8_bits_is_unpacked_for_every_step_that_cannot_read_it(
 ) -> None:
     """In a whole model other layers come in between, so a step that finds its layer unpacked says too little."""
     if not has_kernels:
-        monkeypatch.setattr(cpu, "native", lambda: None)
-    elif cpu.native() is None:
+        monkeypatch.setattr(native, "own", lambda: None)
+    elif native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     config = architectures.load_config(tiny("llama"))
     unpacked: list[int] = []

@@ -1,109 +1,40 @@
-"""Products and attention in bfloat16 where the processor multiplies pairs of such numbers (AVX-512 BF16: x86 from 2022
-on, in part).
+"""Attention in bfloat16 where the processor multiplies pairs of such numbers (``products``).
 
-One instruction multiplies 32 pairs of numbers and adds neighbours in float32, where the one for float32 multiplies 16.
-For that the two numbers of a pair must lie side by side. Weights are packed so: a lane is an output, and holds two of
-its inputs. Activations are rounded to bfloat16, as transformers does in a model of that kind; sums are in float32.
-
-Of keys the places lie so anyway; the keys of a block are turned, so that a lane is a key and no sum over lanes is left;
-two neighbouring values are laid side by side. Both costs as much as two rows, so it pays from the third on, which
-grouped queries are already for one token. The weights of the values are rounded to bfloat16 for it, as other kernels
-do. In float32 turning costs more than it gains.
+Of keys the pairs lie side by side anyway; the keys of a block are turned, so that a lane is a key and no sum over lanes
+is left. Two neighbouring values are laid side by side. Both costs as much as two rows, so it pays from the third on,
+which grouped queries are already for one token. The weights of the values are rounded to bfloat16 for it, as other
+kernels do. In float32 turning costs more than it gains.
 
 Keys of a whole piece come before its values: memory is read in long runs, and a row is softened once. Each block asks
-for the next one. All else is as in ``native``: a row has the same bits whatever rows come with it.
+for the next one. All else is as in ``attention``.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from llvmlite import ir
 
-from engine.model.kernels.abi import BLOCK, PANEL_VECTORS, PIECE, Attention, Spread
-from engine.model.kernels.emit import F32, I8, I16, I32, I64, KINDS, LEVELS, PTR, VOID, Emitter, long, number
-from engine.model.kernels.native import (
+from engine.model.kernels.abi import BLOCK, PIECE, Attention
+from engine.model.kernels.emit.attention import (
     LOWEST,
     VALUE_VECTORS,
     Ahead,
-    Sums,
     Vectors,
-    add_products,
     add_values,
-    are_many,
     block_of,
     blocks_of_rows,
-    emit_product,
-    emit_product4,
-    row_blocks,
     scale_of,
     scaled,
 )
-from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit.products import add_products, are_many, row_blocks
 
 _KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
 
 
-def emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
-    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
-
-    Args:
-        weights: their kind, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns, 2). The
-            columns of levels are in ``LOOKED_UP`` order.
-        scales: of what kind those of levels are, one for each output.
-    """
-
-    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
-        if not scales:
-            return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
-        levels = e.load(place, LEVELS, align=1)
-        size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
-        return [*e.looked_up(size, _SIZES, levels)]
-
-    emit_product(module, name, lanes, weights, scales, near, pairs=True)
-
-
-def emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
-
-    Two words of a panel share their bytes, (panels, inputs / 4, columns, 2), in ``LOOKED_UP`` order. ``SUMS`` (rows,
-    groups) has the sum of each group of x.
-
-    Args:
-        scales: of what kind scales and middles are: (panels, groups, 2, columns).
-    """
-    words, width = GROUP // 2, lanes * PANEL_VECTORS
-
-    def add_some(e: Emitter, here: ir.Value, _: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
-        with e.loop(long(0), long(words), 2) as word:
-            both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
-            for at in range(2):
-                nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
-                loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
-                add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
-
-    emit_product4(module, name, lanes, scales, 0.0, words, words, add_some, pairs=True)
-
-
-def emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
-    """``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16; a tile is a row."""
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    arguments, row, _ = e.arguments
-    x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)
-    inputs = e.load_long(arguments, Spread.INPUTS)
-    groups = e.b.sdiv(inputs, long(GROUP))
-    with e.loop(long(0), groups) as group:
-        first = e.b.add(e.b.mul(row, inputs), e.b.mul(group, long(GROUP)))
-        total = e.constant(0.0)
-        for offset in range(0, GROUP, lanes):
-            total = e.b.fadd(total, e.load_vector(x, e.b.add(first, long(offset)), I16))
-        e.store(e.fold(total, e.b.fadd), e.at(sums, e.b.add(e.b.mul(row, groups), group), F32))
-    e.end()
-
-
-def emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """One piece of one KV head's keys for all rows of its queries: arguments and results as of ``native``'s attend.
+def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
+    """One piece of one KV head's keys for all rows of its queries: arguments and results as of ``attend``.
 
     Args:
         lanes: 16. head_dim: a multiple of twice as much.
@@ -316,18 +247,5 @@ def _soften(
     e.store(e.fold(total, e.b.fadd), e.at(line, long(head_dim + 1), F32))
 
 
-def _half(value: int) -> int:
-    """The bits of a number in bfloat16, which holds it exactly."""
-    return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
-
-
-_SIZES = [_half(size) for size in range(128)]
-_NIBBLES = [_half(level - MIDDLE_LEVEL) for level in range(LAST_LEVEL + 1)]
-
-EMIT: dict[str, Callable[..., None]] = {
-    "attend_pairs": emit_attend_pairs,
-    "product_pairs": emit_product_pairs,
-    "product4_pairs": emit_product4_pairs,
-    "group_sums": emit_group_sums,
-}
-"""As ``native.EMIT``."""
+EMIT: dict[str, Callable[..., None]] = {"attend_pairs": _emit_attend_pairs}
+"""As ``emit.EMIT``."""

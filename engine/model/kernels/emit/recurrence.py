@@ -14,23 +14,23 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from engine.model.kernels.abi import Recurrence as Slot
-from engine.model.kernels.emit import F32, I64, PTR, VOID, Emitter, long
+from engine.model.kernels.emit.emitter import F32, I64, PTR, VOID, Emitter, long
 
 _LOG2E = 1.4426950408889634
 _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
 
 
-def emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
     """What every token reads of the state of head ``tile``, what it adds to it, and the state behind the last."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
-def emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
     """The same, where what the state holds under a token's key is left in it."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
-def emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
+def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
     """The state of head ``tile`` behind the last token, from what each adds to it."""
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
@@ -96,5 +96,5 @@ def _faded(
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 
 
-EMIT: dict[str, Callable[..., None]] = {"delta": emit_delta, "scan": emit_scan, "replayed": emit_replayed}
-"""As ``native.EMIT``."""
+EMIT: dict[str, Callable[..., None]] = {"delta": _emit_delta, "scan": _emit_scan, "replayed": _emit_replayed}
+"""As ``emit.EMIT``."""

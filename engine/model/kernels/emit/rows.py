@@ -1,5 +1,4 @@
-"""What a decoder layer does to each row between its products, as kernels: norms, RoPE, SiLU, residuals. And one that
-copies.
+"""What a decoder layer does to each row between its products: norms, RoPE, SiLU, residuals. And one that copies.
 
 A tile is one row, or a piece of one, computed in float32 in an order of its own: it has the same bits however many rows
 come with it. What enters and leaves a layer is of the model's kind; in between everything is float32, but what a
@@ -19,15 +18,16 @@ from engine.model.kernels.abi import (
     Gated,
     Gathered,
     GatheredLine,
+    Norm,
     Residual,
     Rotated,
 )
-from engine.model.kernels.emit import F32, I8, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit.emitter import F32, I8, I16, I64, KINDS, PTR, VOID, Emitter, long, number
 
 LN2 = 0.6931471805599453
 
 
-def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
+def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
     """The RMS norm of row ``tile``, of the kind ``made``; ``adds``: of x and a product, whose sum is kept, too."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -52,7 +52,7 @@ def emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool,
     e.end()
 
 
-def emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """Row ``tile`` of the residual sum and a product, in the model's kind."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -80,7 +80,9 @@ def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Va
     return e.splat(e.b.fdiv(number(1.0), e.call("llvm.sqrt", e.b.fadd(mean, epsilon))))
 
 
-def emit_rotated(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool) -> None:
+def _emit_rotated(
+    module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
+) -> None:
     """Queries, keys and values of row ``tile`` from their joint product, in the model's kind; the first two rotated.
 
     Args:
@@ -151,7 +153,7 @@ def _turned(
     return turned
 
 
-def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
+def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
     """Row ``tile`` of all heads, one behind the other, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -166,7 +168,7 @@ def emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim
     e.end()
 
 
-def emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
+def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
     """SiLU of the gates times the numbers behind them, of the kind ``made``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
@@ -190,7 +192,7 @@ def emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
     e.end()
 
 
-def emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
+def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
     """Chosen chunks of the head in line ``tile``, one behind the other."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
@@ -217,12 +219,48 @@ def emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
     e.end()
 
 
+def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, as transformers' RMS norms round it.
+
+    Args:
+        kind: of x and out; in bfloat16 x is rounded to it before it meets the weights. These are float32.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, _ = e.arguments
+    x, weights, out = e.pointers(Norm.X, Norm.WEIGHTS, Norm.OUT)
+    rows, width, count = e.longs(Norm.ROWS, Norm.WIDTH, Norm.TILE_ROWS)
+    epsilon = e.load_float(arguments, Norm.EPSILON)
+    first = e.b.mul(tile, count)
+    stop = e.b.add(first, count)
+    stop = e.b.select(e.b.icmp_signed("<", stop, rows), stop, rows)
+    with e.loop(first, stop) as row:
+        base = e.b.mul(row, width)
+        squares = e.variable(e.constant(0.0))
+        with e.loop(long(0), width, lanes) as at:
+            loaded = e.load_vector(x, e.b.add(base, at), KINDS[kind])
+            squares.value = e.fma(loaded, loaded, squares.value)
+        mean = e.b.fdiv(e.fold(squares.value, e.b.fadd), e.b.sitofp(width, F32))
+        scale = e.splat(e.b.fdiv(number(1.0), e.call("llvm.sqrt", e.b.fadd(mean, epsilon))))
+        with e.loop(long(0), width, lanes) as at:
+            place = e.b.add(base, at)
+            value = e.b.fmul(e.load_vector(x, place, KINDS[kind]), scale)
+            if kind == "bfloat16":
+                value = e.widened(e.narrowed(value))
+            value = e.b.fmul(e.load_vector(weights, at), value)
+            if kind == "bfloat16":
+                e.store(e.narrowed(value), e.at(out, place, I16), align=2)
+            else:
+                e.store(value, e.at(out, place, F32))
+    e.end()
+
+
 EMIT: dict[str, Callable[..., None]] = {
-    "normed": emit_normed,
-    "added": emit_added,
-    "rotated": emit_rotated,
-    "collected": emit_collected,
-    "gated": emit_gated,
-    "gathered": emit_gathered,
+    "norm": _emit_norm,
+    "normed": _emit_normed,
+    "added": _emit_added,
+    "rotated": _emit_rotated,
+    "collected": _emit_collected,
+    "gated": _emit_gated,
+    "gathered": _emit_gathered,
 }
-"""As ``native.EMIT``."""
+"""As ``emit.EMIT``."""

@@ -1,0 +1,1 @@
+"""What runs a pass: transformers' layers, a processor's program, or a GPU's."""

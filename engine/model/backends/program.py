@@ -1,0 +1,357 @@
+"""Layers of a processor as one program of our own kernels.
+
+transformers walks a layer in some forty small operations, which in a step of one token cost more than the layer itself
+where the model is small. The packed products and what lies between them are one program of kernels instead, for all
+layers (``FusedLayers``). Where their KV is in place attention is in it too, so that a pass is one call: a step of
+SmolLM2-135M with 64 tokens before it takes 10.2 ms, with two calls for each layer it took 11.8, and with its weights in
+8 bits 5.8 instead of 7.9 (2 cores with AVX-512 BF16, bfloat16). Families whose layers are Llama's up to names
+(``engine.model.architectures``) share this. All others go through transformers, as do layers with a part that is not
+known here, and passes of more rows.
+
+Experts are one program each (``FusedExpert``): a layer of Qwen3-30B-A3B in 4 bits takes 1.7 ms for a token instead of
+2.4, in bfloat16 2.4 instead of 2.9 (2 cores with AVX-512 BF16, busy otherwise).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.model.experts import Experts, silu_gate
+from engine.model.families import ORDINARY, Family
+from engine.model.kernels import native
+from engine.model.kernels.abi import KIND, MOST_ROWS, Attention, Collected, Gated, Residual, Rotated, bits
+from engine.model.kernels.native import Native
+from engine.model.kernels.own_attention import from_first, newest_seen
+from engine.model.kernels.program import EACH_ROW, Memory, Program
+from engine.model.products.norms import PackedNorm
+from engine.model.products.packed import PACKED, JointLayer, PackedLinear, head_dims, pack_layers, rounded
+from engine.quantization import BITS
+
+if TYPE_CHECKING:
+    from engine.model.attention import InPlace, KeyValues
+
+_PRODUCTS = ("joint", "output", "gates", "down")
+_PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+_GATE_PIECE = 1024  # numbers of a tile of gates
+
+
+def pack(model: Any, family: Family = ORDINARY) -> None:
+    """Lay a transformers causal LM on a processor out for our own kernels, in place, where they can be compiled."""
+    kernels = native.own()
+    if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
+        return
+    pack_layers(model, kernels, family)
+    fuse_experts(model, kernels)
+
+
+def has_kernels(model: Any) -> bool:
+    """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
+    kernels = native.own()
+    if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
+        return False
+    return all(head_dim % kernels.lanes == 0 for head_dim in head_dims(model))
+
+
+class FusedLayers:
+    """Packed decoder layers for at most ``MOST_ROWS`` rows, as one program of kernels.
+
+    Where a cache has the KV of all of them in place, a pass through them is one call (``through``). Elsewhere a layer
+    is two, between which it attends through whatever has its KV (``layer``). Between what enters and leaves it a layer
+    computes in float32, but for what products of pairs take. A row has the same bits whatever rows come with it, and
+    either way.
+
+    Args:
+        found: the parts of each layer, as ``parts_of`` found them.
+        kernels: that their products were packed for.
+        dtype: of hidden states.
+        rotary: numbers of a head that RoPE turns.
+    """
+
+    def __init__(self, found: Sequence[dict[str, Any]], kernels: Native, dtype: torch.dtype, rotary: int) -> None:
+        first = found[0]
+        self._kernels, self._dtype, self._rotary = kernels, dtype, rotary
+        self._heads, self._kv_heads = first["heads"], first["kv_heads"]
+        self._head_dim, self._scaling = first["self_attn"].head_dim, first["self_attn"].scaling
+        self._memory, self._program = Memory(), Program(kernels)
+        width = self._heads * self._head_dim
+        self._q, self._answers = (self._memory.of(name, width, dtype) for name in ("queries", "answers"))
+        self._lse = self._memory.of("sums", self._heads)
+        self._held: list[Any] = [found]  # the program knows their addresses
+        self._attends = self._head_dim % kernels.lanes == 0
+        # Of the kernels of each layer whose arguments depend on the pass.
+        self._places = np.array([self._add(parts) for parts in found])
+        self._begun = int(self._places[0, 2])
+
+    def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
+        """Append a layer to the program; returns ``_places`` of it: of its first kernel, of those behind the joint
+        product, of attention, of that behind it, behind the output, and of the last."""
+        kernels, memory, program, head_dim = self._kernels, self._memory, self._program, self._head_dim
+        joint, output, gates, down = (parts[name] for name in _PRODUCTS)
+        kind, small = KIND[self._dtype], _lanes(kernels.lanes, self._rotary // 2, head_dim)
+        hidden, first, second = joint.in_features, parts["input_layernorm"], parts["post_attention_layernorm"]
+        normed, second_normed, mixed = (
+            memory.of(name, product.in_features, product.input_dtype)
+            for name, product in (("normed", joint), ("normed", gates), ("mixed", output))
+        )
+
+        entered = program.add(
+            kernels.address("normed", kind, False, KIND[normed.dtype]),
+            {
+                **{Residual.WEIGHTS: first.weight.data_ptr(), Residual.EPSILON: bits(first.epsilon)},
+                **{Residual.OUT: normed.data_ptr(), Residual.WIDTH: hidden},
+            },
+            EACH_ROW,
+        )
+        out = joint.add_to(program, normed, memory)
+        norms, norm_slots = parts["norms"], (Rotated.QUERY_NORM, Rotated.KEY_NORM)
+        turned = program.add(
+            kernels.address("rotated", kind, head_dim, self._rotary, bool(norms), lanes=small),
+            {
+                **{Rotated.X: out.data_ptr(), Rotated.X_STRIDE: out.shape[1], Rotated.BIAS: self._bias(joint)},
+                **{Rotated.HEADS: self._heads, Rotated.KEY_HEADS: self._kv_heads},
+                **{at: norm.weight.data_ptr() for at, norm in zip(norm_slots, norms, strict=False)},
+                Rotated.NORM_EPSILON: bits(norms[0].epsilon if norms else 0.0),
+            },
+            EACH_ROW,
+            rows_at=Rotated.ROWS,
+        )
+
+        attended = len(program)
+        if self._attends:
+            attend, join = kernels.attention.addresses(head_dim, self._dtype, self._dtype)
+            program.add(attend, {})
+            program.add(join, attended, (0, self._kv_heads))
+
+        collected = program.add(
+            kernels.address("collected", kind, head_dim, KIND[mixed.dtype], lanes=small),
+            {Collected.OUT: mixed.data_ptr(), Collected.HEADS: self._heads},
+            EACH_ROW,
+            rows_at=Collected.ROWS,
+        )
+        out, kept = output.add_to(program, mixed, memory), memory.of("kept", hidden)
+        added = program.add(
+            kernels.address("normed", kind, True, KIND[second_normed.dtype]),
+            {
+                **self._sum_of(out, output, kept),
+                **{Residual.WEIGHTS: second.weight.data_ptr(), Residual.EPSILON: bits(second.epsilon)},
+                Residual.OUT: second_normed.data_ptr(),
+            },
+            EACH_ROW,
+        )
+        out = gates.add_to(program, second_normed, memory)
+        gated = memory.of("gated", down.in_features, down.input_dtype)
+        _add_gates(program, kernels, out, self._bias(gates), gated)
+        out = down.add_to(program, gated, memory)
+        left = program.add(
+            kernels.address("added", kind),
+            self._sum_of(out, down, kept),
+            EACH_ROW,
+        )
+        return entered, turned, attended, collected, added, left
+
+    def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
+        """Arguments of what adds a product to the residual sum."""
+        return {
+            **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
+            **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
+        }
+
+    def _bias(self, layer: Any) -> int:
+        """Address of a product's bias in float32."""
+        bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float().contiguous()
+        self._held.append(bias)
+        return bias.data_ptr()
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Any, kv: KeyValues) -> torch.Tensor:
+        """Hidden states (1, n, hidden) behind a layer, attending through ``kv``; ``rope``: a ``decoder.Rope``."""
+        program, places, arguments = self._program, self._places[index], self._program.arguments
+        rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
+        hidden, out = hidden.contiguous(), torch.empty_like(hidden)
+        cos, sin = rope.cos.contiguous(), rope.sin.contiguous()
+        joint = torch.empty(1, heads + 2 * kv_heads, rows, self._head_dim, dtype=self._dtype)
+        q, k, v = joint.split((heads, kv_heads, kv_heads), dim=1)
+        entered, turned, _, collected, _, left = places.tolist()
+        program.resize(rows)
+        self._set(places, hidden.data_ptr(), out, cos, sin)
+        arguments[turned, Rotated.QUERIES] = q.data_ptr()
+        arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = k.data_ptr(), v.data_ptr()
+        arguments[turned, Rotated.KV_HEAD], arguments[turned, Rotated.UNTURNED] = rows * self._head_dim, 0
+        program.run(entered, turned + 1)
+        answers = kv.attend(index, q, k, v, self._scaling).contiguous()
+        arguments[collected, Collected.X] = answers.data_ptr()
+        program.run(collected, left + 1)
+        return out
+
+    def through(self, hidden: torch.Tensor, rope: Any, kv: InPlace) -> torch.Tensor:
+        """Hidden states (1, n, hidden) behind all layers, which find and leave their KV in place."""
+        kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
+        rows, heads, group = hidden.shape[1], self._kv_heads, self._heads // self._kv_heads
+        hidden, out = hidden.contiguous(), torch.empty_like(hidden)
+        cos, sin = rope.cos.contiguous(), rope.sin.contiguous()
+        entering = np.full(len(self._places), out.data_ptr())
+        entering[0] = hidden.data_ptr()
+        _, turned, attended, collected, _, _ = places
+        length, strides = kv.start + rows, (kv.head_stride, self._head_dim) * 2
+        size = heads, group * rows, self._head_dim
+        seen, first = newest_seen(rows, kv.start, group), from_first(group * rows)
+        q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
+        if kv.observe is not None:  # each layer's are kept
+            q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
+            queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
+        with kernels.lock:
+            program.resize(rows)
+            self._set(places, entering, out, cos, sin)
+            arguments[turned, Rotated.QUERIES] = queries
+            before = kv.start * self._head_dim * hidden.element_size()
+            arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = kv.addresses + before
+            arguments[turned, Rotated.KV_HEAD] = kv.head_stride
+            arguments[turned, Rotated.UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
+            arguments[attended] = kernels.attention.arguments(
+                q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
+            )
+            arguments[attended, Attention.QUERIES] = queries
+            arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = kv.addresses
+            arguments[collected, Collected.X] = self._answers.data_ptr()
+            program.set_tiles(attended, heads * kernels.attention.pieces(length))
+            program.run(0, self._begun)  # whoever sleeps wakes up at the end of a call
+            program.run(self._begun)
+        if kv.observe is not None:
+            for layer, own in enumerate(q):
+                kv.observe(layer, own, self._scaling)
+        return out
+
+    def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Say where hidden states come from and go to, and what RoPE turns by, in layers at (6, ...) ``places``."""
+        entered, turned, _, _, added, left = places
+        arguments = self._program.arguments
+        arguments[entered, Residual.X] = arguments[added, Residual.X] = entering
+        arguments[left, Residual.OUT] = out.data_ptr()
+        arguments[turned, Rotated.COS], arguments[turned, Rotated.SIN] = cos.data_ptr(), sin.data_ptr()
+
+
+class FusedExpert:
+    """An expert of packed layers as one program: the gates, what they open, and back to the hidden width.
+
+    A row has the same bits whatever rows come with it.
+
+    Args:
+        gates, down: its layers, without biases.
+        kernels: that they were packed for.
+        memory: which it shares with the other experts.
+        nothing: the bias of the gates, zeros.
+    """
+
+    def __init__(
+        self, gates: PackedLinear, down: PackedLinear, kernels: Native, memory: Memory, nothing: torch.Tensor
+    ) -> None:
+        self._held = gates, down, memory, nothing  # the program knows their addresses
+        self._x = memory.of("asked", gates.in_features, gates.input_dtype)
+        self._program = program = Program(kernels)
+        out = gates.add_to(program, self._x, memory)
+        gated = memory.of("gated", down.in_features, down.input_dtype)
+        _add_gates(program, kernels, out, nothing.data_ptr(), gated)
+        self._out = down.add_to(program, gated, memory)[:, : down.out_features]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """What it answers x (n, hidden), in float32; the next expert writes over it."""
+        rows = x.shape[0]
+        self._x[:rows] = x
+        self._program.resize(rows)
+        self._program.run()
+        return self._out[:rows]
+
+
+def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
+    """Append what opens the gates of an MLP; ``bias``: an address."""
+    width = gated.shape[1]
+    pieces = -(-width // _GATE_PIECE)
+    program.add(
+        kernels.address("gated", KIND[gated.dtype]),
+        {
+            **{Gated.X: product.data_ptr(), Gated.X_STRIDE: product.shape[1], Gated.BIAS: bias},
+            **{Gated.OUT: gated.data_ptr(), Gated.GATES: width, Gated.PIECE: _GATE_PIECE, Gated.PIECES: pieces},
+        },
+        (pieces, 0),
+    )
+
+
+def fuse_experts(model: Any, kernels: Native) -> None:
+    """Let the experts of a packed transformers causal LM that are Llama's MLPs answer a few tokens in one call each."""
+    memory = Memory()
+    for part in model.modules():
+        if not isinstance(part, Experts) or part.opens is not silu_gate:
+            continue
+        pairs: list[Any] = list(zip(part.gates, part.down, strict=True))
+        if any(type(layer) not in PACKED.values() or layer.bias is not None for pair in pairs for layer in pair):
+            continue
+        gates, down = pairs[0]
+        if gates.in_features % kernels.lanes or down.in_features % kernels.lanes:
+            continue
+        nothing = torch.zeros(gates.out_features)
+        part.fused = [FusedExpert(gates, down, kernels, memory, nothing) for gates, down in pairs]
+        part.most_rows = MOST_ROWS
+
+
+def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:
+    """The layers of a packed transformers causal LM; None where one of them is not as it is known here.
+
+    Args:
+        weights: "8bit" or "4bit" to round their products, in a copy; "stored" has those of the model itself.
+    """
+    found = [parts_of(layer) for layer in model.model.layers]
+    if not all(found) or dtype not in KIND or (kernels := native.own()) is None:
+        return None
+    cos = model.model.rotary_emb(torch.empty(1, dtype=dtype), torch.zeros(1, 1, dtype=torch.long))[0]
+    rotary, known = int(cos.shape[-1]), list(filter(None, found))
+    for parts in known:
+        widths = parts["joint"].in_features, parts["down"].in_features
+        if any(width % kernels.lanes for width in widths):
+            return None
+        if not _lanes(kernels.lanes, rotary // 2, parts["self_attn"].head_dim):
+            return None
+        if weights in BITS:
+            parts |= {name: rounded(parts[name], weights) for name in _PRODUCTS}
+    return FusedLayers(known, kernels, dtype, rotary) if known else None
+
+
+def _lanes(most: int, *widths: int) -> int:
+    """The widest vectors that divide all widths; 0 if there are none."""
+    return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
+
+
+def parts_of(layer: Any) -> dict[str, Any] | None:
+    """The parts of a packed layer by what they do, if it has these and no others."""
+    names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
+    if names != set(_PARTS):
+        return None
+    attention, mlp, config = layer.self_attn, layer.mlp, layer.self_attn.config
+    joint = _joint(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
+    gates = _joint(mlp, ("gate_proj", "up_proj"), "gate_up_proj")
+    norms = [part for name in ("q_norm", "k_norm") if (part := getattr(attention, name, None)) is not None]
+    products = [joint, gates, getattr(attention, "o_proj", None), getattr(mlp, "down_proj", None)]
+    if not all(isinstance(product, PackedLinear) for product in products) or len(norms) == 1:
+        return None
+    if not all(
+        isinstance(norm, PackedNorm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *norms)
+    ):
+        return None
+    if config.hidden_act != "silu":
+        return None
+    return {
+        **{name: getattr(layer, name) for name in _PARTS},
+        **{"joint": joint, "gates": gates, "output": products[2], "down": products[3], "norms": norms},
+        **{"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads},
+    }
+
+
+def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
+    """The product that computes what the layers of these names share, or ``whole`` where it has a name."""
+    shares = [getattr(part, name, None) for name in names]
+    if all(isinstance(share, JointLayer) for share in shares):
+        return shares[0].product  # type: ignore[union-attr]
+    return getattr(part, whole, None)

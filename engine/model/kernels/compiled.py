@@ -1,0 +1,59 @@
+"""Kernels of our own, compiled for this processor when they are first asked for, and called one at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from engine.model.kernels import abi
+
+
+class Compiled:
+    """The kernels that the models at hand need, and the threads that run them.
+
+    Args:
+        workers: threads that compute.
+        lanes: float32 numbers in a vector; None is what this processor has.
+    """
+
+    def __init__(self, workers: int, lanes: int | None = None) -> None:
+        from engine.model.kernels import pool
+        from engine.model.kernels.emit import EMIT
+
+        self._compile, self.emitters = pool, EMIT
+        self.lanes = lanes or pool.lanes()
+        self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
+        self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
+        self.columns = abi.PANEL_VECTORS * self.lanes
+        """Outputs in a panel of packed weights."""
+        self.pool = pool.Pool(workers)
+        self._codes: list[Any] = []
+        self._addresses: dict[tuple[Any, ...], int] = {}
+        self.lock = threading.RLock()
+        self._arguments = (ctypes.c_int64 * abi.NUM_ARGUMENTS)()
+        self._at = ctypes.addressof(self._arguments)
+
+    def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
+        """Of a kernel of this name and kind, compiled if it is not yet.
+
+        Args:
+            lanes: of its vectors, if they are not those of the others.
+        """
+        key = (name, lanes, *kind)
+        known = self._addresses.get(key)
+        if known is None:
+            module = self._compile.module(name)
+            self.emitters[name](module, name, lanes or self.lanes, *kind)
+            code = self._compile.Code(module)
+            self._codes.append(code)
+            known = self._addresses[key] = code.address(name)
+        return known
+
+    def call(self, kernel: int, arguments: list[int], tiles: int, then: int = 0, then_tiles: int = 0) -> None:
+        """Run every tile of a kernel, and then of another one that shares its arguments, if there is one."""
+        with self.lock:
+            self._arguments[:] = [*arguments]
+            self.pool.run(kernel, self._at, tiles)
+            if then:
+                self.pool.run(then, self._at, then_tiles)

@@ -1,0 +1,371 @@
+"""Attention of a few rows to long KV, a piece of one head's keys at a time, and what joins the pieces.
+
+The keys come in blocks whose borders are absolute positions: scores of a block, online softmax, values. Pieces of
+``PIECE`` keys are joined in their order by ``join``. All arithmetic is in float32; keys and values may lie in bfloat16
+or in levels, and are widened in registers, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from llvmlite import ir
+
+from engine.model.kernels.abi import BLOCK, PIECE, Attention
+from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
+
+_KEYS = 4  # that meet a query together
+_SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
+VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
+LINE = 64  # bytes of a cache line
+_SHARE_BITS = 20  # behind the point of how many lines a step asks for
+LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
+
+
+def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
+    """One piece of one KV head's keys for all rows of its queries.
+
+    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes unnormalised sums, their maximum and their sum into
+    ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE`` is log2(e) times the usual scale.
+    With a cap ``CAP`` is log2(e) times that, and ``SCALE`` as ``scaled`` wants it.
+
+    Args:
+        stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, with their scale behind
+            them in bfloat16. Queries are of this kind too, but float32 beside levels.
+        capped: whether scores have a cap.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, worker = e.arguments
+    queries, keys, values = e.pointers(Attention.QUERIES, Attention.KEYS, Attention.VALUES)
+    rows, pieces, length = e.longs(Attention.HEAD_ROWS, Attention.PIECES, Attention.LENGTH)
+    seen, first_seen, parts, scratch = e.pointers(Attention.SEEN, Attention.FIRST, Attention.PARTS, Attention.SCRATCH)
+    scale = e.splat(e.load_float(arguments, Attention.SCALE))
+    cap = e.splat(e.load_float(arguments, Attention.CAP)) if capped else None
+    head, piece = e.b.sdiv(tile, pieces), e.b.srem(tile, pieces)
+    kind, query_kind = KINDS[stored], F32 if stored == "int8" else KINDS[stored]
+    keys = e.at(keys, e.b.mul(head, e.load_long(arguments, Attention.KEY_HEAD)), kind)
+    values = e.at(values, e.b.mul(head, e.load_long(arguments, Attention.VALUE_HEAD)), kind)
+    key_token, value_token = e.load_long(arguments, Attention.KEY_TOKEN), e.load_long(arguments, Attention.VALUE_TOKEN)
+    queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
+    parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
+
+    # The worker's scratch: room for keys and values of the last block and for scales, then queries and scores of all
+    # rows in float32.
+    mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
+    rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
+    wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
+    scores = e.at(wide, e.b.mul(rows, long(head_dim)), F32)
+
+    with e.loop(long(0), rows) as row:
+        line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
+        start = e.b.mul(row, long(head_dim))
+        for at in range(0, head_dim, lanes):
+            place = e.b.add(start, long(at))
+            e.store(e.load_vector(queries, place, query_kind), e.at(wide, place, F32))
+            e.store(e.constant(0.0), e.at(line, long(at), F32))
+        e.store(number(LOWEST), e.at(line, long(head_dim), F32))
+        e.store(number(0.0), e.at(line, long(head_dim + 1), F32))
+
+    first = e.b.mul(piece, long(PIECE))
+    stop = e.b.add(first, long(PIECE))
+    stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
+    with e.loop(first, stop, BLOCK) as start:
+        near_keys = block_of(e, keys, key_token, rooms[0], start, length, head_dim, kind)
+        near_values = block_of(e, values, value_token, rooms[1], start, length, head_dim, kind)
+        for row, block in blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
+            own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
+            _score(e, e.at(wide, e.b.mul(row, long(head_dim)), F32), block, near_keys, own, head_dim)
+        with e.loop(long(0), rows) as row:
+            line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
+            own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
+            begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), start) for of in (first_seen, seen))
+            _soften(e, own, begin, limit, scale, cap, line, near_values.scales, head_dim)
+        ahead = [
+            Ahead(e, source, stride, start, kind, head_dim)
+            for source, stride in ((keys, key_token), (values, value_token))
+        ]
+        add_values(e, scores, BLOCK, BLOCK, near_values.load_all, parts, rows, head_dim, ahead)
+    e.end()
+
+
+class Vectors:
+    """Keys or values of a block as they are stored: ``step`` numbers from one to the next.
+
+    ``scales`` are those of levels, in float32; None where numbers are no levels.
+    """
+
+    def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
+        self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
+
+    def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        """Numbers from ``at`` on of the block's ``token``-th key or value; levels without their scale."""
+        return self._e.load_vector(self._place, self._where(token, at), self.kind)
+
+    def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        """As many pairs of numbers as a vector has lanes, in bfloat16; levels are exact in it."""
+        return self._e.load_pairs(self._place, self._where(token, at), self.kind)
+
+    def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
+        """``load`` from each of the places on."""
+        return [self.load(token, place) for place in places]
+
+    def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
+        return self._e.b.add(self._e.b.mul(token, self._step), at)
+
+
+class Ahead:
+    """The keys or values behind the block that begins at ``start``, which are brought near while that is computed.
+
+    Asked for all at once they come while nothing is multiplied, and the memory rests while something is. So each step
+    of the sums asks for a few lines where there are many, and who lays a block out for few rows asks for its tokens.
+    """
+
+    def __init__(
+        self, e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type, head_dim: int
+    ) -> None:
+        self._e, self._stride, self._kind = e, stride, kind
+        self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
+        self._numbers = LINE // BYTES[kind]
+        self._lines = -(-head_dim // self._numbers)  # of a token
+
+    def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
+        """Ask for one of so many equal shares of the block's lines."""
+        e, lines = self._e, self._lines
+        # Rounded up, or the last share would end before the last line; the same for all, and computed once.
+        step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
+        begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
+        end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
+        with e.loop(begin, end) as line:
+            token, number = e.b.sdiv(line, long(lines)), e.b.srem(line, long(lines))
+            self.ask(token, e.b.mul(number, long(self._numbers)))
+
+    def ask_token(self, token: ir.Value) -> None:
+        for line in range(self._lines):
+            self.ask(token, long(line * self._numbers))
+
+    def ask(self, token: ir.Value, at: ir.Value) -> None:
+        """Ask for the line in which the ``at``-th number of the ``token``-th key or value lies."""
+        self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
+
+
+def block_of(
+    e: Emitter,
+    source: ir.Value,
+    stride: ir.Value,
+    room: ir.Value,
+    start: ir.Value,
+    length: ir.Value,
+    head_dim: int,
+    kind: ir.Type,
+) -> Vectors:
+    """The keys or values of a block: where they lie, or, if it is not whole, in ``room``, zeros behind the last.
+
+    Their scales, if there are any, lie behind the room for them.
+    """
+    size = head_dim + 2 if kind is I8 else head_dim  # the scale lies behind
+    whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
+    here = e.at(source, e.b.mul(start, stride), kind)
+    with e.b.if_then(e.b.not_(whole)):
+        with e.loop(long(0), e.b.sub(length, start)) as at, e.loop(long(0), long(size)) as offset:
+            loaded = e.load(e.at(here, e.b.add(e.b.mul(at, stride), offset), kind), kind, align=BYTES[kind])
+            e.store(loaded, e.at(room, e.b.add(e.b.mul(at, long(size)), offset), kind), align=BYTES[kind])
+        with e.loop(e.b.mul(e.b.sub(length, start), long(size)), long(BLOCK * size)) as at:
+            e.store(ir.Constant(kind, 0.0 if kind is F32 else 0), e.at(room, at, kind), align=BYTES[kind])
+    place, step = e.b.select(whole, here, room), e.b.select(whole, stride, long(size))
+    if kind is not I8:
+        return Vectors(e, place, step, kind, None)
+    scales = e.at(room, long(BLOCK * head_dim), F32)
+    with e.loop(long(0), long(BLOCK)) as at:
+        e.store(scale_of(e, e.at(place, e.b.mul(at, step), I8), head_dim), e.at(scales, at, F32))
+    return Vectors(e, place, step, kind, scales)
+
+
+def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
+    """The scale behind the levels of a key or value."""
+    bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
+    return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
+
+
+def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
+    """Emit a loop for each size, largest first, that takes as many rows together as long as there are as many left."""
+    done = e.variable(long(0))
+    for size in sizes:
+        start = done.value
+        left = e.b.sub(rows, start)
+        stop = e.b.add(start, e.b.sub(left, e.b.srem(left, long(size))))
+        with e.loop(start, stop, size) as row:
+            yield row, size
+        done.value = stop
+
+
+def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
+    """Products of ``rows`` queries, one behind the other in float32, with a block's keys, which are read once."""
+    with e.loop(long(0), long(BLOCK), e.lanes) as start:
+        some: list[list[ir.Value]] = [[] for _ in range(rows)]
+        for first in range(0, e.lanes, _KEYS):
+            totals = [[e.constant(0.0)] * _KEYS for _ in range(rows)]
+            for part in range(0, head_dim, e.lanes):
+                near = [keys.load(e.b.add(start, long(first + at)), long(part)) for at in range(_KEYS)]
+                for row, own in enumerate(totals):
+                    query = e.load_vector(queries, long(row * head_dim + part))
+                    own[:] = [e.fma(query, key, total) for key, total in zip(near, own, strict=True)]
+            for own, total in zip(some, totals, strict=True):
+                own.append(e.sums(total))
+        for row, own in enumerate(some):
+            total = e.sums(own, _KEYS)
+            if keys.scales is not None:
+                total = e.b.fmul(total, e.load_vector(keys.scales, start))
+            e.store(total, e.at(scores, e.b.add(start, long(row * BLOCK)), F32))
+
+
+def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
+    """A vector of scores to base 2.
+
+    With a ``cap`` they go through a tangens hyperbolicus of that height, to 2e-7 of it: ``scale`` makes them the
+    exponent of ``2 ** -abs(score)``, by which it is computed.
+    """
+    score = e.b.fmul(score, scale)
+    if cap is None:
+        return score
+    one, fallen = e.constant(1.0), e.exp2(e.b.fneg(e.call("llvm.fabs", score)))
+    height = e.b.fdiv(e.b.fsub(one, fallen), e.b.fadd(one, fallen))
+    return e.b.fmul(e.call("llvm.copysign", height, score), cap)
+
+
+def _soften(
+    e: Emitter,
+    scores: ir.Value,
+    begin: ir.Value,
+    limit: ir.Value,
+    scale: ir.Value,
+    cap: ir.Value | None,
+    line: ir.Value,
+    value_scales: ir.Value | None,
+    head_dim: int,
+) -> None:
+    """Turn a row's scores into weights of the online softmax, and bring its sums to the new maximum.
+
+    Args:
+        begin, limit: the row sees the keys of the block between them; either may lie outside of it.
+        value_scales: which the weights are multiplied with.
+    """
+    steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
+    edges = [e.b.trunc(border, I32) for border in (begin, limit)]
+    vectors = []
+    for at in range(0, BLOCK, e.lanes):
+        low, high = (e.splat(e.b.sub(edge, I32(at))) for edge in edges)
+        hidden = e.b.or_(e.b.icmp_signed("<", steps, low), e.b.icmp_signed(">=", steps, high))
+        score = scaled(e, e.load_vector(scores, long(at)), scale, cap)
+        vectors.append(e.b.select(hidden, e.constant(LOWEST), score))
+    largest = vectors[0]
+    for vector in vectors[1:]:
+        largest = e.larger(largest, vector)
+    maximum, total = e.at(line, long(head_dim), F32), e.at(line, long(head_dim + 1), F32)
+    before = e.load(maximum, F32)
+    now = e.larger(before, e.fold(largest, e.larger))
+    shift = e.splat(now)
+    added = e.constant(0.0)
+    for at, vector in enumerate(vectors):
+        # What is not seen counts nothing, also where nothing has been seen yet.
+        hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
+        weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
+        added = e.b.fadd(added, weight)
+        if value_scales is not None:
+            weight = e.b.fmul(weight, e.load_vector(value_scales, long(at * e.lanes)))
+        e.store(weight, e.at(scores, long(at * e.lanes), F32))
+    scale = e.exp2(e.splat(e.b.fsub(before, now)))
+    one = e.b.extract_element(scale, ir.Constant(ir.IntType(32), 0))
+    e.store(e.fma(e.load(total, F32), one, e.fold(added, e.b.fadd)), total)
+    e.store(now, maximum)
+    for at in range(0, head_dim, e.lanes):
+        place = e.at(line, long(at), F32)
+        e.store(e.b.fmul(e.load(place, e.vector), scale), place)
+
+
+def add_values(
+    e: Emitter,
+    weights: ir.Value,
+    step: int,
+    words: int,
+    near: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+    parts: ir.Value,
+    rows: ir.Value,
+    head_dim: int,
+    ahead: Sequence[Ahead],
+    pairs: bool = False,
+) -> None:
+    """Add a block's values by their weights to the sums of every row.
+
+    Args:
+        weights: of the block's first key, ``step`` words from a row's to the next row's.
+        words: of the block's weights in a row: numbers, or pairs of them.
+        near: the vectors at places of the ``word``-th value, or pair of values.
+        ahead: asked for meanwhile; of pairs where ``are_many`` of ``VALUE_VECTORS``, else at the first.
+    """
+    count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
+    blocks = row_blocks(e.lanes, VALUE_VECTORS)
+    for row, block in blocks_of_rows(e, rows, blocks):
+        together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
+        lines, own_weights = [], []
+        for at in range(block):
+            one = e.b.add(row, long(at))
+            lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
+            own_weights.append(e.at(weights, e.b.mul(one, long(step)), F32))
+        with e.loop(long(0), long(head_dim), together * e.lanes) as column:
+            places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
+            sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
+            is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
+            passes = count // together
+            one = e.b.add(e.b.mul(e.b.sdiv(row, long(block)), long(passes)), e.b.sdiv(column, long(together * e.lanes)))
+            shares = e.b.mul(e.b.sdiv(rows, long(block)), long(passes * words))
+            with e.loop(long(0), long(words)) as word:
+                for other in ahead:
+                    if block == blocks[0]:
+                        other.ask_share(e.b.add(e.b.mul(one, long(words)), word), shares)
+                    elif not pairs:
+                        with e.b.if_then(is_first):
+                            other.ask_token(word)
+                add_products(e, own_weights, word, near(word, places), sums, pairs)
+            for line, own in zip(lines, sums, strict=True):
+                for place, total in zip(places, own, strict=True):
+                    e.store(total.value, e.at(line, place, F32))
+
+
+def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
+    """Join the pieces of one KV head: ``RESULT`` (kv_heads, rows, head_dim), of the kind ``made``, and ``LOGSUM``
+    (kv_heads, rows) to base 2."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, head, _ = e.arguments
+    rows, pieces = e.load_long(arguments, Attention.HEAD_ROWS), e.load_long(arguments, Attention.PIECES)
+    parts, result, logsum = e.pointers(Attention.PARTS, Attention.RESULT, Attention.LOGSUM)
+    size = e.b.mul(rows, long(head_dim + 2))
+    parts = e.at(parts, e.b.mul(e.b.mul(head, pieces), size), F32)
+    out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), KINDS[made])
+    logsum = e.at(logsum, e.b.mul(head, rows), F32)
+    with e.loop(long(0), rows) as row:
+        own = e.b.mul(row, long(head_dim + 2))
+        largest = e.variable(number(LOWEST))
+        with e.loop(long(0), pieces) as piece:
+            line = e.at(parts, e.b.add(e.b.mul(piece, size), own), F32)
+            largest.value = e.larger(largest.value, e.load(e.at(line, long(head_dim), F32), F32))
+        sums = [e.variable(e.constant(0.0)) for _ in range(0, head_dim, lanes)]
+        total = e.variable(number(0.0))
+        with e.loop(long(0), pieces) as piece:
+            line = e.at(parts, e.b.add(e.b.mul(piece, size), own), F32)
+            behind = e.b.fsub(e.load(e.at(line, long(head_dim), F32), F32), largest.value)
+            weight = e.exp2(e.splat(behind))
+            one = e.b.extract_element(weight, ir.Constant(ir.IntType(32), 0))
+            total.value = e.fma(e.load(e.at(line, long(head_dim + 1), F32), F32), one, total.value)
+            for at, part in enumerate(sums):
+                part.value = e.fma(e.load_vector(line, long(at * lanes)), weight, part.value)
+        share = e.splat(e.b.fdiv(number(1.0), total.value))
+        for at, part in enumerate(sums):
+            place = e.b.add(e.b.mul(row, long(head_dim)), long(at * lanes))
+            e.store_vector(e.b.fmul(part.value, share), out, place, KINDS[made])
+        e.store(e.b.fadd(largest.value, e.call("llvm.log2", total.value)), e.at(logsum, row, F32))
+    e.end()
+
+
+EMIT: dict[str, Callable[..., None]] = {"attend": _emit_attend, "join": _emit_join}
+"""As ``emit.EMIT``."""

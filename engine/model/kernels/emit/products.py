@@ -1,0 +1,354 @@
+"""Products of a few rows with packed weights, which are read once.
+
+Weights lie in panels of output columns, (panels, in, columns): the columns of a panel are the lanes of the vectors, so
+an output is one sum over the inputs in their order. They may be levels of 8 bits, or of 4 (``product4``).
+
+Where the processor multiplies pairs of bfloat16 numbers (AVX-512 BF16: x86 from 2022 on, in part) there are kernels for
+models in it, whose names end with ``pairs``. One instruction multiplies 32 pairs and adds neighbours in float32, where
+the one for float32 multiplies 16 numbers. For that the two numbers of a pair lie side by side: a lane is an output, and
+holds two of its inputs. Activations are rounded to bfloat16, as transformers does in a model of that kind.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from engine.model.kernels.abi import PANEL_VECTORS, Product, Spread
+from engine.model.kernels.emit.emitter import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    KINDS,
+    LEVELS,
+    PTR,
+    VOID,
+    Emitter,
+    Variable,
+    long,
+    number,
+)
+from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
+
+_SUM_WORDS = 2  # words of a group that are summed before they meet the scale: short chains of additions
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # rows that share what is loaded of the weights, or of the values
+ACCUMULATORS = {16: 16}  # vectors of this many numbers, with 32 registers: accumulators beside what is loaded
+FEW_ACCUMULATORS = 12  # with 16 registers
+
+Sums = list[list[Variable]]
+"""Of rows, and in each of the vectors of a panel."""
+
+
+def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
+    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
+
+    Args:
+        weights: their kind; "int8" are levels.
+        scales: of what kind those of levels are, one for each output.
+    """
+
+    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+        return [e.load_vector(place, long(at * lanes), KINDS[weights]) for at in range(PANEL_VECTORS)]
+
+    emit_product(module, name, lanes, weights, scales, near)
+
+
+def emit_product(
+    module: ir.Module,
+    name: str,
+    lanes: int,
+    weights: str,
+    scales: str,
+    near: Callable[[Emitter, ir.Value], list[ir.Value]],
+    pairs: bool = False,
+) -> None:
+    """``_emit_product``, also of pairs, with a word of a panel being an input of each column, or a pair of them.
+
+    Args:
+        near: the vectors of the word that lies at an address.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments = e.arguments[0]
+    x, packed, out = e.pointers(Product.X, Product.WEIGHTS, Product.OUT)
+    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
+    scale = e.load_pointer(arguments, Product.SCALES) if scales else None
+    width, together = lanes * PANEL_VECTORS, 2 if pairs else 1
+    words = e.b.sdiv(inputs, long(together))
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        here = e.at(packed, e.b.mul(panel, e.b.mul(inputs, long(width))), KINDS[weights])
+        column = e.b.mul(panel, long(width))
+        lines = [e.at(x, e.b.mul(e.b.add(row, long(at)), words), F32) for at in range(block)]
+        sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), words) as word:
+            place = e.at(here, e.b.mul(word, long(together * width)), KINDS[weights])
+            add_products(e, lines, word, near(e, place), sums, pairs)
+        places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
+        store_sums(e, out, row, column, outputs, sums, factors)
+
+    each_panel(e, rows_of)
+    e.end()
+
+
+def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
+    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+
+    A word of a panel holds the levels of ``WORD_LEVELS`` inputs of one output. They are cut out of it where they
+    stand, a power of 16 too large, for which ``spread`` has made x smaller. Both is exact.
+
+    Args:
+        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+    """
+    width = lanes * PANEL_VECTORS
+
+    def add_some(e: Emitter, here: ir.Value, start: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
+        for ahead in range(_SUM_WORDS):
+            word = e.b.add(start, long(ahead))
+            base = e.b.mul(word, long(width))
+            loaded = [e.load(e.at(here, e.b.add(base, long(at * lanes)), I32), e.whole) for at in range(PANEL_VECTORS)]
+            for place in range(WORD_LEVELS):
+                levels = [_level(e, vector, place) for vector in loaded]
+                k = e.b.add(e.b.mul(word, long(WORD_LEVELS)), long(place))
+                add_products(e, lines, k, levels, sums)
+
+    emit_product4(module, name, lanes, scales, -float(MIDDLE_LEVEL), GROUP // WORD_LEVELS, _SUM_WORDS, add_some)
+
+
+def emit_product4(
+    module: ir.Module,
+    name: str,
+    lanes: int,
+    scales: str,
+    lowest: float,
+    words: int,
+    step: int,
+    add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
+    pairs: bool = False,
+) -> None:
+    """``_emit_product4``, also of pairs. Sums meet the scale behind each ``step`` of a group's ``words``.
+
+    Args:
+        lowest: the level, counted from the middle one, that ``add_some`` takes for 0.
+        add_some: adds the products of so many words: of a group's part of a panel, from a word on, with the lines of x
+            from the group on.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    x, packed, out, sums_of_x, scale = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS, Product.SCALES)
+    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
+    groups, together = e.b.sdiv(inputs, long(GROUP)), 2 if pairs else 1
+    width, kind = lanes * PANEL_VECTORS, KINDS[scales]
+
+    def rows_of(row: ir.Value, block: int, panel: ir.Value) -> None:
+        first_group = e.b.mul(panel, groups)
+        column = e.b.mul(panel, long(width))
+        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+        with e.loop(long(0), groups) as group:
+            number_of_group = e.b.add(first_group, group)
+            mine = e.at(scale, e.b.mul(number_of_group, long(2 * width)), kind)
+            steps, lows = (
+                [e.load_vector(mine, long(start + at * lanes), kind) for at in range(PANEL_VECTORS)]
+                for start in (0, width)
+            )
+            if lowest:
+                lows = [e.fma(step, e.constant(lowest), low) for step, low in zip(steps, lows, strict=True)]
+            for at, own in enumerate(totals):
+                place = e.b.add(e.b.mul(e.b.add(row, long(at)), groups), group)
+                sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
+                for low, total in zip(lows, own, strict=True):
+                    total.value = e.fma(sum_of_x, low, total.value)
+            here = e.at(packed, e.b.mul(number_of_group, long(GROUP * width * LEVEL_BITS // 8)), I8)
+            lines = [
+                e.at(
+                    x,
+                    e.b.sdiv(
+                        e.b.add(e.b.mul(e.b.add(row, long(at)), inputs), e.b.mul(group, long(GROUP))), long(together)
+                    ),
+                    F32,
+                )
+                for at in range(block)
+            ]
+            with e.loop(long(0), long(words), step) as start:
+                sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
+                add_some(e, here, start, lines, sums)
+                for own, some in zip(totals, sums, strict=True):
+                    for factor, total, part in zip(steps, own, some, strict=True):
+                        total.value = e.fma(part.value, factor, total.value)
+        store_sums(e, out, row, column, outputs, totals)
+
+    each_panel(e, rows_of)
+    e.end()
+
+
+def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
+    """The level at a place of each word as float32, times what ``_spread_of`` divides by."""
+    if place == WORD_LEVELS - 1:  # the sign is there
+        return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
+    return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
+
+
+def _spread_of(place: int) -> float:
+    return 1.0 if place == WORD_LEVELS - 1 else 2.0 ** (-LEVEL_BITS * place)
+
+
+def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """x (rows, inputs) as ``product4`` wants it: ``OUT`` in float32 by ``_spread_of``, ``SUMS`` (rows, groups) of x."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
+    inputs = e.load_long(arguments, Spread.INPUTS)
+    first = e.b.mul(row, inputs)
+    with e.loop(long(0), e.b.sdiv(inputs, long(GROUP))) as group:
+        total = e.constant(0.0)
+        for offset in range(0, GROUP, lanes):
+            place = e.b.add(e.b.add(first, e.b.mul(group, long(GROUP))), long(offset))
+            loaded = e.load_vector(x, place, KINDS[kind])
+            total = e.b.fadd(total, loaded)
+            factors = ir.Constant(e.vector, [number(_spread_of((offset + at) % WORD_LEVELS)) for at in range(lanes)])
+            e.store(e.b.fmul(loaded, factors), e.at(out, place, F32))
+        place = e.b.add(e.b.sdiv(first, long(GROUP)), group)
+        e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
+    e.end()
+
+
+def each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
+    """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
+    _, tile, _ = e.arguments
+    rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
+    first = e.b.mul(tile, count)
+    stop = e.b.add(first, count)
+    stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
+    with e.loop(first, stop) as panel:
+        done = e.variable(long(0))
+        for block in row_blocks(e.lanes, PANEL_VECTORS):
+            left = e.b.sub(rows, done.value)
+            whole = e.b.sub(left, e.b.srem(left, long(block)))
+            start = done.value
+            with e.loop(start, e.b.add(start, whole), block) as row:
+                rows_of(row, block, panel)
+            done.value = e.b.add(start, whole)
+
+
+def add_products(
+    e: Emitter,
+    lines: list[ir.Value],
+    k: ir.Value,
+    loaded: list[ir.Value],
+    sums: list[list[Variable]],
+    pairs: bool = False,
+) -> None:
+    """Add the ``k``-th number of every line times the vectors to its sums; or the ``k``-th pair by pairs."""
+    multiply = e.dot_pairs if pairs else e.fma
+    for line, own in zip(lines, sums, strict=True):
+        number_of_row = e.splat(e.load(e.at(line, k, F32), F32))
+        for vector, total in zip(loaded, own, strict=True):
+            total.value = multiply(number_of_row, vector, total.value)
+
+
+def store_sums(
+    e: Emitter,
+    out: ir.Value,
+    row: ir.Value,
+    column: ir.Value,
+    outputs: ir.Value,
+    sums: list[list[Variable]],
+    factors: Sequence[ir.Value] = (),
+) -> None:
+    """Store the sums of rows from ``row`` on, and outputs from ``column`` on, each vector times its factor if there
+    are any."""
+    for at, own in enumerate(sums):
+        place = e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column)
+        for index, total in enumerate(own):
+            value = e.b.fmul(total.value, factors[index]) if factors else total.value
+            e.store(value, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
+
+
+def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
+    """Whether a block of rows as large as ``row_blocks`` has them can be had of these."""
+    return e.b.icmp_signed(">=", rows, long(row_blocks(e.lanes, vectors)[0]))
+
+
+def row_blocks(lanes: int, vectors: int) -> list[int]:
+    """Rows that are computed together, largest first, so that the sums of ``vectors`` for each stay in registers."""
+    most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
+    return [rows for rows in _ROW_BLOCKS if rows <= most]
+
+
+def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
+    """out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
+
+    Args:
+        weights: their kind, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns, 2). The
+            columns of levels are in ``LOOKED_UP`` order.
+        scales: of what kind those of levels are, one for each output.
+    """
+
+    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+        if not scales:
+            return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
+        levels = e.load(place, LEVELS, align=1)
+        size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
+        return [*e.looked_up(size, _SIZES, levels)]
+
+    emit_product(module, name, lanes, weights, scales, near, pairs=True)
+
+
+def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
+    """The same with weights of 4 bits, ``(level - 8) * scale + middle`` for each group of inputs.
+
+    Two words of a panel share their bytes, (panels, inputs / 4, columns, 2), in ``LOOKED_UP`` order. ``SUMS`` (rows,
+    groups) has the sum of each group of x.
+
+    Args:
+        scales: of what kind scales and middles are: (panels, groups, 2, columns).
+    """
+    words, width = GROUP // 2, lanes * PANEL_VECTORS
+
+    def add_some(e: Emitter, here: ir.Value, _: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
+        with e.loop(long(0), long(words), 2) as word:
+            both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
+            for at in range(2):
+                nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
+                loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
+                add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
+
+    emit_product4(module, name, lanes, scales, 0.0, words, words, add_some, pairs=True)
+
+
+def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
+    """``SUMS`` (rows, groups) of x (rows, inputs) in bfloat16; a tile is a row."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)
+    inputs = e.load_long(arguments, Spread.INPUTS)
+    groups = e.b.sdiv(inputs, long(GROUP))
+    with e.loop(long(0), groups) as group:
+        first = e.b.add(e.b.mul(row, inputs), e.b.mul(group, long(GROUP)))
+        total = e.constant(0.0)
+        for offset in range(0, GROUP, lanes):
+            total = e.b.fadd(total, e.load_vector(x, e.b.add(first, long(offset)), I16))
+        e.store(e.fold(total, e.b.fadd), e.at(sums, e.b.add(e.b.mul(row, groups), group), F32))
+    e.end()
+
+
+def _half(value: int) -> int:
+    """The bits of a number in bfloat16, which holds it exactly."""
+    return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
+
+
+_SIZES = [_half(size) for size in range(128)]
+_NIBBLES = [_half(level - MIDDLE_LEVEL) for level in range(LAST_LEVEL + 1)]
+
+EMIT: dict[str, Callable[..., None]] = {
+    "product": _emit_product,
+    "product4": _emit_product4,
+    "spread": _emit_spread,
+    "product_pairs": _emit_product_pairs,
+    "product4_pairs": _emit_product4_pairs,
+    "group_sums": _emit_group_sums,
+}
+"""As ``emit.EMIT``."""

@@ -1,0 +1,181 @@
+"""Attention by our own kernels: what they take, their memory, and their arguments; and the copying of chosen chunks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from engine.model.kernels import abi
+from engine.model.kernels.abi import KIND, WIDE_DTYPES, bits
+
+if TYPE_CHECKING:
+    from engine.model.kernels.compiled import Compiled
+
+_LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
+
+Held = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of a layer."""
+
+
+class OwnAttention:
+    """Attention of packed queries by compiled kernels, and the memory it works in.
+
+    Args:
+        kernels: that it calls.
+    """
+
+    def __init__(self, kernels: Compiled) -> None:
+        self._kernels = kernels
+        self._parts, self._scratch = torch.empty(0), torch.empty(0)
+
+    def takes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+        """Whether these queries, keys and values are of a kind that the kernels know."""
+        return (
+            self.answers(q)
+            and k.is_cpu
+            and k.dtype == v.dtype
+            and k.dtype in (q.dtype, torch.int8)
+            and k.stride(3) == v.stride(3) == 1
+            and k.shape[2] > 0
+        )
+
+    def answers(self, q: torch.Tensor) -> bool:
+        """Whether these queries are of a kind that the kernels know."""
+        return q.is_cpu and q.dtype in WIDE_DTYPES and q.shape[3] % self._kernels.lanes == 0
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scaling: float,
+        seen: torch.Tensor,
+        first: torch.Tensor | None = None,
+        cap: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``attend`` of this module; row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
+
+        Without ``first`` it sees them from the start.
+
+        k and v may be levels, each with its scale behind it (``engine.kv.shape``): (1, kv_heads, seq, storage_dim).
+        """
+        heads, rows, head_dim = q.shape[1:]
+        length, half = k.shape[2], q.dtype is torch.bfloat16
+        levels = k.dtype is torch.int8
+        out, lse = torch.empty(heads, rows, head_dim, dtype=q.dtype), torch.empty(heads, rows)
+        q = (q.float() if levels and not (half and self.takes_pairs(head_dim)) else q).contiguous()
+        first = from_first(rows) if first is None else first
+        kernel, join = self.addresses(head_dim, out.dtype, k.dtype, cap is not None)
+        addresses = k.data_ptr(), v.data_ptr()
+        strides = k.stride(1), k.stride(2), v.stride(1), v.stride(2)
+        with self._kernels.lock:
+            arguments = self.arguments(
+                q, addresses, strides, (heads, rows, head_dim), length, seen, first, out, lse, scaling, cap
+            )
+            self._kernels.call(kernel, arguments, heads * self.pieces(length), join, heads)
+        return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
+
+    def pieces(self, length: int) -> int:
+        """That so many keys are cut into."""
+        return -(-length // abi.PIECE)
+
+    def addresses(
+        self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
+    ) -> tuple[int, int]:
+        """The addresses of attention to one piece of the keys, which are ``stored`` so, and of what joins pieces."""
+        pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
+        name = "attend_pairs" if pairs else "attend"
+        return self._kernels.address(name, head_dim, KIND[stored], capped), self._kernels.address(
+            "join", head_dim, KIND[dtype]
+        )
+
+    def arguments(
+        self,
+        q: torch.Tensor,
+        kv: tuple[int, int],
+        strides: tuple[int, ...],
+        size: tuple[int, int, int],
+        length: int,
+        seen: torch.Tensor,
+        first: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        scaling: float,
+        cap: float | None = None,
+    ) -> list[int]:
+        """Those of both kernels of ``addresses``, to be used while the ``lock`` is held.
+
+        Args:
+            q, out: (kv_heads, rows, head_dim), which is the ``size``; lse: (kv_heads, rows).
+            kv: addresses of keys and values of ``length`` tokens; strides: of each from head to head and from token to
+                token, in numbers.
+            seen, first: as in ``attend``.
+        """
+        heads, rows, head_dim = size
+        pieces, scale = self.pieces(length), scaling if cap is None else 2 * scaling / cap
+        needed = heads * pieces * rows * (head_dim + 2)
+        if self._parts.numel() < needed:
+            self._parts = torch.empty(needed)
+        pairs = out.dtype is torch.bfloat16 and self.takes_pairs(head_dim)
+        block = (abi.scratch_size_of_pairs if pairs else abi.scratch_size)(rows, head_dim)
+        if self._scratch.numel() < block * self._kernels.pool.workers:
+            self._scratch = torch.empty(block * self._kernels.pool.workers)
+        slot, (keys, values) = abi.Attention, kv
+        key_head, key_token, value_head, value_token = strides
+        return abi.arguments(
+            {
+                **{slot.QUERIES: q.data_ptr(), slot.KEYS: keys, slot.VALUES: values},
+                **{slot.KEY_HEAD: key_head, slot.KEY_TOKEN: key_token},
+                **{slot.VALUE_HEAD: value_head, slot.VALUE_TOKEN: value_token},
+                **{slot.LENGTH: length, slot.HEAD_ROWS: rows, slot.PIECES: pieces},
+                **{slot.FIRST: first.data_ptr(), slot.SEEN: seen.data_ptr()},
+                **{
+                    slot.PARTS: self._parts.data_ptr(),
+                    slot.SCRATCH: self._scratch.data_ptr(),
+                    slot.SCRATCH_SIZE: block,
+                },
+                **{slot.RESULT: out.data_ptr(), slot.LOGSUM: lse.data_ptr()},
+                **{slot.SCALE: bits(scale * _LOG2E), slot.CAP: bits((cap or 0.0) * _LOG2E)},
+            }
+        )
+
+    def takes_pairs(self, head_dim: int) -> bool:
+        """Whether attention in bfloat16 multiplies pairs."""
+        return self._kernels.multiplies_pairs and head_dim % (2 * self._kernels.lanes) == 0
+
+    def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
+        """As ``copy_chunks`` of this module."""
+        (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
+        chunk_bytes = size * one.stride(1) * one.itemsize
+        if chunk_bytes % abi.COPIED:
+            return False
+        chunks = chunks.contiguous()
+        lines = np.empty((2, len(sources), kv_heads, abi.LINE_WORDS), np.int64)
+        heads, line, slot = np.arange(kv_heads), abi.GatheredLine, abi.Gathered
+        for at, held in ((line.SOURCE, sources), (line.TARGET, targets)):
+            starts = np.array([[part.data_ptr() for part in layer] for layer in held]).T
+            lines[..., at] = starts[:, :, None] + heads * (held[0][0].stride(0) * one.itemsize)
+        first, step = chunks.data_ptr(), chosen * chunks.itemsize
+        lines[..., line.CHUNKS] = first + step * np.arange(len(sources) * kv_heads).reshape(-1, kv_heads)
+        arguments = {slot.LINES: lines.ctypes.data, slot.CHOSEN: chosen, slot.CHUNK_BYTES: chunk_bytes}
+        self._kernels.call(self._kernels.address("gathered"), abi.arguments(arguments), lines.size // abi.LINE_WORDS)
+        return True
+
+
+# The layers of a pass share these, so the last few are kept.
+
+
+@functools.lru_cache(maxsize=4)
+def from_first(rows: int) -> torch.Tensor:
+    """The first key that each of them sees, (rows,)."""
+    return torch.zeros(rows, dtype=torch.long)
+
+
+@functools.lru_cache(maxsize=4)
+def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
+    """``_all_seen`` of the newest ``n`` tokens, ``group`` times, behind ``past`` others."""
+    return torch.arange(past + 1, past + n + 1).repeat(group)

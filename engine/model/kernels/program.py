@@ -1,0 +1,121 @@
+"""Kernels that run one after the other in one call, for any number of rows, and the memory that they compute in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from engine.model.kernels import abi
+from engine.model.kernels.abi import MOST_ROWS
+
+if TYPE_CHECKING:
+    from engine.model.kernels.compiled import Compiled
+
+Tiles = tuple[int, int]
+"""Tiles of a kernel: how many for each row, and how many beside them."""
+
+EACH_ROW: Tiles = (1, 0)
+"""A tile is a row."""
+
+
+class Call(NamedTuple):
+    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot of its arguments
+    that says how many rows there are, if there is one."""
+
+    kernel: int
+    arguments: list[int]
+    tiles: Tiles
+    rows_at: int | None = None
+
+
+class Program:
+    """Kernels that run one after the other in one call.
+
+    Args:
+        kernels: whose threads run them.
+    """
+
+    def __init__(self, kernels: Compiled) -> None:
+        self._kernels = kernels
+        self._jobs: list[tuple[int, list[int] | int, Tiles]] = []
+        self._row_counts: list[tuple[int, int]] = []
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(
+        self, kernel: int, slots: Mapping[int, int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
+    ) -> int:
+        """Append a kernel, before the first run; returns its place.
+
+        Args:
+            slots: of its arguments; or the place of the kernel that it shares them with.
+            rows_at: the slot that says how many rows there are.
+        """
+        return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
+
+    def add_call(self, call: Call) -> int:
+        """Append a call, before the first run; returns its place."""
+        return self._append(*call)
+
+    def _append(self, kernel: int, arguments: list[int] | int, tiles: Tiles, rows_at: int | None) -> int:
+        self._jobs.append((kernel, arguments, tiles))
+        if rows_at is not None:
+            self._row_counts.append((len(self._jobs) - 1, rows_at))
+        return len(self._jobs) - 1
+
+    @functools.cached_property
+    def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
+        found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
+        for own, (_, given, _) in zip(found, self._jobs, strict=True):
+            if not isinstance(given, int):
+                own[:] = given
+        return found
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Kernel, arguments and tiles of each."""
+        first, size = self.arguments.ctypes.data, self.arguments.strides[0]
+        places = [given if isinstance(given, int) else place for place, (_, given, _) in enumerate(self._jobs)]
+        return np.array([(job[0], first + size * place, 0) for job, place in zip(self._jobs, places, strict=True)])
+
+    @functools.cached_property
+    def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of each kernel for each row, and beside them: (2, kernels)."""
+        return np.array([tiles for _, _, tiles in self._jobs]).T
+
+    def set_tiles(self, places: Sequence[int], tiles: int) -> None:
+        """Let kernels have so many tiles until the number of rows is another."""
+        self._table[places, 2] = tiles
+
+    def resize(self, rows: int) -> None:
+        """The next run is for so many rows."""
+        if rows == self._rows:
+            return
+        self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
+        for place, at in self._row_counts:
+            self.arguments[place, at] = rows
+        self._rows = rows
+
+    def run(self, first: int = 0, stop: int | None = None) -> None:
+        """Run the kernels [first, stop)."""
+        stop = len(self._jobs) if stop is None else stop
+        with self._kernels.lock:
+            address = self._table.ctypes.data + first * self._table.strides[0]
+            self._kernels.pool.run_all(address, stop - first)
+
+
+class Memory:
+    """What the layers of a model compute in, one after the other: (rows, width), by name."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
+
+    def of(self, name: str, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self._held.setdefault((name, width, dtype), torch.empty(MOST_ROWS, width, dtype=dtype))

@@ -1,0 +1,36 @@
+"""Products with weights in each of their formats, and norms: parts of a layer that are computed our own way."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WHOLE = 64
+"""Numbers of a row that fills whole vectors. It is computed alike wherever it lies: torch takes what is left over of
+all rows, at the end, by other instructions."""
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
+    """A layer with these weights (out, in)."""
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
+    return layer
+
+
+def replace(model: nn.Module, path: str, new: nn.Module) -> None:
+    """Put a module in the place of the one at a path."""
+    parent, _, last = path.rpartition(".")
+    setattr(model.get_submodule(parent), last, new)
+
+
+def fixed(values: torch.Tensor) -> nn.Parameter:
+    """A parameter that is never trained."""
+    return nn.Parameter(values, requires_grad=False)
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """Rows that fill whole vectors, zeros behind them."""
+    return functional.pad(x, (0, -x.shape[1] % WHOLE))

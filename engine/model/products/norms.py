@@ -1,0 +1,68 @@
+"""RMS norms as one kernel each: our own on a processor, torch's on a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.model.families import ORDINARY, Family
+from engine.model.products import fixed, replace
+
+if TYPE_CHECKING:
+    from engine.model.kernels.native import Native
+
+
+class PackedNorm(nn.Module):
+    """An RMS norm of a processor, in one pass.
+
+    Args:
+        norm: of transformers.
+        kernels: that compute it.
+        offset: what it adds to its weights.
+        width: numbers that it norms, where it has no weights.
+    """
+
+    def __init__(self, norm: Any, kernels: Native, offset: float = 0.0, width: int = 0) -> None:
+        super().__init__()
+        self.weight = torch.ones(width) if width else fixed(norm.weight.detach().float().contiguous() + offset)
+        self.epsilon = _epsilon_of(norm)
+        self._kernels = kernels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._kernels.norm(x, self.weight, self.epsilon)
+
+
+class FusedNorm(nn.Module):
+    """An RMS norm of a GPU, in one kernel of torch where transformers launches up to eight. Rounds once, at the end.
+
+    Args:
+        norm: of transformers.
+        offset: what it adds to its weights, in float32.
+    """
+
+    def __init__(self, norm: Any, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight = fixed(norm.weight.detach().float() + offset) if offset else norm.weight
+        self.epsilon = _epsilon_of(norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.epsilon).to(x.dtype)
+
+
+def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
+    """Let the norms of a transformers causal LM take one kernel each, in place, for a GPU and before it is moved."""
+    for path, layer in list(model.named_modules()):
+        if is_norm(layer) and hasattr(layer, "weight"):
+            replace(model, path, FusedNorm(layer, family.norm_offset_of(path)))
+
+
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a layer is an RMS norm of transformers."""
+    return type(layer).__name__.endswith("RMSNorm")
+
+
+def _epsilon_of(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)

@@ -1,0 +1,319 @@
+"""Linear layers of a processor whose weights are packed for our own kernels.
+
+Weights of every linear layer are packed once; the skinny products of ``engine.model.kernels.native`` read them at the
+speed of memory and give a row the same bits whatever rows come with it (``PackedLinear``). A wide product, when a book
+is read, unpacks the weights of the layer at hand again. Weights that bfloat16 holds exactly are kept in it, also where
+activations are in float32: the values are the same, the bytes are half. With activations in bfloat16 they lie in pairs
+where the processor multiplies these (``engine.model.kernels.emit.products``).
+
+A format of weights is a subclass that says how it packs a layer's weights, which calls of kernels its product takes,
+and what its weights are for many rows: ``PackedLinear8`` and ``PackedLinear4`` read levels as they are, half or a
+quarter of the bytes of bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from engine.model.families import ORDINARY, Family
+from engine.model.kernels.abi import MOST_ROWS, input_dtype
+from engine.model.products import fixed, replace
+from engine.model.products.norms import PackedNorm, is_norm
+from engine.model.products.quantized import Linear4, Linear8, wide_dtype
+from engine.model.recurrent import INPUTS, DeltaNet, Mamba
+from engine.quantization import BITS, GROUP, MIDDLE_LEVEL
+
+if TYPE_CHECKING:
+    from engine.model.kernels.native import Native
+    from engine.model.kernels.program import Memory, Program
+
+# Layers of one input, by the part of a block that asks for all of them one after the other.
+_JOINT = {
+    **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
+    **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
+}
+_HELD = 8  # unpacked weights: of one layer
+
+
+class PackedLinear(nn.Module):
+    """Linear layers of a processor that have one input, as one product, with their weights in panels.
+
+    Args:
+        layers: whose weights (out, in) are packed, one behind the other.
+        kernels: that compute its skinny products.
+        unpacked: weights of the layers that wide products have used last.
+    """
+
+    scale: nn.Parameter | None
+
+    def __init__(self, layers: Sequence[Any], kernels: Native, unpacked: Unpacked) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layers[0].in_features, sum(layer.out_features for layer in layers)
+        self.kernels, self.unpacked_last = kernels, unpacked
+        self.register_parameter("scale", None)
+        self.dtype = self._take(layers)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = fixed(torch.cat([bias.detach() for bias in biases])) if biases else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if rows.shape[0] > MOST_ROWS:
+            weight = self.unpacked_last.of(self)
+            out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
+            out = out if self.bias is None else out + self.bias
+            return out.view(*x.shape[:-1], self.out_features)
+        self.unpacked_last.forget()
+        out = self._product(rows)[:, : self.out_features]
+        if self.bias is not None:
+            out = out + self.bias
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        """Pack the weights of these layers; returns the dtype that they were in."""
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        pairs = self.kernels.multiplies_pairs and self._can_pair(weight.dtype)
+        self.weight = fixed(self.kernels.pack(_smallest(weight), pairs))
+        return weight.dtype
+
+    def _can_pair(self, dtype: torch.dtype) -> bool:
+        """Whether weights that meet activations in ``dtype`` may lie in pairs."""
+        return dtype is torch.bfloat16 and self.in_features % 2 == 0
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """What the skinny product takes in a program."""
+        return input_dtype(self.weight)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.kernels.product(rows, self.weight, self.scale)
+
+    def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """Append the skinny product with x (rows, in), without its bias; returns where it will be."""
+        panels, _, columns = self.weight.shape[:3]
+        out = memory.of("product", panels * columns)
+        self._add_product(program, x, out, memory)
+        return out
+
+    def _add_product(self, program: Program, x: torch.Tensor, out: torch.Tensor, memory: Memory) -> None:
+        program.add_call(self.kernels.product_call(x, self.weight, self.scale, out))
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The weights (..., in) of outputs (...,). Of layers that are not quantized."""
+        columns = self.weight.shape[2]
+        return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
+
+    def unpacked(self) -> torch.Tensor:
+        """The weights (in, out) in the dtype of wide products."""
+        return self._as_columns(self.kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
+
+    def _as_columns(self, panels: torch.Tensor) -> torch.Tensor:
+        return panels.transpose(0, 1).reshape(self.in_features, -1)[:, : self.out_features]
+
+
+class PackedLinear8(PackedLinear):
+    """The same of layers in 8 bits."""
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        scale = torch.cat([layer.scale for layer in layers])
+        levels = torch.cat([layer.weight for layer in layers])
+        pairs = self.kernels.looks_up_levels and self._can_pair(scale.dtype)
+        self.weight = fixed(self.kernels.pack(levels, pairs))
+        self.scale = fixed(self.kernels.pack(scale.unsqueeze(1)).flatten())
+        return scale.dtype
+
+    def unpacked(self) -> torch.Tensor:
+        assert self.scale is not None
+        kind = wide_dtype(self.dtype)
+        return self._as_columns(self.kernels.unpack(self.weight).to(kind)).mul_(
+            self.scale.to(kind)[: self.out_features]
+        )
+
+
+class PackedLinear4(PackedLinear):
+    """The same of layers in 4 bits."""
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        pairs = self.kernels.looks_up_levels and self._can_pair(layers[0].dtype)
+        self.weight = fixed(self.kernels.pack4(torch.cat([layer.levels() for layer in layers]), pairs))
+        steps = torch.cat([layer.scales_and_middles for layer in layers])
+        # (panels, groups, 2, columns)
+        self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
+        return layers[0].dtype
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.kernels.product4(rows, self.weight, self.scales)
+
+    def _add_product(self, program: Program, x: torch.Tensor, out: torch.Tensor, memory: Memory) -> None:
+        spread = memory.of("spread", self.in_features), memory.of("sums", self.in_features // GROUP)
+        for call in self.kernels.product4_calls(x, self.weight, self.scales, out, *spread):
+            program.add_call(call)
+
+    def unpacked(self) -> torch.Tensor:
+        levels = self.kernels.unpack4(self.weight).to(wide_dtype(self.dtype)).sub_(MIDDLE_LEVEL)
+        scale, middle = (part.unsqueeze(2).to(levels.dtype) for part in self.scales.unbind(dim=2))
+        return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
+
+
+class JointLayer(nn.Module):
+    """One of the layers of a joint product: whoever is asked first computes it for all.
+
+    Args:
+        product: the joint one.
+        start, stop: its outputs that are this layer's.
+        held: the product's last input and result, which the shares have in common.
+    """
+
+    def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.in_features, self.out_features = product.in_features, stop - start
+        if start == 0:
+            self.product = product  # a submodule of one share is enough
+        self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start, stop = self._span
+        if not self._held or self._held[0] is not x:
+            self._held[:] = x, self._compute(x)
+        out = self._held[1][..., start:stop]
+        if stop == self._last:
+            self._held.clear()
+        return out
+
+
+class PackedEmbedding(nn.Module):
+    """An embedding whose weights are the head's, which are packed.
+
+    Args:
+        head: the layer from hidden states to logits.
+        scale: what the embedding multiplies its rows with; None leaves them.
+        norm: what it does to them then; None leaves them.
+    """
+
+    def __init__(self, head: PackedLinear, scale: torch.Tensor | None, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.head, self._scale, self.norm = head, None if scale is None else scale.to(head.dtype), norm
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.head.rows(ids)
+        rows = rows if self._scale is None else rows * self._scale
+        return rows if self.norm is None else self.norm(rows)
+
+
+class Unpacked:
+    """The last few unpacked weights: prefill takes one layer's again and again before it goes to the next."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, torch.Tensor] = OrderedDict()
+
+    def of(self, layer: PackedLinear) -> torch.Tensor:
+        weight = self._held.pop(id(layer), None)
+        if weight is None:
+            weight = layer.unpacked()
+        self._held[id(layer)] = weight
+        if len(self._held) > _HELD:
+            self._held.popitem(last=False)
+        return weight
+
+    def forget(self) -> None:
+        """No wide product goes on: the memory is for others."""
+        self._held.clear()
+
+
+PACKED: dict[type, type[PackedLinear]] = {nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4}
+"""How the weights of each kind of layer are packed."""
+
+_BITS = {Linear8: 8, Linear4: 4}
+
+
+def pack_layers(model: Any, kernels: Native, family: Family = ORDINARY) -> None:
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
+    weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
+    capped = any(getattr(layer, "attn_logit_softcapping", None) for layer in model.modules())
+    for head_dim in head_dims(model):
+        kernels.prepare(head_dim, model.dtype, [_BITS[kind] for kind in weights], capped)
+    unpacked = Unpacked()
+    embedding = model.get_input_embeddings()
+    for block in model.model.layers:
+        for place, names in _JOINT.items():
+            part: Any = getattr(block, place, None)
+            layers = [getattr(part, name, None) for name in names]
+            if all(_is_packable(layer) for layer in layers):
+                _share(part, names, PACKED[type(layers[0])](layers, kernels, unpacked))
+    found = list(model.named_modules())[::-1]
+    while found:  # what is packed leaves the list, and memory
+        path, layer = found.pop()
+        new: nn.Module | None = None
+        if _is_packable(layer):
+            new = PACKED[type(layer)]([layer], kernels, unpacked)
+            if layer.weight is embedding.weight:  # they stay in memory once
+                own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
+                model.set_input_embeddings(PackedEmbedding(new, *own))
+        elif is_norm(layer) and hasattr(layer, "weight"):
+            if _fits(layer.weight, kernels.lanes):
+                new = PackedNorm(layer, kernels, family.norm_offset_of(path))
+        elif is_norm(layer) and (width := _width_of_values(model, path)) and width % kernels.lanes == 0:
+            new = PackedNorm(layer, kernels, width=width)
+        if new is not None:
+            replace(model, path, new)
+        if isinstance(layer, DeltaNet | Mamba) and layer.taps.is_cpu:
+            layer.take(kernels)
+
+
+def head_dims(model: Any) -> set[int]:
+    """Numbers of a head, of the layers of a transformers causal LM with attention."""
+    found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
+    return {int(attention.head_dim) for attention in found if attention is not None}
+
+
+def _width_of_values(model: Any, path: str) -> int:
+    """Numbers that a norm without weights norms, if they are a head's; 0 where they are not on a processor."""
+    attention: Any = model.get_submodule(path.rpartition(".")[0])
+    return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
+
+
+def _fits(weight: torch.Tensor, lanes: int) -> bool:
+    return weight.is_cpu and weight.shape[0] % lanes == 0
+
+
+def _is_packable(layer: Any) -> bool:
+    """Whether there are kernels for a layer's weights."""
+    return type(layer) in PACKED and layer.weight.is_cpu
+
+
+def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None:
+    held: list[torch.Tensor] = []
+    start = 0
+    for name in names:
+        stop = start + getattr(part, name).out_features
+        setattr(part, name, JointLayer(product, start, stop, held))
+        start = stop
+
+
+def _smallest(weight: torch.Tensor) -> torch.Tensor:
+    """The same values in bfloat16 where it holds them all."""
+    half = weight.to(torch.bfloat16)
+    return half if torch.equal(half.to(weight.dtype), weight) else weight
+
+
+def rounded(product: PackedLinear, weights: str) -> PackedLinear:
+    """A copy of a packed product with its weights in "8bit" or, where its width allows it, "4bit"."""
+    linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
+    linear.weight = fixed(product.unpacked().t().to(product.dtype))
+    linear.register_parameter("bias", product.bias)
+    kind = Linear4 if BITS[weights] == 4 and product.in_features % GROUP == 0 else Linear8
+    return PACKED[kind]([kind(linear)], product.kernels, product.unpacked_last)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters of a model, whatever the bits of each."""
+    small = [layer for layer in model.modules() if isinstance(layer, Linear8 | Linear4 | PackedLinear)]
+    held = sum(weight.numel() for layer in small for weight in layer.parameters())
+    meant = sum(
+        layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
+    )
+    return sum(weight.numel() for weight in model.parameters()) - held + meant

@@ -1,0 +1,149 @@
+"""Linear layers with weights in 8 or 4 bits, and products of many rows.
+
+This is for a larger model in the same memory; answers are exact with respect to the rounded weights. The linear layers
+of the decoder blocks are quantized when the model is loaded; embedding, head, norms and what chooses experts stay as
+they are. 8 bits: one scale per output row (``Linear8``). 4 bits: a scale and a middle per group of 32 (``Linear4``).
+Where nothing better is known (``packed``, ``engine.model.backends.tiled``) the weights of one layer at a time are
+unpacked for its product, which saves memory and not time.
+
+Why not a quantization package: torchao 0.18 works on this walk, and was not taken. Without compiling, its 8-bit layers
+unpack at every pass too, its 4-bit ones for processors take a byte each or are a prototype, and where it is installed
+transformers imports it at every start. bitsandbytes needs CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.errors import ModelError
+from engine.model.experts import choosing
+from engine.model.products import fixed, replace
+from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+
+_LEVELS_8 = 127
+_MIN_SCALE = 1e-8
+_PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
+
+
+class Linear8(nn.Module):
+    """A linear layer with weights in 8 bits.
+
+    Args:
+        linear: whose weights (out, in) are quantized.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        scale = (weight.float().abs().amax(dim=1) / _LEVELS_8).clamp(min=_MIN_SCALE).to(weight.dtype)
+        rounded = (weight.float() / scale.float()[:, None]).round().clamp(-_LEVELS_8, _LEVELS_8)
+        self.weight = fixed(rounded.to(torch.int8))
+        self.scale = fixed(scale)
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _wide(x, self.unpacked(), self.bias)
+
+    def unpacked(self) -> torch.Tensor:
+        """The weights (out, in) that this layer computes with."""
+        return self.weight.to(self.scale.dtype) * self.scale[:, None]
+
+
+class Linear4(nn.Module):
+    """A linear layer with weights in 4 bits, two in a byte.
+
+    Args:
+        linear: whose weights (out, in) are quantized; ``in`` is a multiple of ``GROUP``.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        self.dtype = weight.dtype
+        groups = weight.float().reshape(self.out_features, -1, GROUP)
+        low, high = groups.amin(dim=-1), groups.amax(dim=-1)
+        kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16  # of two bytes in any case
+        scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
+        middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
+        levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_LEVEL
+        whole = levels.round().clamp(0, LAST_LEVEL).reshape(self.out_features, -1).to(torch.uint8)
+        self.scales_and_middles = fixed(torch.stack([scale, middle], dim=-1))  # (out, groups, 2)
+        self.weight = fixed(whole[:, 0::2] | (whole[:, 1::2] << LEVEL_BITS))
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _wide(x, self.unpacked(), self.bias)
+
+    def levels(self) -> torch.Tensor:
+        """Levels (out, in) from 0 to 15, as bytes."""
+        return torch.stack([self.weight & LAST_LEVEL, self.weight >> LEVEL_BITS], dim=-1).flatten(1)
+
+    def unpacked(self) -> torch.Tensor:
+        """The weights (out, in) that this layer computes with."""
+        levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
+        scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
+        return (levels * scale + middle).flatten(1)
+
+
+def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
+    """Quantize the linear layers of decoder blocks of a transformers causal LM in place, before they are moved.
+
+    Args:
+        weights: "8bit" or "4bit".
+        name: of the model, for people.
+
+    Raises:
+        ModelError: the model's widths do not allow it.
+    """
+    kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
+    for block in blocks:
+        kept = {id(layer) for layer in choosing(block)}  # another choice is another model
+        for path, layer in list(block.named_modules()):
+            if not isinstance(layer, nn.Linear) or id(layer) in kept:
+                continue
+            if kind is Linear4 and layer.in_features % GROUP:
+                raise ModelError(
+                    f"{name} has layers of width {layer.in_features}, and 4-bit weights come in groups of {GROUP}.",
+                    "Use --weights 8bit.",
+                )
+            replace(block, path, kind(layer))
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In what a matrix product of activations in ``dtype`` is computed on a processor.
+
+    Those without instructions for bfloat16, as most in people's machines, take 80 times as long in it as in float32
+    (measured with AVX2: 1.4 against 113 GFLOP/s). The result is rounded to bfloat16 all the same.
+    """
+    return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
+
+
+@functools.cache
+def computes_in_half() -> bool:
+    """Whether this processor multiplies matrices in bfloat16 about as fast as in float32. Takes 0.1 s once."""
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        left, right = (torch.ones(_PROBE_WIDTH, _PROBE_WIDTH, dtype=dtype) for _ in range(2))
+        taken = []
+        for _ in range(_PROBE_TIMES):
+            began = time.perf_counter()
+            torch.matmul(left, right)
+            taken.append(time.perf_counter() - began)
+        seconds[dtype] = min(taken)
+    return seconds[torch.bfloat16] < _FAR_SLOWER * seconds[torch.float32]
+
+
+def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``functional.linear``, on a processor in its ``wide_dtype``."""
+    kind = wide_dtype(x.dtype) if x.device.type == "cpu" else x.dtype
+    if kind is x.dtype:
+        return functional.linear(x, weight, bias)
+    return functional.linear(x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)).to(x.dtype)
