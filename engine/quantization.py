@@ -86,8 +86,9 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
-    """Whether mean keys have 8 bits, each with a scale: where a kernel reads them as they are."""
-    return on_cpu and head_dim % KERNEL_WIDTH == 0
+    """Whether mean keys have 8 bits, each with a scale: on a processor where a kernel reads them as they are, on a GPU
+    always, since it unpacks a layer's in a moment and has little memory."""
+    return not on_cpu or head_dim % KERNEL_WIDTH == 0
 
 
 def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, quantized: bool) -> int:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 Queries = Mapping[int, torch.Tensor]
 """Of layers, times the scaling of their attention, (1, heads, n, head_dim) each: no more than what is asked."""
 
+# Mean keys that are made at once of a spilled layer that is at hand.
+_INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # that are scored where nothing is selected by it
 # Scores of chunks by a query of a head, of all layers that are scored at once: one after the other eight small layers
 # took three times as long, and large ones leave the processor's cache.
@@ -123,8 +125,11 @@ class RetrievalCache:
 
     def index_layer(self, layer: int, length: int) -> None:
         """A spilled layer is on the device with ``length`` committed tokens (``full.on_hand``): its mean keys cost
-        nothing now."""
-        self._index[layer].reach(length // self.chunk_size)
+        no transfer now. A few are left for later, so that a verification does not launch their making in every layer.
+        """
+        chunks = length // self.chunk_size
+        if chunks - self._index[layer].count >= _INDEXED_AT_ONCE:
+            self._index[layer].reach(chunks)
 
     @property
     def num_slots(self) -> int:

@@ -110,8 +110,9 @@ def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.T
 class KeyIndex:
     """Mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and kept.
 
-    Scoring costs what reading them costs. On a processor they are kept in 8 bits, each with a scale of its own, and
-    torch's product with 8-bit weights reads them as they are: a quarter of the time and of the memory.
+    Scoring costs what reading them costs. They are kept in 8 bits, each with a scale of its own. On a processor torch's
+    product with 8-bit weights reads them as they are: a quarter of the time and of the memory. A GPU unpacks a layer's
+    for every product; beside a Llama-2-7B and 120,000 tokens all layers' would take 3.9 GB in bfloat16.
 
     Args:
         chunk_size: tokens in a chunk.
@@ -166,5 +167,8 @@ class KeyIndex:
         self.reach(count)
         if not self._quantized:
             return rows @ self._means[:, :count].transpose(1, 2)
+        if rows.device.type != "cpu":
+            means = self._means[:, :count].to(rows.dtype)
+            return rows @ means.mul_(self._scales[:, :count].unsqueeze(-1)).transpose(1, 2)
         per_head = zip(rows.to(_SCALE_DTYPE).contiguous(), self._means[:, :count], self._scales[:, :count], strict=True)
         return torch.stack([torch._weight_int8pack_mm(row, levels, scales) for row, levels, scales in per_head])

@@ -270,7 +270,7 @@ class KvShape:
 
     @property
     def index_is_quantized(self) -> bool:
-        """Whether mean keys have 8 bits, each with a scale: where a kernel reads them as they are."""
+        """Whether mean keys have 8 bits, each with a scale."""
         return index_is_quantized(self.head_dim, self.device.type == "cpu")
 
     @property

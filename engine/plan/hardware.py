@@ -193,13 +193,14 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         held = planner.weights_by_device(layout, shape.model_layers, size, taken)
         rooms = [max(0, room - held) for room, held in zip((free.device, *free.others), held, strict=True)]
         left = dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
-    room = left.device + sum(left.others) - shape.most_bounded_bytes
-    longest = planner.longest_context(shape, limit, left)
-    plan = planner.plan(shape, longest, left)
+    kv_room = planner.beside_retrieval(shape, left, config.retrieval_budget or cost_model.MIN_BUDGET)
+    room = kv_room.device + sum(kv_room.others) - shape.most_bounded_bytes
+    longest = planner.longest_context(shape, limit, kv_room)
+    plan = planner.plan(shape, longest, kv_room)
     watch = probe.OtherPrograms()
     probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv)
     others = watch.share()
-    chosen = planner.complete_config(config, probed, window, shape)
+    chosen = planner.complete_config(config, probed, window, shape, left)
     return ModelFacts(
         name=architectures.display_name(name),
         architecture=model.model_type,
@@ -214,7 +215,9 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         prefill_block=chosen.prefill_block or 0,
         retrieval_budget=chosen.retrieval_budget or 0,
         retrieval_share=chosen.retrieval_share or 0,
-        expected=tuple(_expected(planner.plan_for_book(shape, n, longest, left), n, probed) for n in _lengths(longest)),
+        expected=tuple(
+            _expected(planner.plan_for_book(shape, n, longest, kv_room), n, probed) for n in _lengths(longest)
+        ),
         speeds=probed,
         kv_note=KV_NOTES[kv],
         others=round(others, 2),

@@ -126,6 +126,32 @@ def spread_over(
     return found
 
 
+def retrieval_bytes(size: KvSize, budget: int) -> int:
+    """Bytes of the retrieval cache of these layers, with ``budget`` tokens of chosen chunks."""
+    return (budget + RETRIEVAL_TAIL) * size.computed
+
+
+def fitting_budget(
+    sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
+) -> int:
+    """The retrieval budget in tokens, at most ``budget``: the largest by halves whose cache takes no place of a context
+    that has one with ``least`` tokens.
+
+    Args:
+        sizes: of the KV of each device's layers; devices: bytes of each that retrieval cache and KV may take.
+    """
+
+    def longest(budget: int) -> int:
+        taken = (int(retrieval_bytes(size, budget) * MEMORY_SHARE) for size in sizes)
+        left = [room - bytes_ for room, bytes_ in zip(devices, taken, strict=True)]
+        return largest(window, lambda tokens: spread_over(sizes, tokens, left, host, disk) is not None)
+
+    most = longest(least)
+    while budget > least and longest(budget) < most:
+        budget = max(least, budget // 2)
+    return budget
+
+
 def largest(limit: int, holds: Callable[[int], bool]) -> int:
     """The largest number up to ``limit`` for which something holds that holds for all smaller ones."""
     low, high = 0, limit
@@ -158,7 +184,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
     """
     return LayerBytes(
         weights=weights,
-        beside=((budget + RETRIEVAL_TAIL) * kv.computed + window * kv.index + kv.fixed) // layers,
+        beside=(retrieval_bytes(kv, budget) + window * kv.index + kv.fixed) // layers,
         kv=window * kv.stored // layers,
         buffer=window * kv.staged // layers,
     )

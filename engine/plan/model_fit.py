@@ -30,6 +30,7 @@ from engine.plan.memory_budget import (
     Share,
     largest,
     layer_bytes,
+    retrieval_bytes,
     share_layers,
     spread_over,
 )
@@ -116,6 +117,7 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
     shares = _shares(target, layers // target.layers, kv, rooms)
     parts = _parts(target, kv, shares)
     held = [room.taken + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)]
+    held = [bytes_ + retrieval_bytes(part, MIN_BUDGET) for bytes_, part in zip(held, parts, strict=True)]
     left = [int((room.free - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
 
     def longest(host: int, disk: int) -> int:

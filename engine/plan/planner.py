@@ -40,9 +40,11 @@ from engine.plan.memory_budget import (
     KvSize,
     LayerBytes,
     Share,
+    fitting_budget,
     interleaved,
     largest,
     layer_bytes,
+    retrieval_bytes,
     share_layers,
     spread_over,
 )
@@ -281,14 +283,26 @@ def free_resources(
     return Resources(rooms[0], host, disk, tuple(rooms[1:]))
 
 
-def complete_config(config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape) -> EngineConfig:
-    """The configuration with its open settings chosen: by measured costs, and by free memory."""
+def complete_config(
+    config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape, free: Resources | None = None
+) -> EngineConfig:
+    """The configuration with its open settings chosen: by measured costs, and by memory.
+
+    Args:
+        free: what retrieval cache and KV may take; None is what is free now, with the models loaded.
+    """
     block = config.prefill_block or (costs.prefill_block if costs else 0) or None
     budget = config.retrieval_budget or (costs.retrieval_budget(window) if costs else MIN_BUDGET)
     chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
     if share is None:
         # On a GPU passes of one fixed shape run over all slots of the cache, and more slots make all of them slower.
         share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
+    kind = KINDS.get(shape.device.type)
+    if config.retrieval_budget is None and kind is not None and kind.gpu and budget > MIN_BUDGET:
+        others = shape.split.devices[1:] if shape.split else ()
+        rooms = free or free_resources(shape.device, config, None, others)
+        sizes, devices = [_size(part) for part in shape.indexed(chunk).parts], (rooms.device, *rooms.others)
+        budget = fitting_budget(sizes, budget, MIN_BUDGET, window, devices, rooms.host, rooms.disk)
     budget = max(budget, chunk)
     return replace(config, prefill_block=block, retrieval_budget=budget, retrieval_share=share, chunk_size=chunk)
 
@@ -323,6 +337,16 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
     return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
+
+
+def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
+    """What KV may take beside a retrieval cache that is not there yet."""
+    rooms = (free.device, *free.others)
+    left = [
+        max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
+        for room, part in zip(rooms, shape.parts, strict=True)
+    ]
+    return replace(free, device=left[0], others=tuple(left[1:]))
 
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:

@@ -40,8 +40,9 @@ from engine.plan import (
     roundings,
     shape_of,
 )
+from engine.plan.cost_model import MIN_BUDGET
 from engine.plan.hardware import MachineRates
-from engine.plan.memory_budget import CHUNK, DeviceRoom, largest, share_layers, spread_over
+from engine.plan.memory_budget import CHUNK, RETRIEVAL_TAIL, DeviceRoom, largest, share_layers, spread_over
 from engine.quantization import StateSize
 from tests.engine.gpu.simulated_cuda import simulated_cuda, why_not
 from tests.engine.gpu.test_bytes import PAIRS
@@ -388,8 +389,10 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
     assert (whole.verdict, whole.tokens, whole.spilled) == ("whole", 131_072, 131_072)
     part = fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True))
     assert part.verdict == "part"
-    left = int((24 * 10**9 - 16_000_000_000) * model_fit.MEMORY_SHARE)
-    assert part.tokens == pytest.approx(left / (136 * KIB), rel=0.001)  # a mean key for every eight tokens
+    retrieval = (MIN_BUDGET + RETRIEVAL_TAIL) * 128 * KIB
+    left = int((24 * 10**9 - 16_000_000_000 - retrieval) * model_fit.MEMORY_SHARE)
+    index = 32 * 8 * (128 + 2) / CHUNK  # a mean key in 8 bits for every eight tokens
+    assert part.tokens == pytest.approx(left / (128 * KIB + index), rel=0.001)
     assert f"{part.tokens:,}" in fit_in_words(part)
     assert part.kv_per_1k == 1000 * 128 * KIB
     spilled = fit_pair(target, None, FreeMemory(24 * 10**9, 10**12, on_gpu=True))
@@ -469,7 +472,8 @@ def test_a_second_card_counts_and_is_shared_as_the_planner_shares_it() -> None:
     left = [int((card - bytes_) * model_fit.MEMORY_SHARE) for bytes_ in held]
     kv = kv_shape_of(models[0], torch.bfloat16, devices[0]).indexed(CHUNK)
     kv = dataclasses.replace(kv, split=layout.split)
-    said = planner.longest_context(kv, target.window, planner.Resources(left[0], 0, 0, (left[1],)))
+    free = planner.beside_retrieval(kv, planner.Resources(left[0], 0, 0, (left[1],)))
+    said = planner.longest_context(kv, target.window, free)
     assert both.tokens == pytest.approx(said, rel=0.01)
 
 

@@ -20,7 +20,8 @@ from engine.kv.shape import KvShape, Split
 from engine.model import decoder
 from engine.model.kernels import cuda
 from engine.plan import planner, probe
-from engine.plan.memory_budget import DeviceRoom, LayerBytes, Share, interleaved, share_layers
+from engine.plan.cost_model import CostModel, LayerCost
+from engine.plan.memory_budget import MEMORY_SHARE, DeviceRoom, LayerBytes, Share, interleaved, share_layers
 from engine.plan.planner import Layout, Resources
 from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
@@ -95,6 +96,27 @@ def test_weights_that_fit_no_card_wait_in_host_memory() -> None:
     layout = planner.layout_of([alone], CARDS[:1])
     assert layout.split is None
     assert len(layout.in_host) == alone.in_host
+
+
+def test_the_papers_model_and_book_fit_one_card_of_24_gb() -> None:
+    """Llama-2-7B at 120K with its KV in memory: the retrieval budget that probes choose is cut to what there is, and
+    the mean keys have 8 bits."""
+    shape, window = KvShape(32, 32, 128, torch.bfloat16, CARDS[0]).indexed(8), 131_072
+    left = 24 * 2**30 - 2**29 - 13_700_000_000  # behind CUDA's own, the weights and a small draft
+    free = Resources(int(left * MEMORY_SHARE), host=10**11)
+    fast = LayerCost(1e-3, 1e-9)
+    costs = CostModel(1e12, 3e10, 0, 32, 1.0, fast, fast, 8, ((512, 0.1),), 1e-9)
+    assert costs.retrieval_budget(window) == 8192
+    chosen = planner.complete_config(CONFIG, costs, window, shape, free)
+    assert chosen.retrieval_budget == 4096
+    found = planner.plan(shape, window, planner.beside_retrieval(shape, free, 4096))
+    assert found is not None
+    assert found.placement.count(Tier.HOST) == 32
+    assert planner.plan(shape, window, planner.beside_retrieval(shape, free, 8192)) is None
+    with_more = planner.complete_config(CONFIG, costs, window, shape, replace(free, device=free.device + 2**32))
+    assert with_more.retrieval_budget == 8192
+    asked = planner.complete_config(replace(CONFIG, retrieval_budget=8192), costs, window, shape, free)
+    assert asked.retrieval_budget == 8192
 
 
 def test_layers_take_turns_where_both_cards_have_spilled_ones() -> None:

@@ -46,19 +46,19 @@ NAMES = ["in 8 bits", "as they are"]
 
 
 def index_of(means: torch.Tensor, rounded: bool) -> KeyIndex:
-    """An index of these mean keys (kv_heads, chunks, head_dim), as on a processor or as on a GPU."""
+    """An index of these mean keys (kv_heads, chunks, head_dim), in 8 bits or as they are."""
     index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
     index.extend(means, 1)
     return index
 
 
 class Unrounded(KeyIndex):
-    """What a GPU keeps, here."""
+    """What is kept of heads that no kernel reads in 8 bits, here of any."""
 
     def __init__(self, shape: KvShape) -> None:
-        super().__init__(replace(shape, device=torch.device("meta")))
-        self._means = torch.empty(shape.kv_heads, 0, shape.head_dim, dtype=shape.dtype)
-        self._scales = self._means[..., 0].to(torch.bfloat16)
+        super().__init__(shape)
+        self._quantized = False
+        self._means = self._means.to(shape.dtype)
 
 
 @pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
