@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +49,29 @@ class Document:
     unit: str = "page"
     outline: tuple[OutlineItem, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_text(cls, title: str, text: str) -> Document:
+        """A text without pages, as one section.
+
+        Args:
+            title: how the model is told what it reads.
+        """
+        return cls.from_pages(title, [text], unit="section")
+
+    @classmethod
+    def from_pages(cls, title: str, pages: Iterable[str], *, unit: str = "page") -> Document:
+        """A text of several pages, which are labelled from 1.
+
+        Args:
+            title: how the model is told what it reads.
+            pages: the text of each.
+            unit: "page" or "section", as sentences for the person call one.
+        """
+        texts = tuple(pages)
+        digest = hashlib.sha256("\f".join((title, *texts)).encode("utf-8", "surrogatepass")).hexdigest()
+        numbered = tuple(Page(number, str(number), text) for number, text in enumerate(texts, start=1))
+        return cls(title, "", numbered, "text", digest, unit)
 
     @property
     def characters(self) -> int:

@@ -233,7 +233,7 @@ class AnswerDone:
     ``page_scores`` is summed over the answer; ``pages_scored`` tell which pages which of its tokens were read from.
     """
 
-    answer: str
+    text: str
     token_ids: tuple[int, ...]
     sources: tuple[TokenSource, ...]
     stop_reason: StopReason
@@ -242,16 +242,7 @@ class AnswerDone:
     pages_scored: tuple[PagesScored, ...] = ()
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The request ended with an error; the engine lives on. Both strings are for the person."""
-
-    cause: str
-    remedy: str
-    kind: str  # class name in engine.errors, for programs
-
-
-Event = Loading | ReadingProgress | BookRead | AnswerStarted | TextDelta | PagesScored | AnswerDone | Failed
+Event = Loading | ReadingProgress | BookRead | AnswerStarted | TextDelta | PagesScored | AnswerDone
 
 State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
 

@@ -227,7 +227,7 @@ class Generation:
     def done(self, kv_bytes: KvBytes, context_tokens: int) -> AnswerDone:
         """The last event."""
         return AnswerDone(
-            answer=self.text,
+            text=self.text,
             token_ids=tuple(self.tokens),
             sources=tuple(self.sources),
             stop_reason=self.reason,

@@ -1,9 +1,9 @@
 """The engine thread: one session, a queue of requests in, typed events out.
 
 ``EngineLike`` is what an app holds and types against: this machine's ``Engine``, a server elsewhere, or a proxy of
-either. Asking returns a ``Request`` at once; the thread is the only one that touches models and caches. A request
-that was accepted ends with exactly one final event (``BookRead``, ``AnswerDone`` or ``Failed``), also where the engine
-is closed meanwhile; an exception becomes ``Failed`` and the thread lives on.
+either. Asking returns a ``Request`` at once; the thread is the only one that touches models and caches. A request that
+was accepted ends with one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, which is raised
+where its events are taken, also where the engine is closed meanwhile. The thread outlives every error.
 
 To stop a request is to set one ``threading.Event``, its own or the one that the caller gave: the session looks at it
 between its yields, closes what it was doing, and ends with the usual last event.
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document
@@ -27,7 +27,6 @@ from engine.events import (
     BookInfo,
     BookRead,
     Event,
-    Failed,
     ModelInfo,
     PagesScored,
     ReadingProgress,
@@ -47,13 +46,16 @@ logger = logging.getLogger(__name__)
 Work = Callable[["Session", threading.Event], Iterator[Event]]
 """What a request asks of the session, and what stops it."""
 
-FINAL = (BookRead, AnswerDone, Failed)
+FINAL = (BookRead, AnswerDone)
 """Kinds of events that end a request."""
+
+Final = TypeVar("Final", BookRead, AnswerDone)
 
 HANDOVER_S = 20.0
 """Seconds after which a cancelled request has let go of the engine: a block of prefill on a slow machine takes most."""
 
 _ENDING_S = 30.0  # that the thread may take to end
+_STEP_S = 0.5  # of waiting for an event
 _LOOK_S = 0.05  # between two looks whether a request that waits has been cancelled
 
 
@@ -85,7 +87,7 @@ class EngineLike(Protocol):
         resume: bool = False,
         wait: float = 0.0,
         cancel: threading.Event | None = None,
-    ) -> Request:
+    ) -> Request[BookRead]:
         """Begin to read a book; it replaces the open one.
 
         Args:
@@ -97,9 +99,11 @@ class EngineLike(Protocol):
         Raises:
             Busy: something else is being read or answered, still after ``wait`` seconds.
             Closed: the engine has been closed.
+            TrifoldError: from the request, where its events or its result are taken: there is no text in the
+                document (``InputError``), it is too long (``ContextTooSmall``), memory ran out (``ResourceError``).
         """
 
-    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         """Begin to answer a question about the open book, after the earlier turns of its chat.
 
         Args:
@@ -117,10 +121,10 @@ class EngineLike(Protocol):
         """Stop what runs, and everything else."""
 
 
-class Request:
-    """One piece of work of an engine: iterate over its events, or poll them; cancel it at any time.
+class Request(Generic[Final]):
+    """One piece of work of an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
 
-    A request that nobody iterates any more still runs to its end unless it is cancelled.
+    A request that nobody iterates any more still runs to its end unless it is cancelled. One thread may take events.
 
     Args:
         state: what the engine is doing meanwhile.
@@ -130,8 +134,9 @@ class Request:
     def __init__(self, state: State, cancel: threading.Event | None = None) -> None:
         self.state = state
         self.stop = cancel or threading.Event()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._delivered_all = False
+        self._events: queue.SimpleQueue[Event | TrifoldError] = queue.SimpleQueue()
+        self._result: Final | None = None
+        self._error: TrifoldError | None = None
 
     def cancel(self) -> None:
         """Ask the engine to stop; the final event follows within about a second."""
@@ -143,32 +148,72 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """Whether the final event has been taken."""
-        return self._delivered_all
+        """Whether the final event, or the error in its place, has been taken."""
+        return self._result is not None or self._error is not None
 
     def put(self, event: Event) -> None:
         """Engine side: deliver an event."""
         self._events.put(event)
 
+    def fail(self, error: TrifoldError) -> None:
+        """Engine side: end the request with an error in place of a final event."""
+        self._events.put(error)
+
     def next_event(self, timeout: float | None = None) -> Event | None:
-        """The next event, or None if none came within ``timeout`` seconds or the request is finished."""
-        if self._delivered_all:
+        """The next event, or None if none came within ``timeout`` seconds or the request is finished.
+
+        Raises:
+            TrifoldError: what went wrong; the request is finished, and the engine lives on.
+        """
+        if self.finished:
             return None
         try:
             event = self._events.get(timeout=timeout)
         except queue.Empty:
             return None
-        self._delivered_all = isinstance(event, FINAL)
+        if isinstance(event, TrifoldError):
+            self._error = event
+            raise event
+        if isinstance(event, FINAL):
+            self._result = cast(Final, event)
         return event
 
     def __iter__(self) -> Iterator[Event]:
-        """Events up to the final one. Leaving the loop early cancels the work."""
+        """Events up to the final one; raises as ``next_event``. Leaving the loop early cancels the work."""
         try:
-            while (event := self.next_event()) is not None:
-                yield event
+            while not self.finished:
+                # In short steps: a long wait would not hear Ctrl-C on Windows.
+                if (event := self.next_event(_STEP_S)) is not None:
+                    yield event
         finally:
-            if not self._delivered_all:
+            if not self.finished:
                 self.cancel()
+
+    def result(self, timeout: float | None = None) -> Final:
+        """Wait for the end: ``BookRead`` of a reading, ``AnswerDone`` of a question. Events before it are skipped.
+
+        A request that was cancelled has a result too, which says how far it came.
+
+        Args:
+            timeout: seconds to wait; the request goes on after them.
+
+        Raises:
+            TrifoldError: what went wrong.
+            TimeoutError: it is not finished yet.
+        """
+        until = time.monotonic() + timeout if timeout is not None else None
+        while self._result is None:
+            if self._error is not None:
+                raise self._error
+            left = until - time.monotonic() if until is not None else _STEP_S
+            if left <= 0:
+                raise TimeoutError(f"The request was not finished within {timeout} s.")
+            try:
+                self.next_event(min(left, _STEP_S))
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
+        return self._result
 
 
 class Admission:
@@ -181,10 +226,10 @@ class Admission:
     def __init__(self, reading: str = "a book is being read") -> None:
         self._reading = reading
         self._changed = threading.Condition()
-        self._current: Request | None = None
+        self._current: Request[Any] | None = None
         self._refusal: TrifoldError | None = None
 
-    def admit(self, request: Request, wait: float) -> None:
+    def admit(self, request: Request[Any], wait: float) -> None:
         """Make a request the current one, within ``wait`` seconds.
 
         Raises:
@@ -231,7 +276,7 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._inbox: queue.SimpleQueue[tuple[Request, Work] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
         self._handing = threading.Lock()
         self._closed = False  # under the lock: nothing is handed to the thread any more
@@ -264,19 +309,19 @@ class Engine:
         resume: bool = False,
         wait: float = 0.0,
         cancel: threading.Event | None = None,
-    ) -> Request:
+    ) -> Request[BookRead]:
         def work(session: Session, stop: threading.Event) -> Iterator[Event]:
             return session.read(document, fit=fit, resume=resume, cancel=stop)
 
-        return self._submit(Request("reading", cancel), work, wait)
+        return self._submit(Request[BookRead]("reading", cancel), work, wait)
 
-    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         asked = Question.of(question)
 
         def work(session: Session, stop: threading.Event) -> Iterator[Event]:
             return session.ask(asked, cancel=stop)
 
-        return self._submit(Request("answering", cancel), work, asked.wait)
+        return self._submit(Request[AnswerDone]("answering", cancel), work, asked.wait)
 
     def finish_saving(self) -> str:
         return self._loaded().persistence.finish()
@@ -299,7 +344,7 @@ class Engine:
             raise Closed("The engine has been closed.")
         return self._session
 
-    def _submit(self, request: Request, work: Work, wait: float) -> Request:
+    def _submit(self, request: Request[Final], work: Work, wait: float) -> Request[Final]:
         self._admission.admit(request, wait)
         with self._handing:
             if not self._closed:
@@ -330,8 +375,7 @@ class Engine:
             self._refuse_all()
             while not self._inbox.empty():  # whatever ended this thread: nobody waits for ever
                 if (handed := self._inbox.get()) is not None:
-                    error = _closed()
-                    handed[0].put(Failed(error.cause, error.remedy, type(error).__name__))
+                    handed[0].fail(_closed())
             self._session = None
             self._status = Status("closed", "The engine has been closed.")
 
@@ -348,8 +392,9 @@ class Engine:
             self._status = Status("failed", str(self._failure))
             self._admission.refuse(self._failure)
 
-    def _serve(self, request: Request, work: Work) -> None:
+    def _serve(self, request: Request[Any], work: Work) -> None:
         final: Event | None = None
+        error: TrifoldError = EngineError("The engine ended this without a result.", "Try again.")
         try:
             if self._session is None:
                 raise self._failure or Closed("The engine has been closed.")
@@ -360,16 +405,18 @@ class Engine:
                     final = event
                 else:
                     request.put(event)
-        except Exception as error:  # the thread outlives any request
-            if not isinstance(error, TrifoldError):
+        except Exception as caught:  # the thread outlives any request
+            if not isinstance(caught, TrifoldError):
                 logger.exception("a request failed")
-            known = _for_people(error, f"while {request.state}")
-            final = Failed(known.cause, known.remedy, type(known).__name__)
+            final, error = None, _for_people(caught, f"while {request.state}")
         finally:
             # The next request may come the moment the final event is seen, so the way is cleared first.
             self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
             self._admission.end()
-            request.put(final or Failed("The engine ended this without a result.", "Try again.", "EngineError"))
+            if final is not None:
+                request.put(final)
+            else:
+                request.fail(error)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, TextDelta | AnswerDone):

@@ -24,11 +24,11 @@ from app.launcher.console import ProgressLine, say
 from engine import Question
 from engine.config import Mode, SamplingParams
 from engine.document import Document
-from engine.errors import ContextTooSmall, EngineError, InputError
-from engine.events import AnswerDone, BookRead, Event, Failed, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
+from engine.errors import ContextTooSmall, InputError
+from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
 
 if TYPE_CHECKING:
-    from engine import Engine, ModelInfo, Request
+    from engine import Engine, ModelInfo
 
 _POLL_S = 0.5
 _LOOPED = (
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         say("\n".join(lines_of(done, card)))
         if done.stop_reason is StopReason.LOOP:
             say(f"Note: {_LOOPED}")
-        if card.only_quotes and card.refuses(done.answer):
+        if card.only_quotes and card.refuses(done.text):
             say(f"Note: {ADVICE}")
     return 0
 
@@ -101,46 +101,30 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     """
     with ProgressLine(f"Reading {document.title}") as line:
         remaining = Remaining()
-        for event in events_of(engine.read(document, fit=fit)):
+        request = engine.read(document, fit=fit)
+        for event in request:
             if isinstance(event, ReadingProgress):
                 remaining = remaining.after(event)
                 line.update(progress_line(event, remaining))
-            elif isinstance(event, BookRead):
-                line.done(book_line(event))
-                return event
-            elif isinstance(event, Failed):
-                kind = ContextTooSmall if event.kind == ContextTooSmall.__name__ else EngineError
-                raise kind(event.cause, event.remedy)
-    raise EngineError("Reading ended without a result.", "Please try again.")
+        read = request.result()
+        line.done(book_line(read))
+    return read
 
 
 def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, show: bool) -> AnswerDone:
     """Ask, and write the answer to stdout while it comes."""
-    for event in events_of(engine.ask(Question(question, sampling=sampling, mode=mode))):
+    request = engine.ask(Question(question, sampling=sampling, mode=mode))
+    for event in request:
         if isinstance(event, TextDelta) and show:
             sys.stdout.write(event.text)
             sys.stdout.flush()
-        elif isinstance(event, AnswerDone):
-            if show:
-                sys.stdout.write("\n")
-                sys.stdout.flush()
-            if event.stop_reason is StopReason.CANCELLED:
-                raise KeyboardInterrupt
-            return event
-        elif isinstance(event, Failed):
-            raise EngineError(event.cause, event.remedy)
-    raise EngineError("The answer ended without a result.", "Please try again.")
-
-
-def events_of(request: Request) -> Iterator[Event]:
-    """A request's events. Waits in short steps, since a long wait would not hear Ctrl-C on Windows."""
-    try:
-        while not request.finished:
-            event = request.next_event(_POLL_S)
-            if event is not None:
-                yield event
-    finally:
-        request.cancel()
+    if show:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    done = request.result()
+    if done.stop_reason is StopReason.CANCELLED:
+        raise KeyboardInterrupt
+    return done
 
 
 def _keep(engine: Engine) -> None:
@@ -170,7 +154,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
     """What ``ask --json`` prints: times in seconds or milliseconds as named, rates from 0 to 1, sizes in bytes."""
     live = done.figures
     return {
-        "answer": done.answer,
+        "answer": done.text,
         "token_ids": list(done.token_ids),
         "stages": [line.value for line in done.sources],
         "stop_reason": done.stop_reason.value,
@@ -218,7 +202,7 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
         card: of the model that answered.
     """
     live = done.figures
-    why_not = speed.uncounted(done.answer, refused=card is not None and card.refuses(done.answer))
+    why_not = speed.uncounted(done.text, refused=card is not None and card.refuses(done.text))
     lines = [f"{live.answer_tokens:,} tokens ({done.stop_reason.value}), {live.mode} decoding"]
     lines += [line for line in (_speed_line(live, why_not), _acceptance_line(live)) if line]
     lines.append(

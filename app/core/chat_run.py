@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from app.core.state import AppState, OpenBook, Stage
 from engine import HANDOVER_S, Question, Request, Status, Turn, model_files
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, ModelError, TrifoldError
-from engine.events import AnswerDone, AnswerStarted, Event, Failed, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, AnswerStarted, Event, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
@@ -244,21 +244,26 @@ def _answer(
             request.cancel()
 
 
-def _news(request: Request, claim: threading.Event, gather: bool) -> list[Event]:
-    """What the engine has said since the last look. ``gather``: let some gather first, unless it is to be stopped."""
+def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) -> Iterator[Event]:
+    """What the engine has said since the last look.
+
+    Args:
+        gather: let some gather first, unless it is to be stopped.
+
+    Raises:
+        TrifoldError: the answer failed, after all that was said of it.
+    """
     if gather:
         claim.wait(UPDATE_SECONDS)
     patience = _POLL if claim.is_set() or not gather else 0.0
-    events = []
     while (event := request.next_event(timeout=patience)) is not None:
-        events.append(event)
+        yield event
         patience = 0.0
-    return events
 
 
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
-) -> Request | None:
+) -> Request[AnswerDone] | None:
     """Hand the question to the engine as soon as what was cancelled has let go of it; None if it was stopped first."""
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
@@ -322,15 +327,18 @@ class _ExchangeWriter:
             self._abilities = abilities(str(model.path))
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Take what the engine has said; written down and shown once."""
-        if not events:
-            return
-        for event in events:
-            self._take(event)
-        self._state.show(**self._moved)
-        self._moved = {}
-        self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
+    def take(self, events: Iterable[Event]) -> None:
+        """Take what the engine has said; written down and shown once, also what was said before an error."""
+        taken = False
+        try:
+            for event in events:
+                self._take(event)
+                taken = True
+        finally:
+            if taken:
+                self._state.show(**self._moved)
+                self._moved = {}
+                self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def cite(self) -> None:
         """Look up what the words so far cite."""
@@ -351,14 +359,11 @@ class _ExchangeWriter:
             self._figures(event)
             if event.page_scores:
                 self._moved["scores"] = event.page_scores
-            answer, stages = self.begun + event.answer, self._stages + _letters(event)
+            answer, stages = self.begun + event.text, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
             if not self._abilities.refuses(answer):
                 self._state.experience.answered(self._state.engine.status().model, event.figures)
-        elif isinstance(event, Failed):
-            self.fail(Trouble(event.cause, event.remedy))
-            self.done = True
 
     def fail(self, trouble: Trouble) -> None:
         self.cite()

@@ -36,7 +36,7 @@ from app.core.state import AppState, Stage
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
-from engine.events import AnswerDone, Failed, Figures, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, Figures, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
@@ -188,8 +188,6 @@ class Race:
                 event = request.next_event(timeout=_POLL)
                 if claim.is_set():
                     raise TrifoldError("The race was stopped.", "Start it again when you like.")
-                if isinstance(event, Failed):
-                    raise TrifoldError(event.cause, event.remedy)
                 if event is None and request.finished:
                     raise TrifoldError("The engine ended this run without a result.", "Try it again.")
                 run = self._shown(state, run, event)
@@ -211,7 +209,7 @@ class Race:
         self.state = replace(state, tokens=len(run.token_ids))
         return run
 
-    def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request:
+    def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
         """Hand the question to the engine as soon as what was cancelled has let go of it."""
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)

@@ -29,7 +29,7 @@ from app.core.forecast import Experience, Remaining
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document
 from engine.errors import Busy, ContextTooSmall, DocumentError, PasswordNeeded, TrifoldError
-from engine.events import BookRead, Failed, Figures, ReadingProgress
+from engine.events import BookRead, Figures, ReadingProgress
 from engine.plan import BookFit
 
 if TYPE_CHECKING:
@@ -503,18 +503,20 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
     """Follow one reading to its end; how far it came, if it was only paused."""
-    for event in state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop):
-        if isinstance(event, ReadingProgress):
-            state.set(job, progress=event, remaining=state.current.remaining.after(event))
-        elif isinstance(event, BookRead):
-            if event.stopped and job.paused and not job.cancelled:
-                return event
-            if not resume:
-                state.experience.read(state.engine.status().model, event)
-            _finish(state, job, event)
-        elif isinstance(event, Failed):
-            trouble = Trouble(event.cause, event.remedy)
-            state.set(job, stage=Stage.FAILED, trouble=trouble, action=Action.READ_AGAIN)
+    request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
+    try:
+        for event in request:
+            if isinstance(event, ReadingProgress):
+                state.set(job, progress=event, remaining=state.current.remaining.after(event))
+        read = request.result()
+    except TrifoldError as error:
+        _fail(state, job, error, Stage.FAILED, Action.READ_AGAIN)
+        return None
+    if read.stopped and job.paused and not job.cancelled:
+        return read
+    if not resume:
+        state.experience.read(state.engine.status().model, read)
+    _finish(state, job, read)
     return None
 
 

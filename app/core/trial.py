@@ -21,7 +21,7 @@ from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
-from engine.events import AnswerDone, Failed, StopReason
+from engine.events import AnswerDone, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +126,6 @@ class Trial:
                 if not self._is_free(tried):
                     return False
                 event = request.next_event(timeout=_POLL)
-                if isinstance(event, Failed):
-                    raise TrifoldError(event.cause, event.remedy)
                 if isinstance(event, AnswerDone):
                     self._judge(tried, card, question, event)
         finally:
@@ -135,13 +133,13 @@ class Trial:
         return True
 
     def _judge(self, tried: _Tried, card: Abilities, question: str, done: AnswerDone) -> None:
-        quoted = check_answer(self._state.note_taker.index_of(tried.document), done.answer)
+        quoted = check_answer(self._state.note_taker.index_of(tried.document), done.text)
         circles = done.stop_reason is StopReason.LOOP
-        refused = card.refuses(done.answer)
-        if circles or speed.uncounted(done.answer, tried.answers, refused=refused):
+        refused = card.refuses(done.text)
+        if circles or speed.uncounted(done.text, tried.answers, refused=refused):
             return
-        tried.answers.append(done.answer)
+        tried.answers.append(done.text)
         if quoted and all(quotation.verified for quotation in quoted):
             tried.good.append(question)
-        elif not quoted and not card.only_quotes and done.answer.strip():
+        elif not quoted and not card.only_quotes and done.text.strip():
             tried.fair.append(question)

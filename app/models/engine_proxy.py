@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from engine import EngineConfig, EngineLike, Question, Request, Status
 from engine.document import Document
 from engine.errors import Busy, Closed, TrifoldError
+from engine.events import AnswerDone, BookRead
 
 if TYPE_CHECKING:
     from engine.plan import BookFit
@@ -79,13 +80,13 @@ class EngineProxy:
         resume: bool = False,
         wait: float = 0.0,
         cancel: threading.Event | None = None,
-    ) -> Request:
+    ) -> Request[BookRead]:
         until = time.monotonic() + wait
         engine = self._settled_until(until, cancel)
         left = max(0.0, until - time.monotonic())
         return engine.read(document, fit=fit, resume=resume, wait=left, cancel=cancel)
 
-    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         asked = Question.of(question)
         until = time.monotonic() + asked.wait
         engine = self._settled_until(until, cancel)

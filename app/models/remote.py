@@ -36,7 +36,6 @@ from engine.events import (
     AnswerStarted,
     BookRead,
     Event,
-    Failed,
     Figures,
     KvBytes,
     Loading,
@@ -45,7 +44,7 @@ from engine.events import (
     TimeSplit,
 )
 from engine.plan import MIN_CHAT_TOKENS, BookFit
-from engine.worker import Admission
+from engine.worker import Admission, Final
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +110,7 @@ class RemoteEngine:
         resume: bool = False,
         wait: float = 0.0,
         cancel: threading.Event | None = None,
-    ) -> Request:
+    ) -> Request[BookRead]:
         """Send a book, so that the server has it when the first question comes.
 
         Raises:
@@ -120,12 +119,12 @@ class RemoteEngine:
         """
         if fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
             document = document.select(document.pages[0].number, document.pages[pages - 1].number)
-        return self._submit(Request("reading", cancel), lambda: self._read(document), wait)
+        return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wait)
 
-    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request:
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         """Ask about the book that was read. Raises as ``read``. Turns of a chat are not kept here."""
         asked = Question.of(question)
-        return self._submit(Request("answering", cancel), lambda: self._ask(asked), asked.wait)
+        return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
 
     def finish_saving(self) -> str:
         """Nothing of a book is kept here."""
@@ -185,7 +184,7 @@ class RemoteEngine:
 
     # Requests ------------------------------------------------------------------------------------------------
 
-    def _submit(self, request: Request, work: Callable[[], AsyncIterator[Event]], wait: float) -> Request:
+    def _submit(self, request: Request[Final], work: Callable[[], AsyncIterator[Event]], wait: float) -> Request[Final]:
         if self._failure is not None:
             raise self._failure
         self._admission.admit(request, wait)
@@ -195,19 +194,23 @@ class RemoteEngine:
         threading.Thread(target=self._run, args=(request, work), name="trifold-remote", daemon=True).start()
         return request
 
-    def _run(self, request: Request, work: Callable[[], AsyncIterator[Event]]) -> None:
+    def _run(self, request: Request[Any], work: Callable[[], AsyncIterator[Event]]) -> None:
+        end: Event | TrifoldError
         try:
-            final = asyncio.run(_drive(request, work()))
+            end = asyncio.run(_drive(request, work()))
         except TrifoldError as error:
-            final = Failed(error.cause, error.remedy, type(error).__name__)
+            end = error
         except Exception:  # the next question must be possible whatever this one met
             logger.exception("a remote request failed")
-            final = Failed(f"Something went wrong with {self._address.host}.", "Try again.", "EngineError")
+            end = EngineError(f"Something went wrong with {self._address.host}.", "Try again.")
         with self._lock:
             if self._status.state != "closed":
                 self._status = replace(self._status, state="idle", book=self._book())
         self._admission.end()
-        request.put(final)
+        if isinstance(end, TrifoldError):
+            request.fail(end)
+        else:
+            request.put(end)
 
     async def _read(self, document: Document) -> AsyncIterator[Event]:
         if not any(page.text.strip() for page in document.pages):
@@ -286,7 +289,7 @@ class RemoteEngine:
         return BookInfo(self._document.title, self._book_tokens, self._book_tokens, pages, pages)
 
 
-async def _drive(request: Request, events: AsyncIterator[Event]) -> Event:
+async def _drive(request: Request[Any], events: AsyncIterator[Event]) -> Event:
     """Deliver events until the final one, which is returned; a cancelled request closes its connection."""
     final: list[Event] = []
 
@@ -307,10 +310,10 @@ async def _drive(request: Request, events: AsyncIterator[Event]) -> Event:
     return final[-1] if final else _nothing(request)
 
 
-def _nothing(request: Request) -> Event:
+def _nothing(request: Request[Any]) -> Event:
     if request.state == "reading":
         return BookRead(0, 0, 0, 0, 0.0, 0.0, KvBytes(), stopped=True)
-    return Failed("The question was stopped before it was answered.", "", "EngineError")
+    raise EngineError("The question was stopped before it was answered.")
 
 
 def fit_of(document: Document, limit: int) -> BookFit:

@@ -36,7 +36,6 @@ from app.web.openai_schema import (
     Completion,
     ModelEntry,
     api_error_of,
-    error_of,
     parse,
     shown,
 )
@@ -44,7 +43,7 @@ from engine import HANDOVER_S, Question, Turn
 from engine import Request as EngineRequest
 from engine.document import Document, Page
 from engine.errors import Busy, ResourceError, TrifoldError
-from engine.events import AnswerDone, BookRead, Event, Failed, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Event, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class Api:
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
         events = answer_events(self._state, asked)
-        first = await _first(events)
+        first = await anext(events)  # an error in its place has a status of its own
         if asked.stream:
             stream = self._stream(asked, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -163,8 +162,6 @@ class Api:
             async for event in all_events:
                 if isinstance(event, TextDelta):
                     text += stops.feed(event.text)
-                if isinstance(event, Failed):
-                    raise api_error_of(error_of(event))
                 if isinstance(event, TextDelta) and stops.found:
                     return _json(head.whole(text, _ended(event), {}))
                 if isinstance(event, AnswerDone):
@@ -179,30 +176,22 @@ class Api:
     ) -> AsyncIterator[str]:
         stops = Stops(asked.stop)
         yield _event(head.piece({"role": "assistant", "content": ""}).json_text)
-        async with aclosing(_from(first, events)) as all_events:
-            async for event in all_events:
-                if isinstance(event, TextDelta) and (words := stops.feed(event.text)):
-                    yield _event(head.piece({"content": words}).json_text)
-                done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
-                if isinstance(done, AnswerDone):
-                    if words := stops.rest():
+        try:
+            async with aclosing(_from(first, events)) as all_events:
+                async for event in all_events:
+                    if isinstance(event, TextDelta) and (words := stops.feed(event.text)):
                         yield _event(head.piece({"content": words}).json_text)
-                    yield _event(head.last_piece(done, about_book(self._state, done)).json_text)
-                    if asked.include_usage:
-                        yield _event(head.usage_piece(done).json_text)
-                    break
-                if isinstance(done, Failed):
-                    yield _event(json.dumps(api_error_of(error_of(done)).body))
-                    break
+                    done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
+                    if isinstance(done, AnswerDone):
+                        if words := stops.rest():
+                            yield _event(head.piece({"content": words}).json_text)
+                        yield _event(head.last_piece(done, about_book(self._state, done)).json_text)
+                        if asked.include_usage:
+                            yield _event(head.usage_piece(done).json_text)
+                        break
+        except TrifoldError as error:
+            yield _event(json.dumps(api_error_of(error).body))
         yield "data: [DONE]\n\n"
-
-
-async def _first(events: AsyncGenerator[Event, None]) -> Event:
-    """The first event, or the error that comes in its place while there can still be a status for it."""
-    first = await anext(events)
-    if isinstance(first, Failed):
-        raise api_error_of(error_of(first))
-    return first
 
 
 async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event]:
@@ -340,13 +329,11 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     document = Document(title, "", (Page(1, "1", text),), "text", "")  # without a file's hash: not kept on disk
     request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
     async for event in _follow(request):
-        if isinstance(event, Failed):
-            raise error_of(event)
         if isinstance(event, BookRead) and event.stopped:
             raise Busy("The text was not read to its end: somebody opened a book in Trifold's page.", "Try again.")
 
 
-async def _follow(request: EngineRequest) -> AsyncGenerator[Event, None]:
+async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:
     """Events up to the final one."""
     try:
         while not request.finished:

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from engine import errors
 from engine.config import MODES, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, ContextTooSmall, InputError, ModelError, TrifoldError
-from engine.events import AnswerDone, Failed, Figures, StopReason
+from engine.events import AnswerDone, Figures, StopReason
 
 MESSAGES = "messages"
 """As ``trifold.book``: the system message is the book."""
@@ -60,11 +59,6 @@ def api_error_of(error: TrifoldError) -> ApiError:
     if isinstance(error, InputError):
         return ApiError(400, message, "invalid_value")
     return ApiError(503 if isinstance(error, ModelError) else 500, message, type(error).__name__)
-
-
-def error_of(event: Failed) -> TrifoldError:
-    kind: type[TrifoldError] = getattr(errors, event.kind, TrifoldError)
-    return kind(event.cause, event.remedy)
 
 
 # Requests ------------------------------------------------------------------------------------------------------------

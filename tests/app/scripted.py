@@ -6,7 +6,6 @@ failure in the middle, a book read to 40 %), and timing that a test can rely on.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +15,13 @@ from typing import Any
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
-from engine.errors import Busy
+from engine.errors import Busy, TrifoldError
 from engine.events import (
     Acceptance,
     AnswerDone,
     AnswerStarted,
     BookRead,
     Event,
-    Failed,
     Figures,
     KvBytes,
     ModelInfo,
@@ -36,10 +34,10 @@ from engine.events import (
     TokenSource,
 )
 from engine.plan.memory_budget import BookFit
+from engine.worker import FINAL, Request
 
 GIB = 1 << 30
 KV_BYTES = 12_288  # of a token
-_ENDS = (BookRead, AnswerDone, Failed)
 
 
 def model_info(**changes: Any) -> ModelInfo:
@@ -66,7 +64,7 @@ def engine_status(**changes: Any) -> Status:
     return Status(**{"state": "idle", "detail": "", "model": model_info(), **changes})
 
 
-class Request:
+class ScriptedRequest(Request[Any]):
     """Events from a generator that runs in a thread of its own, as the engine's requests do."""
 
     def __init__(
@@ -75,38 +73,19 @@ class Request:
         done: Callable[[], None],
         cancel: threading.Event | None = None,
     ) -> None:
-        self._queue: queue.Queue[Event] = queue.Queue()
-        self.cancelled = cancel or threading.Event()
-        self._ended = False
+        super().__init__("answering", cancel)
         self._done = done
         threading.Thread(target=self._run, args=(events,), daemon=True).start()
 
     def _run(self, events: Callable[[threading.Event], Iterator[Event]]) -> None:
-        for event in events(self.cancelled):
-            if isinstance(event, _ENDS):
-                self._done()
-            self._queue.put(event)
-
-    @property
-    def finished(self) -> bool:
-        return self._ended
-
-    def next_event(self, timeout: float | None = None) -> Event | None:
         try:
-            event = self._queue.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        self._ended = isinstance(event, _ENDS)
-        return event
-
-    def __iter__(self) -> Iterator[Event]:
-        while not self._ended:
-            event = self.next_event(timeout=0.1)
-            if event is not None:
-                yield event
-
-    def cancel(self) -> None:
-        self.cancelled.set()
+            for event in events(self.stop):
+                if isinstance(event, FINAL):
+                    self._done()
+                self.put(event)
+        except TrifoldError as error:
+            self._done()
+            self.fail(error)
 
 
 class ScriptedEngine:
@@ -124,7 +103,7 @@ class ScriptedEngine:
         word_seconds: float = 0.01,
         reading_seconds: float | None = 0.2,
         limit: int = 32_768,
-        failure: Failed | None = None,
+        failure: TrifoldError | None = None,
         fail_after: int = 3,
     ) -> None:
         self.answer = answer
@@ -137,7 +116,7 @@ class ScriptedEngine:
         self.now = engine_status()
         self.config = None
         self.asked: list[Question] = []
-        self.requests: list[Request] = []
+        self.requests: list[ScriptedRequest] = []
         self.readings: list[float] = []  # the part of the book at which each reading began
         self._busy = threading.Lock()
         self._pages = 1
@@ -166,7 +145,7 @@ class ScriptedEngine:
         resume: bool = False,
         wait: float = 0.0,
         cancel: threading.Event | None = None,
-    ) -> Any:  # a request of its own
+    ) -> Request[Any]:
         self._pages = len(document.pages)
         start = self._read_part if resume else 0.0
         request = self._begin(lambda cancelled: self._reading(document, start, cancelled), wait, cancel)
@@ -193,13 +172,13 @@ class ScriptedEngine:
 
     def _begin(
         self, events: Callable[[threading.Event], Iterator[Event]], wait: float, cancel: threading.Event | None
-    ) -> Request:
+    ) -> ScriptedRequest:
         until = time.monotonic() + wait
         while not self._busy.acquire(blocking=False):
             if time.monotonic() >= until or (cancel is not None and cancel.is_set()):
                 raise Busy("Another question is being answered.", "Wait for it, or stop it.")
             time.sleep(0.01)
-        request = Request(events, self._busy.release, cancel)
+        request = ScriptedRequest(events, self._busy.release, cancel)
         self.requests.append(request)
         return request
 
@@ -230,8 +209,7 @@ class ScriptedEngine:
             if cancelled.wait(self.word_seconds):
                 break
             if self.failure is not None and number > self.fail_after:
-                yield self.failure
-                return
+                raise self.failure
             text = f" {word}" if begun or number > 1 else word
             said += text
             stage = TokenSource.TARGET if mode == "plain" else _STAGES[number % len(_STAGES)]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine.errors import ContextTooSmall
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -177,7 +179,7 @@ def test_what_is_measured_is_what_the_model_says(prompter: Prompter) -> None:
     with asking.Reader(TOKENIZER, "float32") as reader:
         reader.read("A title", TEXT)
         answers = reader.ask(["Who?", question])
-        with pytest.raises(ValueError, match="too long for the window"):
+        with pytest.raises(ContextTooSmall, match="too long for the window"):
             reader.read("Another", "word " * 150_000)
     ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(question)])
     made = model.generate(

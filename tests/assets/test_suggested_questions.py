@@ -50,7 +50,7 @@ def test_the_suggested_questions_are_answered_word_for_word() -> None:
                 engine.ask(Question(asked["question"], sampling=SamplingParams(max_tokens=120), mode="hierarchical"))
             )
             assert isinstance(done, AnswerDone)
-            passage = done.answer.strip(MARKS)
+            passage = done.text.strip(MARKS)
             assert asked["answer_contains"] in passage, asked["question"]
             assert passage in book, asked["question"]
             assert passage.endswith("."), asked["question"]

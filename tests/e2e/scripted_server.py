@@ -20,8 +20,8 @@ from app.web import server
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
-from engine.errors import DocumentError, PasswordNeeded
-from engine.events import Failed, StopReason
+from engine.errors import DocumentError, PasswordNeeded, ResourceError
+from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, book, engine_status, model_info
 
 QUOTING = (
@@ -35,7 +35,7 @@ FURTHER = (
     + "”, and of the tide that nobody in Orre had seen one like it since the bell was cast and hung above the harbour."
 )
 LONG = "The lamp was lit and the boat came in. " * 200
-FAILURE = Failed("The memory of this machine ran out.", "Read fewer pages.", "ResourceError")
+FAILURE = ResourceError("The memory of this machine ran out.", "Read fewer pages.")
 
 
 OWN = SamplingParams(temperature=0.6)

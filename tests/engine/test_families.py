@@ -47,7 +47,7 @@ def generate(folder: str, prompt: list[int]) -> list[int]:
 
 
 def turn(question: str, done: AnswerDone) -> Turn:
-    return Turn(question, done.answer)
+    return Turn(question, done.text)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

@@ -87,7 +87,7 @@ class Person:
                     cancel.set()
         except (MemoryError, RuntimeError, OSError):
             assert may_fail
-        assert done is None or done.answer == told
+        assert done is None or done.text == told
         return told
 
     @contextmanager

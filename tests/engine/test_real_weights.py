@@ -154,12 +154,12 @@ def test_the_prompt_is_what_the_chat_template_says_and_comes_back_from_disk(tmp_
     messages = [
         {"role": "system", "content": book_message(document.title, document.text)},
         {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": answers[0].answer},
+        {"role": "assistant", "content": answers[0].text},
         {"role": "user", "content": AGAIN},
     ]
     said = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert talk is not None
-    assert theirs.decode(talk.compose(AGAIN, [Turn(QUESTION, answers[0].answer)]).tokens) == said
+    assert theirs.decode(talk.compose(AGAIN, [Turn(QUESTION, answers[0].text)]).tokens) == said
     assert said.startswith("<|im_start|>system\nAnswer questions about the book")
 
 

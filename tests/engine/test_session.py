@@ -96,7 +96,7 @@ def test_second_question_does_not_read_the_book_again(session: Session, book: Do
     long = tuple(Page(n, str(n), page.text) for n, page in enumerate(3 * book.pages, 1))
     read(session, dataclasses.replace(book, pages=long))
     first = ask(session, "Where is the key?")
-    second = ask(session, "Who lit it?", Turn("Where is the key?", first.answer))
+    second = ask(session, "Who lit it?", Turn("Where is the key?", first.text))
     tokens = session.conversation.read
     assert second.figures.prompt_tokens > first.figures.prompt_tokens + len(first.token_ids)
     assert second.figures.prefilled_tokens < 0.01 * tokens
@@ -108,7 +108,7 @@ def test_second_question_equals_a_fresh_start(tiny: Callable[..., str], book: Do
     for session in (used, fresh):
         read(session, book)
     first = ask(used, "Where is the key?")
-    turn = Turn("Where is the key?", first.answer)
+    turn = Turn("Where is the key?", first.text)
     reused = ask(used, "Who lit it?", turn)
     # The tokens of the first answer, not a new encoding of its text, are what a fresh start must be given.
     fresh.conversation.turns, fresh.conversation.tokens = (
@@ -123,10 +123,10 @@ def test_regenerate_edit_and_other_chat(session: Session, book: Document) -> Non
     one = ask(session, "Where is the key?")
     again = ask(session, "Where is the key?")
     assert again.token_ids == one.token_ids
-    ask(session, "Who lit it?", Turn("Where is the key?", one.answer))
+    ask(session, "Who lit it?", Turn("Where is the key?", one.text))
     edited = ask(session, "When was it lit?")
     assert edited.figures.prefilled_tokens < 40
-    restored = ask(session, "Who lit it?", Turn("Where is the key?", one.answer))
+    restored = ask(session, "Who lit it?", Turn("Where is the key?", one.text))
     assert restored.figures.prefilled_tokens > edited.figures.prefilled_tokens  # the turn itself, never the book
     assert restored.figures.prefilled_tokens < 120
 
@@ -138,12 +138,12 @@ def test_a_cut_answer_goes_on_as_if_it_had_never_been_cut(mode: Mode, session: S
     ask(session, "Where is the key?", mode=mode)
     cut = ask(session, "Who lit it?", mode=mode, max_tokens=10)
     params = SamplingParams(max_tokens=14)
-    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.answer))
+    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.text))
     assert isinstance(rest, AnswerDone)
     assert cut.token_ids + rest.token_ids == whole.token_ids
-    assert cut.answer + rest.answer == whole.answer
+    assert cut.text + rest.text == whole.text
     assert rest.figures.prefilled_tokens == 1
-    turn = Turn("Who lit it?", whole.answer)
+    turn = Turn("Who lit it?", whole.text)
     assert ask(session, "And then?", turn, mode=mode).figures.prefilled_tokens < 40  # the turn is known as one
 
 
@@ -154,10 +154,10 @@ def test_a_plain_continuation_then_a_hierarchical_one(session: Session, book: Do
     cut = ask(session, "Who lit it?", mode="plain", max_tokens=10)
 
     def go_on(cancel: threading.Event) -> Iterator[Event]:
-        return session.ask(Question("Who lit it?", (), ASK, "plain", begun=cut.answer), cancel=cancel)
+        return session.ask(Question("Who lit it?", (), ASK, "plain", begun=cut.text), cancel=cancel)
 
     stop_after(go_on, AnswerStarted)
-    *_, done = session.ask(Question("Who lit it?", (), SamplingParams(max_tokens=6), begun=cut.answer))
+    *_, done = session.ask(Question("Who lit it?", (), SamplingParams(max_tokens=6), begun=cut.text))
     assert isinstance(done, AnswerDone)
     assert cut.token_ids + done.token_ids == whole.token_ids
 
@@ -183,19 +183,19 @@ def test_a_continuation_that_is_stopped_before_its_first_token_forgets_nothing(
 ) -> None:
     read(session, book)
     cut = ask(session, "Who lit it?", mode=mode, max_tokens=10)
-    expected = ask(session, "And then?", Turn("Who lit it?", cut.answer), mode=mode)
+    expected = ask(session, "And then?", Turn("Who lit it?", cut.text), mode=mode)
     ask(session, "Who lit it?", mode=mode, max_tokens=10)
     before = session.conversation
 
     def go_on(cancel: threading.Event) -> Iterator[Event]:
-        return session.ask(Question("Who lit it?", (), ASK, mode, begun=cut.answer), cancel=cancel)
+        return session.ask(Question("Who lit it?", (), ASK, mode, begun=cut.text), cancel=cancel)
 
     done = stop_after(go_on, AnswerStarted)[-1]
     assert isinstance(done, AnswerDone)
     assert done.token_ids == ()
     assert before is not None
-    assert [held.turn for held in before.turns] == [Turn("Who lit it?", cut.answer)]
-    after = ask(session, "And then?", Turn("Who lit it?", cut.answer), mode=mode)
+    assert [held.turn for held in before.turns] == [Turn("Who lit it?", cut.text)]
+    after = ask(session, "And then?", Turn("Who lit it?", cut.text), mode=mode)
     assert after.figures.prefilled_tokens == expected.figures.prefilled_tokens  # the question, not the turn
     assert after.token_ids == expected.token_ids
 
@@ -239,12 +239,12 @@ def test_an_answer_that_is_cut_inside_a_character_goes_on_with_all_of_it(
     (count, *_) = [count for count in range(4, 22) if decoded[count].endswith("\ufffd")]
     cut = ask(session, "Who lit it?", mode=mode, max_tokens=count)
     assert len(cut.token_ids) == count
-    assert cut.answer == decoded[count].rstrip("\ufffd")
+    assert cut.text == decoded[count].rstrip("\ufffd")
     params = SamplingParams(max_tokens=24 - count)
-    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.answer))
+    *_, rest = session.ask(Question("Who lit it?", (), params, mode, begun=cut.text))
     assert isinstance(rest, AnswerDone)
     assert cut.token_ids + rest.token_ids == whole.token_ids
-    assert cut.answer + rest.answer == whole.answer
+    assert cut.text + rest.text == whole.text
 
 
 def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book: Document) -> None:
@@ -255,7 +255,7 @@ def test_an_answer_from_elsewhere_goes_on_from_its_words(session: Session, book:
     assert 5 < rest.figures.prefilled_tokens < 60
     assert rest.token_ids
     (turn,) = session.conversation.turns
-    assert turn.turn == Turn("Who lit it?", "The keeper lit it because" + rest.answer)
+    assert turn.turn == Turn("Who lit it?", "The keeper lit it because" + rest.text)
 
 
 def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], book: Document) -> None:
@@ -330,7 +330,7 @@ def test_stop_before_the_first_token(session: Session, book: Document) -> None:
         -1
     ]
     assert isinstance(done, AnswerDone)
-    assert done.answer == ""
+    assert done.text == ""
     assert session.full.length == before
     assert session.conversation.turns == []
 
@@ -357,7 +357,7 @@ def test_deltas_joined_equal_the_answer(session: Session, book: Document) -> Non
         text = session.tokenizer.decode(done.token_ids)
         if done.stop_reason is not StopReason.END:
             text = text.rstrip("\ufffd")  # a character that it was cut in
-        assert "".join(e.text for e in deltas) == done.answer == text
+        assert "".join(e.text for e in deltas) == done.text == text
         assert tuple(t for e in deltas for t in e.token_ids) == done.token_ids
         assert len(done.sources) == len(done.token_ids)
         assert all(len(d.lengths) == len(d.token_ids) and sum(d.lengths) == len(d.text) for d in deltas if d.token_ids)

@@ -14,8 +14,17 @@ import pytest
 
 from engine import Engine, EngineConfig, Question, SamplingParams, Turn
 from engine.document import Document, Page
-from engine.errors import Busy, Closed, ModelNotFound
-from engine.events import AnswerDone, AnswerStarted, BookRead, Event, Failed, ReadingProgress, StopReason, TextDelta
+from engine.errors import (
+    Busy,
+    Closed,
+    ContextTooSmall,
+    EngineError,
+    InputError,
+    ModelNotFound,
+    ResourceError,
+    TrifoldError,
+)
+from engine.events import AnswerDone, AnswerStarted, BookRead, Event, ReadingProgress, StopReason, TextDelta
 from engine.worker import Request
 from tests.endless import endless
 
@@ -122,9 +131,11 @@ def test_whatever_ends_the_thread_a_request_has_an_end(engine: Engine, monkeypat
     session = engine._session
     monkeypatch.setattr(session, "ask", ends_the_thread)
     first = engine.ask("Where?")
-    engine._inbox.put((late := Request("answering"), lambda *_: iter(())))
-    for request in (first, late):
-        assert isinstance(request.next_event(10), Failed)
+    engine._inbox.put((late := Request[AnswerDone]("answering"), lambda *_: iter(())))
+    for request, kind in ((first, EngineError), (late, Closed)):
+        with pytest.raises(kind):
+            request.next_event(10)
+        assert request.finished
     engine._thread.join(10)
     assert engine.status().state == "closed"
     with pytest.raises(Closed):
@@ -154,7 +165,7 @@ def test_cancel_ends_an_answer_within_a_second(engine: Engine, book: Document) -
     assert time.perf_counter() - asked < 1.0
     assert isinstance(done, AnswerDone)
     assert done.stop_reason is StopReason.CANCELLED
-    follow = engine.ask(Question("More?", (Turn("Where?", done.answer),), SamplingParams(max_tokens=3)))
+    follow = engine.ask(Question("More?", (Turn("Where?", done.text),), SamplingParams(max_tokens=3)))
     last = list(follow)[-1]
     assert isinstance(last, AnswerDone)
     assert last.figures.prefilled_tokens < 40
@@ -182,25 +193,24 @@ def test_leaving_the_loop_cancels(engine: Engine, book: Document) -> None:
     assert request.cancelled
 
 
-def test_an_error_is_an_event_and_the_thread_lives_on(
+def test_an_error_is_raised_and_the_thread_lives_on(
     engine: Engine, book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = list(engine.ask("Before any book?"))
-    assert isinstance(refused[-1], Failed)
-    assert refused[-1].kind == "InputError"
+    with pytest.raises(InputError, match="No book"):
+        engine.ask("Before any book?").result()
     list(engine.read(book))
     good = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
-    for error, kind in ((RuntimeError("boom"), "EngineError"), (MemoryError(), "ResourceError")):
+    for error, kind in ((RuntimeError("boom"), EngineError), (MemoryError(), ResourceError)):
 
         def broken(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
         with monkeypatch.context() as patch:
             patch.setattr("engine.decode.rounds.full_pass", broken)
-            failed = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
-        assert isinstance(failed, Failed)
-        assert failed.kind == kind
-        assert failed.remedy
+            with pytest.raises(TrifoldError) as failed:
+                list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))
+        assert type(failed.value) is kind
+        assert failed.value.remedy
         again = list(engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=8))))[-1]
         assert isinstance(again, AnswerDone)
         assert isinstance(good, AnswerDone)
@@ -209,10 +219,8 @@ def test_an_error_is_an_event_and_the_thread_lives_on(
 
 def test_too_long_and_empty_books_are_refused(engine: Engine) -> None:
     huge = Document("Huge", "", (Page(1, "1", "lamp " * 9000),), "text", "0")
-    failed = list(engine.read(huge))[-1]
-    assert isinstance(failed, Failed)
-    assert failed.kind == "ContextTooSmall"
-    assert "4,096" in failed.cause or "3,840" in failed.cause
+    with pytest.raises(ContextTooSmall, match=r"4,096|3,840"):
+        engine.read(huge).result()
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -238,3 +246,28 @@ def test_closed_engine_says_so(tiny: Callable[..., str], book: Document) -> None
 def test_front_door_does_not_load_torch() -> None:
     code = "import engine, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_a_result_is_waited_for_and_raises_what_went_wrong(engine: Engine, book: Document) -> None:
+    reading = engine.read(book)
+    with pytest.raises(TimeoutError):
+        reading.result(timeout=0.0)
+    assert not reading.finished
+    assert reading.result().pages_read == len(book.pages)
+    request = engine.ask(Question("Where?", sampling=SamplingParams(max_tokens=3)))
+    done = request.result()
+    assert request.result() is done, "it can be asked for again"
+    assert request.next_event(0.0) is None
+    empty = engine.read(Document.from_text("Nothing", "  "))
+    for _ in range(2):
+        with pytest.raises(InputError, match="no text"):
+            empty.result()
+    assert list(empty) == []
+
+
+def test_a_text_becomes_a_book() -> None:
+    one, other = Document.from_pages("T", ["First.", "Second."]), Document.from_text("T", "First.")
+    assert [(page.number, page.label, page.text) for page in one.pages] == [(1, "1", "First."), (2, "2", "Second.")]
+    assert (one.unit, other.unit, len(other.pages)) == ("page", "section", 1)
+    assert one.sha256 != other.sha256
+    assert one.sha256 == Document.from_pages("T", ("First.", "Second.")).sha256, "KV of the same text is found again"

@@ -19,7 +19,8 @@ import torch
 from engine import Engine, Question
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
-from engine.events import AnswerDone, BookRead, Event, Failed
+from engine.errors import TrifoldError
+from engine.events import AnswerDone, BookRead, Event
 from tests.engine.conftest import TEXT
 from tests.faults.conftest import LONG
 from tests.tally import count
@@ -40,12 +41,11 @@ class Broken(RuntimeError):
     """Nothing that the engine knows."""
 
 
-def _final(request: Any) -> Event:
-    last = None
-    while not request.finished:
-        last = request.next_event(_SECONDS) or last
-    assert last is not None
-    return last
+def _final(request: Any) -> Event | TrifoldError:
+    try:
+        return request.result(_SECONDS)
+    except TrifoldError as error:
+        return error
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def engine(pair: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> I
         yield made
 
 
-def _answer(engine: Engine) -> Event:
+def _answer(engine: Engine) -> Event | TrifoldError:
     return _final(engine.ask(Question(_QUESTION, sampling=_SAMPLING)))
 
 
@@ -161,8 +161,8 @@ _ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-def _is_said(event: Event, kind: str, where: str) -> None:
-    if isinstance(event, Failed):
+def _is_said(event: Event | TrifoldError, kind: str, where: str) -> None:
+    if isinstance(event, TrifoldError):
         assert event.cause.endswith(".")
         assert event.remedy.endswith(".")
         assert "injected" not in event.cause
@@ -187,8 +187,8 @@ def test_any_layer_may_break(engine: Engine, pair: tuple[str, ...]) -> None:
             where = f"{getattr(holder, '__name__', holder)}.{name} at call {at} ({kind})"
             for event in (first, second):
                 _is_said(event, kind, where)
-                failed += isinstance(event, Failed)
-            if isinstance(second, Failed) and isinstance(first, BookRead):
+                failed += isinstance(event, TrifoldError)
+            if isinstance(second, TrifoldError) and isinstance(first, BookRead):
                 assert isinstance(_answer(engine), AnswerDone), f"the next question failed: {where}"
             again = _final(engine.read(_BOOK))
             assert isinstance(again, BookRead), f"the next reading failed: {where}: {again}"

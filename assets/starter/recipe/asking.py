@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine import Document, Engine, EngineConfig, Page, Question, SamplingParams
-from engine.events import AnswerDone, Failed
+from engine import Document, Engine, EngineConfig, Question, SamplingParams
 
 MOST_TOKENS = 100
 SHORTEST_QUOTATION = 12
@@ -45,23 +44,14 @@ class Reader:
         """Opens a text in place of the one before.
 
         Raises:
-            ValueError: it is too long for the window, say; the one before would be asked about in its place.
+            TrifoldError: it is too long for the window, say.
         """
-        for event in self._engine.read(Document(title, "", (Page(1, "1", text),), "txt", "")):
-            if isinstance(event, Failed):
-                raise ValueError(f"{event.cause} {event.remedy}")
+        self._engine.read(Document.from_text(title, text)).result()
 
     def ask(self, questions: Sequence[str]) -> list[str]:
         """The answers, greedy, each up to its end or MOST_TOKENS; quotations as the model's own settings say."""
         how = SamplingParams(temperature=0.0, max_tokens=MOST_TOKENS)
-        return [
-            next(
-                event.answer
-                for event in self._engine.ask(Question(question, sampling=how))
-                if isinstance(event, AnswerDone)
-            )
-            for question in questions
-        ]
+        return [self._engine.ask(Question(question, sampling=how)).result().text for question in questions]
 
 
 def plain(words: str) -> str:

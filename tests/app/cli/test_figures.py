@@ -95,7 +95,7 @@ def test_lines_for_people() -> None:
         assert words in text
     assert "middle 50%, verify 90%, 8.0 tokens per verification" in text
     assert "1.5 MB host" in text
-    refused = "\n".join(ask.lines_of(DONE, Abilities(only_quotes=True, refusals=(DONE.answer,))))
+    refused = "\n".join(ask.lines_of(DONE, Abilities(only_quotes=True, refusals=(DONE.text,))))
     assert "no answer from the book, so no speed to compare" in refused
     assert "faster" not in refused
 

@@ -15,8 +15,8 @@ from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
 from app.core.state import AppState, Stage
 from engine.config import SamplingParams
-from engine.errors import Busy, TrifoldError
-from engine.events import Failed, StopReason
+from engine.errors import Busy, ResourceError, TrifoldError
+from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -157,7 +157,7 @@ def test_a_closed_tab_cancels_the_request(ready: Make) -> None:
     steps = ask(state)
     wait_for(lambda: next(steps) is not None and bool(state.chat.exchanges[0].answer))
     steps.close()  # type: ignore[attr-defined]
-    assert engine.requests[-1].cancelled.is_set()
+    assert engine.requests[-1].stop.is_set()
     assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
     assert not state.current.asking
     list(ask(state, "And now?"))
@@ -186,7 +186,7 @@ def test_a_second_tab_is_told_at_once(ready: Make) -> None:
 
 
 def test_a_failure_is_written_where_the_answer_would_be(ready: Make) -> None:
-    failure = Failed("The memory ran out.", "Read fewer pages.", "ResourceError")
+    failure = ResourceError("The memory ran out.", "Read fewer pages.")
     engine = ScriptedEngine(failure=failure)
     state = ready(engine)
     list(ask(state))
@@ -244,7 +244,7 @@ def test_a_question_waits_for_a_reading_that_is_nearly_done(make_state: Make, a_
 def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
     engine = ScriptedEngine(answer="one two three four five six")
     state = ready(engine)
-    engine.failure, engine.fail_after = Failed("The memory ran out.", "Read fewer pages.", "ResourceError"), 3
+    engine.failure, engine.fail_after = ResourceError("The memory ran out.", "Read fewer pages."), 3
     list(ask(state))
     cut = state.chat.exchanges[0]
     assert (cut.answer, cut.can_be_continued) == ("one two three", True)
@@ -264,7 +264,7 @@ def test_all_tokens_of_an_answer_are_counted_however_its_parts_ended(ready: Make
     wait_for(lambda: next(steps) is not None and "w1" in state.chat.exchanges[0].answer)
     state.stop_asking()
     list(steps)
-    engine.failure, engine.fail_after = Failed("The memory ran out.", "Read fewer pages.", "ResourceError"), 3
+    engine.failure, engine.fail_after = ResourceError("The memory ran out.", "Read fewer pages."), 3
     list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
     engine.failure = None
     list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))

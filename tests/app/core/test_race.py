@@ -17,8 +17,8 @@ from app.web import race_panel
 from app.web.live import record_of
 from engine import Question
 from engine.config import SamplingParams
-from engine.errors import Busy, InputError
-from engine.events import Failed, StopReason
+from engine.errors import Busy, InputError, ResourceError
+from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, figures, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -265,7 +265,7 @@ def test_a_race_can_be_stopped_and_proves_nothing(ready: Make, tmp_path: Path) -
 
 
 def test_what_goes_wrong_is_said(ready: Make, make_state: Make, tmp_path: Path) -> None:
-    failure = Failed("The memory ran out.", "Read fewer pages.", "ResourceError")
+    failure = ResourceError("The memory ran out.", "Read fewer pages.")
     race = Race(ready(ScriptedEngine(failure=failure)), Verified(tmp_path / "verified.json"))
     race.start("Who?")
     wait_for(lambda: not race.state.running)

@@ -174,7 +174,7 @@ def test_another_book_takes_over_from_one_that_is_being_read(make_state: Make, a
     state.open(shelved)
     wait_for(at(state, Stage.READY))
     assert state.current.book.sha256 == shelved.sha256
-    assert engine.requests[0].cancelled.is_set()
+    assert engine.requests[0].stop.is_set()
 
 
 def test_one_question_at_a_time(ready: Make) -> None:

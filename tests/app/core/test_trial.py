@@ -108,7 +108,7 @@ def test_a_person_who_asks_comes_first(state: AppState, engine: Answering) -> No
     trial.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])
     wait_for(lambda: len(engine.requests) == 2)  # the first one has read the book
     claim, since = state.claim(), time.monotonic()
-    wait_for(engine.requests[1].cancelled.is_set)
+    wait_for(engine.requests[1].stop.is_set)
     assert time.monotonic() - since < 1.0
     wait_for(lambda: not trial._running)
     trial.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])

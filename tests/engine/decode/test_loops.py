@@ -84,7 +84,7 @@ def test_every_way_of_decoding_stops_at_the_same_token(tiny: Callable[..., str],
     assert fast.figures.rounds < len(fast.token_ids), "some of it came in bursts"
 
     # Going on is up to the person: it is stopped again when as much more has been repeated.
-    *_, more = session.ask(Question("Where does the key hang?", (), LOOPING, begun=fast.answer))
+    *_, more = session.ask(Question("Where does the key hang?", (), LOOPING, begun=fast.text))
     assert isinstance(more, AnswerDone)
     assert more.stop_reason is StopReason.LOOP
     assert LEAST_REPEATED < len(more.token_ids) < 2 * LEAST_REPEATED

@@ -154,7 +154,7 @@ def test_greedy_text_quotes_the_book_alone(begun: str, tiny: Callable[..., str],
     plain, fast, free = said("plain", True), said("hierarchical", True), said("plain", False)
     assert plain.token_ids == fast.token_ids
     assert fast.figures.rounds < 24
-    quoted = [(begun + done.answer).split('"')[1] for done in (plain, free)]
+    quoted = [(begun + done.text).split('"')[1] for done in (plain, free)]
     whole = " ".join(" ".join(page.text for page in book.pages).split())
     assert " ".join(quoted[0].split()).strip(". ") in whole
     assert " ".join(quoted[1].split()) not in whole, "the law made the difference"
@@ -172,7 +172,7 @@ def test_the_demo_pair_quotes_the_book_alone() -> None:
     for key in (" ".join(words[place : place + 4]) for place in (300, 700, 1500)):
         fast, plain = (answer(session, mode, f"Where does it say “{key}”?") for mode in ("hierarchical", "plain"))
         assert fast.token_ids == plain.token_ids
-        quoted = re.findall("“…?([^“”]+)", fast.answer)
+        quoted = re.findall("“…?([^“”]+)", fast.text)
         assert all(" ".join(part.split()) in whole for part in quoted)
         found += len(quoted)
     assert found >= 2
@@ -188,7 +188,7 @@ def test_a_tokenizer_of_another_kind_is_refused(
     assert not describe(session, session.config).can_quote
     with pytest.raises(OptionError, match="Quotations"):
         answer(session, exact_quotes=True)
-    assert answer(session).answer
+    assert answer(session).text
 
 
 def test_a_model_says_it_itself(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_greedy_text_is_that_of_generate(factor: float, tiny: Callable[..., str]
         return done
 
     cut = said(12)
-    assert (*cut.token_ids, *said(20, begun=cut.answer).token_ids) == said(32, "plain").token_ids
+    assert (*cut.token_ids, *said(20, begun=cut.text).token_ids) == said(32, "plain").token_ids
 
 
 def test_a_model_is_sampled_as_its_own_settings_say(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:

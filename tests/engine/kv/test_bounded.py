@@ -280,7 +280,7 @@ def ask(session: Session, question: str, history: list[Turn], stop: bool = False
 def chat(session: Session, *questions: str) -> list[Turn]:
     history: list[Turn] = []
     for question in questions:
-        history.append(Turn(question, ask(session, question, history)[1].answer))
+        history.append(Turn(question, ask(session, question, history)[1].text))
     return history
 
 
@@ -313,7 +313,7 @@ def test_a_chat_is_taken_up_further_back_than_a_layer_reaches(
     assert (started.tokens_restored > 0) is kept
     again = started.prompt_tokens - read.tokens - started.tokens_restored
     assert started.prefilled_tokens == pytest.approx(again, abs=2)
-    assert [held.turn for held in talk.turns] == [history[0], Turn("And when?", done.answer)]
+    assert [held.turn for held in talk.turns] == [history[0], Turn("And when?", done.text)]
 
     assert stop or talk.tokens[: len(first)] == first, "the turns before are what they were, token for token"
     said = generate(folder, talk.tokens[: started.prompt_tokens])
@@ -341,7 +341,7 @@ def test_the_newest_answers_begin_and_end_at_places_of_the_chat(tiny: Callable[.
     places = [talk.kv_start(2), talk.kv_start(1), talk.read]
     assert [session.full.nearest(place) for place in places] == places
     started, done = ask(session, "And when?", history[:1])
-    assert (started.prefilled_tokens, done.answer) == (1, history[1].answer)
+    assert (started.prefilled_tokens, done.text) == (1, history[1].answer)
     started, _ = ask(session, "Who lit it?", history[:1])
     assert started.prefilled_tokens == started.prompt_tokens - talk.kv_start(1)
     assert len(session.full.bounded._chat) == CHAT_PLACES

@@ -257,7 +257,7 @@ def ask(session: Session, question: str, *history: Turn, chat: str = "c", begun:
     """The events of an answer, and its turn."""
     events = list(session.ask(Question(question, history, SamplingParams(max_tokens=12), "hierarchical", begun, chat)))
     assert isinstance(events[-1], AnswerDone)
-    return events, Turn(question, begun + events[-1].answer)
+    return events, Turn(question, begun + events[-1].text)
 
 
 def started(events: list[Event]) -> AnswerStarted:

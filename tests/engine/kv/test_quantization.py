@@ -322,7 +322,7 @@ def test_the_same_answers_wherever_it_lies_and_after_a_snapshot(
 def test_a_chat_goes_on_after_a_restart(tiny: Callable[..., str], book: Document, tmp_path: Path) -> None:
     first = open_session(tiny, snapshot_folder=str(tmp_path))
     read(first, book)
-    turn = Turn(QUESTIONS[0], ask(first, QUESTIONS[0]).answer)
+    turn = Turn(QUESTIONS[0], ask(first, QUESTIONS[0]).text)
     first.persistence.finish()
     expected = ask(first, QUESTIONS[1], turn)
     first.close()
