@@ -1,8 +1,7 @@
 """Bytes of a text file become text. Child only.
 
-Marks, escapes and zeros tell an encoding for sure, and what decodes as UTF-8 is UTF-8. The rest is charset-normalizer's
-guess, which is good at telling scripts apart and weak within one: code pages of Latin letters are told by the alphabets
-of the languages written in them, those of Cyrillic letters by their small letters.
+Marks, escapes and zeros tell an encoding for sure, and what decodes as UTF-8 is UTF-8. The rest is told by
+``guess``, and by charset-normalizer what makes no sense there: it is made for long texts of rare scripts.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Callable
+
+from app.readers import guess
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -25,31 +25,6 @@ _FIRST_CHARACTER = 0x30  # the lead byte in seven bits of the first character; b
 _LAST_COMMON = 0x57  # and of the last one of the standard's first level, which holds the common characters
 _SIGNS = (0x21, 0x23)  # punctuation and full-width forms
 _COMMON = 0.7  # of the pairs between escapes are common ones in what is Chinese
-_CYRILLIC = ("cp1251", "koi8_r", "koi8_u", "iso8859_5", "cp866", "mac_cyrillic", "cp855")
-_CYRILLIC_GUESSES = (*_CYRILLIC, "cp1125", "kz1048", "ptcp154", "koi8_t")
-_CLEARLY = 1.1  # times as many small letters as the guess gives overrule it
-# Encodings of Latin letters, the common ones first, with the letters of each language that is written in them. A text
-# belongs to the one under which what is beyond ASCII is most of one language; the first of equals.
-_LATIN: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "cp1252",
-        (
-            "àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú", "áðéíóúýþæö", "äëéèïöüê",
-            "äöüõšž",
-        ),
-    ),
-    ("iso8859_15", ("àâæçéèêëîïôœùûüÿ", "äöüõšž")),
-    ("cp1254", ("çğıöşüâîû",)),
-    ("cp1250", ("áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "ąćęłńóśźż", "áéíóöőúüű", "ăâîşţ", "čćžšđ")),
-    ("iso8859_2", ("áčďéěíňóřšťúůýž", "áäčďéíĺľňóôŕšťúýž", "ąćęłńóśźż", "áéíóöőúüű", "ăâîşţ", "čćžšđ")),
-    ("cp1257", ("āčēģīķļņšūž", "ąčęėįšųūž", "äöüõšž", "ąćęłńóśźż")),
-    ("iso8859_13", ("āčēģīķļņšūž", "ąčęėįšųūž", "äöüõšž", "ąćęłńóśźż")),
-    ("iso8859_4", ("āčēģīķļņšūž", "ąčęėįšųūž")),
-    ("cp850", ("àâæçéèêëîïôùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú")),
-    ("mac_roman", ("àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú")),
-)  # fmt: skip
-_PRINTED = frozenset("“”„‘’‚–—…«»‹›°§£€©®·•¡¿ªº½¼¾²³±×\u00a0\u00ad")
-_ONE_LANGUAGE = 0.8  # of the signs beyond ASCII at least overrule the guess
 _SAMPLE = 256 << 10
 _LAST_PLANE = 0x10  # of Unicode
 _NOTHING = 0.9  # of the bytes are zero in what is no text; UTF-32 has three quarters
@@ -168,48 +143,11 @@ def _leading(half: bytes) -> int:
 
 
 def _guess(data: bytes) -> str:
+    found = guess.guess(data)
+    if found is not None:
+        return found
     from charset_normalizer import from_bytes
 
     first = next(index for index, byte in enumerate(data) if byte > 0x7F)
-    start = max(0, first - 1024)
-    sample = data[start : start + _SAMPLE]
-    best = from_bytes(sample).best()
-    encoding = "cp1252" if best is None else best.encoding
-    if encoding in _CYRILLIC_GUESSES:
-        return _cyrillic(sample, encoding)
-    letters = [sign for sign in sample.decode(encoding, errors="replace") if sign > "\x7f" and sign.isalpha()]
-    latin = sum(sign <= "\u024f" or "\u1e00" <= sign <= "\u1eff" for sign in letters)
-    return _latin(sample, encoding) if latin >= len(letters) / 2 else encoding
-
-
-def _latin(sample: bytes, otherwise: str) -> str:
-    """The encoding of Latin letters under which a text is most of one language."""
-    best, most = otherwise, _ONE_LANGUAGE
-    for encoding, alphabets in _LATIN:
-        signs = _beyond_ascii(sample, encoding)
-        printed = sum(signs[sign] for sign in _PRINTED)
-        share = max(sum(signs[sign] for sign in alphabet) + printed for alphabet in alphabets) / signs.total()
-        if share > most:
-            best, most = encoding, share
-    return best
-
-
-def _cyrillic(sample: bytes, otherwise: str) -> str:
-    """The Cyrillic code page that gives the most small letters: the wrong ones turn case round or give signs."""
-
-    def small(encoding: str) -> int:
-        signs = _beyond_ascii(sample, encoding, str)
-        return sum(count for sign, count in signs.items() if "а" <= sign <= "я" or sign in "іїєґё")
-
-    best = max(_CYRILLIC, key=small)
-    return best if small(best) > _CLEARLY * small(otherwise) else otherwise
-
-
-def _beyond_ascii(sample: bytes, encoding: str, fold: Callable[[str], str] = str.lower) -> Counter[str]:
-    """How often each sign beyond ASCII is in a text of an encoding of single bytes."""
-    counts = Counter(sample)
-    signs: Counter[str] = Counter()
-    for byte in range(0x80, 0x100):
-        if counts[byte]:
-            signs[fold(bytes([byte]).decode(encoding, errors="replace"))] += counts[byte]
-    return signs
+    best = from_bytes(data[max(0, first - 1024) :][:_SAMPLE]).best()
+    return "cp1252" if best is None else best.encoding
