@@ -19,7 +19,8 @@
         Closed              the engine thread has been shut down
 
 A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses
-the program: they name files and numbers, never classes. Nothing here knows how an error is shown.
+the program: they name files and numbers, never classes. They may hold words of strangers, from a file or a library, so
+both are one line without control characters. Nothing here knows how an error is shown.
 """
 
 from __future__ import annotations
@@ -38,7 +39,22 @@ _OUT_OF_MEMORY = (
     "out_of_host_memory",
     "out_of_resources",
 )
+CONTROLS = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What speaks to a terminal instead of standing in it: controls but tab and line break, and marks that turn the
+direction of text."""
+
+_PLAIN = dict.fromkeys(CONTROLS, "\ufffd")
 _CARD = re.compile(r"\bGPU (\d+) has a total capacity")
+
+
+def plain(text: str) -> str:
+    """Text with a sign in the place of each control character but tabs and line breaks."""
+    return text.translate(_PLAIN)
+
+
+def on_one_line(text: str) -> str:
+    """The same on one line."""
+    return plain(" ".join(text.split()))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -64,9 +80,8 @@ class TrifoldError(Exception):
     """
 
     def __init__(self, cause: str, remedy: str = "") -> None:
-        super().__init__(f"{cause} {remedy}".strip())
-        self.cause = cause
-        self.remedy = remedy
+        self.cause, self.remedy = on_one_line(cause), on_one_line(remedy)
+        super().__init__(f"{self.cause} {self.remedy}".strip())
 
 
 class InputError(TrifoldError):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import size
 from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings, model_name
-from app.launcher.console import ProgressLine, say
+from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
 from engine.config import Mode, SamplingParams
 from engine.document import Document
@@ -59,7 +57,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         _keep(engine)
     if options.json:
         report = report_of(document, book, done, status.model)
-        sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
+        write_json(report)
     else:
         card = abilities(status.model.path) if status.model else Abilities()
         say("\n".join(lines_of(done, card)))
@@ -116,11 +114,9 @@ def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, 
     request = engine.ask(Question(question, sampling=sampling, mode=mode))
     for event in request:
         if isinstance(event, TextDelta) and show:
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+            write(event.text)
     if show:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        write("\n")
     done = request.result()
     if done.stop_reason is StopReason.CANCELLED:
         raise KeyboardInterrupt

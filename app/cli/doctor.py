@@ -13,7 +13,6 @@ import os
 import platform
 import secrets
 import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.core.format import day, size
 from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
-from app.launcher.console import say
+from app.launcher.console import say, write, write_json
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
 from app.models import gguf, starter
@@ -83,12 +82,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     found = examine(settings)
     advice = advice_for(found)
     if options.json:
-        text = json.dumps({**dataclasses.asdict(found), "advice": advice}, ensure_ascii=False, indent=2)
-    else:
-        text = "\n".join([*lines_of(found), "", *(advice or ["Nothing is missing."])])
-    if options.report and not options.json:
-        text = diagnostics.report(settings.data, text.splitlines())
-    sys.stdout.write(text.rstrip() + "\n")
+        write_json({**dataclasses.asdict(found), "advice": advice}, indent=2)
+        return 0
+    lines = [*lines_of(found), "", *(advice or ["Nothing is missing."])]
+    text = diagnostics.report(settings.data, lines) if options.report else "\n".join(lines)
+    write(text.rstrip() + "\n")
     return 0
 
 
@@ -99,8 +97,10 @@ def _selftest(settings: Settings, *, as_json: bool) -> int:
     verdict = (
         "What is read here is what the model says." if result.passed else "This machine changes what the model says."
     )
-    text = json.dumps(dataclasses.asdict(result), ensure_ascii=False, indent=2) if as_json else verdict
-    sys.stdout.write(f"{text}\n")
+    if as_json:
+        write_json(dataclasses.asdict(result), indent=2)
+    else:
+        write(f"{verdict}\n")
     return 0 if result.passed else EXIT_FAULT
 
 

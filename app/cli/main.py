@@ -25,7 +25,7 @@ from app.core.settings import (
     data_folder,
     make_settings,
 )
-from engine.errors import TrifoldError
+from engine.errors import TrifoldError, on_one_line
 from engine.threads import sleep_while_waiting
 
 _LOG_BYTES = 2_000_000
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
             return EXIT_BAD_INPUT
         except Exception as error:  # the last edge: nobody should see a traceback
             logging.getLogger(__name__).error("unexpected error", exc_info=error)
-            sys.stderr.write(f"This should not have happened: {type(error).__name__}: {error}. Details: {log}\n")
+            said = on_one_line(f"{type(error).__name__}: {error}")
+            sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
             return EXIT_FAULT
 
 

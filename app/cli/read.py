@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from app.core.settings import Settings
-from app.launcher.console import say
+from app.launcher.console import say, write, write_json
 from engine.document import Document
 from engine.errors import ModelError, PasswordNeeded
 
@@ -27,10 +26,12 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     except ModelError as error:  # what is in the file can be shown all the same
         tokens, trouble = None, f"The tokens are not counted. {error}"
     if trouble:
-        sys.stderr.write(trouble + "\n")
+        say(trouble)
     report = report_of(document, tokens)
-    text = json.dumps(report, ensure_ascii=False, indent=2) if options.json else "\n".join(lines_of(report))
-    sys.stdout.write(text + "\n")
+    if options.json:
+        write_json(report, indent=2)
+    else:
+        write("\n".join(lines_of(report)) + "\n")
     return 0
 
 

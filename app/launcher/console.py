@@ -1,10 +1,17 @@
-"""What the launcher says while it works: plain lines on stderr, so that stdout stays the command's own."""
+"""What the launcher says while it works: plain lines on stderr, so that stdout stays the command's own.
+
+What comes from a file or a model is said without control characters: a name or an answer could speak to the terminal.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
+from typing import Any
+
+from engine.errors import CONTROLS, on_one_line, plain
 
 _REDRAW_S = 0.2  # in a terminal, where a line is drawn over
 _REPEAT_S = 20  # where the output is kept
@@ -18,8 +25,21 @@ class LaunchError(Exception):
 
 
 def say(sentence: str) -> None:
-    sys.stderr.write(sentence + "\n")
+    sys.stderr.write(plain(sentence) + "\n")
     sys.stderr.flush()
+
+
+def write(text: str) -> None:
+    """Words of the command's own to stdout."""
+    sys.stdout.write(plain(text))
+    sys.stdout.flush()
+
+
+def write_json(value: Any, indent: int | None = None) -> None:
+    """One object to stdout, whole; JSON itself leaves the controls behind ASCII as they are."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")
+    sys.stdout.flush()
 
 
 class ProgressLine:
@@ -54,7 +74,7 @@ class ProgressLine:
 
     def _show(self, what: str) -> None:
         self._told = time.monotonic()
-        line = f"{self._title}: {what}"
+        line = on_one_line(f"{self._title}: {what}")
         if self._live:
             line = line[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write("\r" + line.ljust(self._width))

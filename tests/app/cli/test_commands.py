@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import main
+from engine.errors import plain
 
 LIMIT_S = 180
 
@@ -40,7 +41,7 @@ def test_ask_streams_the_words_and_then_the_figures(
     expected = json.loads(capfd.readouterr().out)
     assert main(line) == 0
     said = capfd.readouterr()
-    assert said.out == expected["answer"] + "\n"
+    assert said.out == plain(expected["answer"]) + "\n"  # a random model says controls too
     assert f"{expected['answer_tokens']} tokens" in said.err
     assert "tokens/s" in said.err
 
