@@ -32,7 +32,9 @@ from engine.sandbox import Bounds, ChildFailed, Voice, run_in_child, serve
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, 10.0)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 5.0)
-_DEADLINE_S = 60.0  # the start of a child on a cold disk, and what it does
+# A vocabulary of 260,000 tokens of SentencePiece takes most; the header says how long it is, and is looked at first.
+_GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
+_START_S = 30.0  # of a child on a cold disk
 _FORMAT = 1  # of what is kept
 _PIECES = {"tokenizer": 0, "template": 5}
 """Words that are kept of each."""
@@ -94,6 +96,18 @@ def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str 
     return ChatFormat.of_pieces(_tried(digest.hexdigest(), kept, request), title)
 
 
+def save_gguf_tokenizer(gguf: Path, out: Path) -> None:
+    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it; the child does both.
+
+    Args:
+        gguf: alone in its folder, since files beside it would mean other things.
+
+    Raises:
+        ModelError: it takes too much, breaks its library, or is none.
+    """
+    _ask({"work": "gguf", "gguf": str(gguf), "out": str(out)})
+
+
 @lru_cache(maxsize=1)
 def _versions() -> bytes:
     """Names the code that tries."""
@@ -139,11 +153,14 @@ def _save(file: Path | None, found: Sequence[str]) -> None:
 
 
 def _ask(request: dict[str, Any]) -> tuple[str, ...]:
-    what, bounds = "tokenizer", _TOKENIZER_BOUNDS
-    if request["work"] == "template":
-        what, bounds = "chat template", _TEMPLATE_BOUNDS
+    what, bounds = {
+        "tokenizer": ("tokenizer", _TOKENIZER_BOUNDS),
+        "template": ("chat template", _TEMPLATE_BOUNDS),
+        "gguf": ("vocabulary", _GGUF_BOUNDS),
+    }[request["work"]]
     try:
-        with closing(run_in_child("engine.foreign", request, bounds, time.monotonic() + _DEADLINE_S)) as heard:
+        deadline = time.monotonic() + _START_S + bounds.silence_s
+        with closing(run_in_child("engine.foreign", request, bounds, deadline)) as heard:
             for message in heard:
                 if message["type"] == "refused":
                     raise ModelError(message["cause"], message["remedy"])
@@ -165,10 +182,11 @@ def _prepare(request: dict[str, Any]) -> None:
     """Import what the work needs: as little as can be, since this is a part of a model's first start."""
     if request["work"] == "template":
         _renderer()
-    elif (Path(request["folder"]) / model_files.TOKENIZER).exists():
+    elif request["work"] == "tokenizer" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
         importlib.import_module("tokenizers")
     else:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes seconds and memory
+        if request["work"] == "tokenizer":
+            sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes a second
         importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - imported when it is named
 
 
@@ -191,11 +209,13 @@ def _renderer() -> Any:
 
 
 def _work(request: dict[str, Any], voice: Voice) -> None:
+    found: tuple[str, ...] = ()
     if request["work"] == "template":
         found = _render(request["template"], request["tokens"])
-    else:
+    elif request["work"] == "tokenizer":
         _try_tokenizer(Path(request["folder"]))
-        found = ()
+    else:
+        _convert(Path(request["gguf"]), Path(request["out"]))
     voice.say({"type": "answer", "value": found})
 
 
@@ -208,6 +228,12 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
         return rendered[0][0]
 
     return chat_template.chat_format(render, "").pieces
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False).save_pretrained(out)
 
 
 def _try_tokenizer(folder: Path) -> None:

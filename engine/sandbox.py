@@ -170,7 +170,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 when it is gone. For systems without a limit of address space."""
+    """Resident bytes of a process; 0 when it is gone. For systems that hold no limit."""
     import psutil  # only here: where the system itself holds the limit, it is never needed
 
     try:
@@ -248,7 +248,8 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
         return False  # macOS accepts the call and does not keep it
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    # What the process has for itself; libraries that it maps, such as torch's, are on the disk.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -176,6 +177,8 @@ def look(path: Path) -> GgufModel:
         seen = path.stat()
     except OSError as error:
         raise ModelNotFound(f"There is no file {path}.", "Check the path.") from error
+    if not stat.S_ISREG(seen.st_mode):
+        raise ModelError(f"{path.name} is no regular file.", "Choose another one.")
     answer = _looked(str(path), seen.st_mtime_ns, seen.st_size)
     if isinstance(answer, ModelError):
         raise answer

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.readers.parsed import Refused
+from engine.errors import on_one_line
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -20,7 +22,7 @@ _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
 _LONGEST_NAME = 512  # bytes, of a field or a tensor
 _LONGEST_STRING = 1 << 22  # bytes that are kept or skipped at once; the longest is a chat template
-_LONGEST_ARRAY = 1 << 24  # elements: vocabularies have up to a few hundred thousand
+_LONGEST_ARRAY = 1 << 20  # elements: vocabularies have up to 300,000, and the merges of one up to 600,000
 _MOST_HEADER = 1 << 28  # bytes
 _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # values of one tensor
@@ -31,6 +33,7 @@ _LENGTH = struct.Struct("<Q")
 # Kinds of values of a field: struct's letters; a string and an array are their own.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_FLOATS = (6, 12)
 
 BLOCKS = {
     **{0: (1, 4), 1: (1, 2), 30: (1, 2), 28: (1, 8)},
@@ -41,6 +44,8 @@ BLOCKS = {
 }
 """Values and bytes of one block, by the format's number of the kind of a tensor."""
 
+_TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
+_BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # lists with a value for each token
 _KEPT = ("general.", "split.", "tokenizer.ggml.model", "tokenizer.ggml.pre")
 _AGAIN = "Get the file again."
 _WHOLE = "A model in one file is read, with its vocabulary in it."
@@ -93,6 +98,14 @@ class _Bytes:
             raise EOFError
         return self.take(length).decode("utf-8")
 
+    def floats(self, count: int, letter: str) -> Iterator[tuple[float, ...]]:
+        """So many numbers of one kind, piece by piece."""
+        size = struct.calcsize(f"<{letter}")
+        while count:
+            piece = min(count, _LOOKED_AT // size)
+            yield struct.unpack(f"<{piece}{letter}", self.take(piece * size))
+            count -= piece
+
     def skip_texts(self, count: int) -> None:
         """So many strings: hundreds of thousands, so that they are looked at in memory."""
         while count:
@@ -122,11 +135,12 @@ def _header(taken: _Bytes, size: int) -> dict[str, Any]:
             raise Refused(f"says {name!r} twice.", _AGAIN)
         kind = taken.number("I")
         if kind == _ARRAY:
-            lengths[name] = _skip_array(taken)
+            lengths[name] = _skip_array(taken, name)
         elif kind == _STRING:
-            fields[name] = taken.text()
+            fields[name] = on_one_line(taken.text()[:_LONGEST_NAME])
         elif kind in _SCALARS:
             fields[name] = taken.number(_SCALARS[kind])
+            _check_finite((fields[name],), name)
         else:
             raise EOFError
     if fields.get("split.count", 0) > 1:
@@ -136,31 +150,46 @@ def _header(taken: _Bytes, size: int) -> dict[str, Any]:
         )
     if fields.get("general.type", "model") != "model" or not tensors:
         raise Refused("holds no language model.", _WHOLE)
-    parameters, names = _tensors(taken, tensors, int(fields.get("general.alignment", _ALIGNMENT)), size)
-    if "tokenizer.ggml.tokens" not in lengths:
-        raise Refused("holds no vocabulary.", _WHOLE)
+    parameters, shapes = _tensors(taken, tensors, int(fields.get("general.alignment", _ALIGNMENT)), size)
     architecture = str(fields.get("general.architecture", ""))
-    kept = {
-        name: value
-        for name, value in fields.items()
-        if name.startswith((*_KEPT, f"{architecture}.")) and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    _check_vocabulary(lengths, shapes, fields.get(f"{architecture}.vocab_size"))
     return {
-        "fields": {name: value[:_LONGEST_NAME] if isinstance(value, str) else value for name, value in kept.items()},
+        "fields": {name: value for name, value in fields.items() if name.startswith((*_KEPT, f"{architecture}."))},
         "lists": [name for name in lengths if name.startswith(f"{architecture}.")],
         "vocabulary": lengths["tokenizer.ggml.tokens"],
         "parameters": parameters,
-        "names": sorted(name for name in names if not name.startswith("blk.")),
+        "names": sorted(name for name in shapes if not name.startswith("blk.")),
     }
 
 
-def _skip_array(taken: _Bytes) -> int:
+def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
+    """A vocabulary must be there, and no longer than is stated or the embedding is: each token has a row of that."""
+    tokens = lengths.get(_TOKENS, 0)
+    if not tokens:
+        raise Refused("holds no vocabulary.", _WHOLE)
+    rows = [*shapes.get(_EMBEDDING, ())[-1:], *([stated] if type(stated) is int else [])]
+    if rows and tokens > min(rows):
+        raise Refused(f"holds a vocabulary of {tokens:,} tokens, and says that it knows {min(rows):,}.", _AGAIN)
+    for name in _BY_TOKEN:
+        if lengths.get(name, tokens) != tokens:
+            raise Refused(f"has {lengths[name]:,} values of {name} for {tokens:,} tokens.", _AGAIN)
+
+
+def _check_finite(values: Iterable[Any], name: str) -> None:
+    if not all(map(math.isfinite, values)):
+        raise Refused(f"says of {on_one_line(name)} what is no number.", _AGAIN)
+
+
+def _skip_array(taken: _Bytes, name: str) -> int:
     """Its length."""
     kind, length = taken.number("I"), taken.number("Q")
     if length > _LONGEST_ARRAY:
-        raise EOFError
+        raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
     if kind == _STRING:
         taken.skip_texts(length)
+    elif kind in _FLOATS:
+        for values in taken.floats(length, _SCALARS[kind]):
+            _check_finite(values, name)
     elif kind in _SCALARS:
         taken.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
     else:
@@ -168,20 +197,19 @@ def _skip_array(taken: _Bytes) -> int:
     return int(length)
 
 
-def _tensors(taken: _Bytes, count: int, alignment: int, size: int) -> tuple[int, set[str]]:
-    """How many values they have in all, and their names."""
+def _tensors(taken: _Bytes, count: int, alignment: int, size: int) -> tuple[int, dict[str, list[int]]]:
+    """How many values they have in all, and the shape of each."""
     if not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)
     spans: list[tuple[int, int]] = []
-    names: set[str] = set()
+    shapes: dict[str, list[int]] = {}
     parameters = 0
     for _ in range(count):
         name = taken.text(_LONGEST_NAME)
         dimensions = taken.number("I")
-        if name in names or not 0 < dimensions <= _MOST_DIMENSIONS:
+        if name in shapes or not 0 < dimensions <= _MOST_DIMENSIONS:
             raise EOFError
-        names.add(name)
-        shape = [taken.number("Q") for _ in range(dimensions)]
+        shape = shapes[name] = [taken.number("Q") for _ in range(dimensions)]
         kind, offset = taken.number("I"), taken.number("Q")
         values = math.prod(shape)
         if kind not in BLOCKS:
@@ -199,4 +227,4 @@ def _tensors(taken: _Bytes, count: int, alignment: int, size: int) -> tuple[int,
         if start < end:
             raise Refused("is damaged: its weights overlap.", _AGAIN)
         end = stop
-    return parameters, names
+    return parameters, shapes

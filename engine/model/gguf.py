@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine import foreign
 from engine.errors import ModelError
 from engine.model import weights
 from engine.model.real_model import write_settings
@@ -43,17 +44,12 @@ def convert(gguf: Path, out: Path, changes: Mapping[str, Any], readme: str, show
     """
     import torch
     from gguf import GGUFReader, dequantize
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
     with tempfile.TemporaryDirectory(dir=out) as alone:  # beside it may lie files that mean other things
         weights.link(gguf, Path(alone) / "model.gguf")
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf")
-        except (ValueError, KeyError, TypeError, IndexError, NotImplementedError) as error:
-            raise ModelError(
-                f"The vocabulary of {gguf.name} cannot be read: {error}.", "Choose another file."
-            ) from error
+        foreign.save_gguf_tokenizer(Path(alone) / "model.gguf", out)
         config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf")
     config.update(dict(changes))
     reader = GGUFReader(gguf)
@@ -85,7 +81,7 @@ def convert(gguf: Path, out: Path, changes: Mapping[str, Any], readme: str, show
     if wanted:
         raise ModelError(f"{gguf.name} lacks {min(wanted)}.", "Choose another file.")
     shards.finish()
-    write_settings(model, tokenizer, out, readme)
+    write_settings(model, out, readme)
 
 
 def llama_3_rope(config: Any, factors: list[float]) -> dict[str, Any]:

@@ -190,16 +190,16 @@ def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
     }
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     (out / "model.safetensors").chmod(_READABLE)
-    write_settings(model, tokenizer, out, readme)
+    tokenizer.save_pretrained(out)
+    write_settings(model, out, readme)
 
 
-def write_settings(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
-    """Config, tokenizer and a card, in a folder with weights in bfloat16."""
+def write_settings(model: Any, out: Path, readme: str) -> None:
+    """Config and a card, in a folder with weights in bfloat16."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     model.generation_config.save_pretrained(out)
-    tokenizer.save_pretrained(out)
     (out / "README.md").write_text(readme, encoding="utf-8")
 
 

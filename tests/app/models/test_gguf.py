@@ -25,6 +25,7 @@ from tests.real import real_or_skip
 from tests.tally import count
 
 KINDS = {int: 4, float: 6, str: 8}
+NUMBERS = {4: "<I", 6: "<f"}
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",
     "general.file_type": 15,
@@ -55,10 +56,10 @@ def made(fields: dict[str, Any], tensors: Tensors, version: int = 3) -> bytes:
         if isinstance(value, list):
             kind = KINDS[type(value[0])]
             header += struct.pack("<IIQ", 9, kind, len(value))
-            header += b"".join(text(one) if kind == 8 else struct.pack("<I", one) for one in value)
+            header += b"".join(text(one) if kind == 8 else struct.pack(NUMBERS[kind], one) for one in value)
         else:
             header += struct.pack("<I", KINDS[type(value)])
-            header += text(value) if isinstance(value, str) else struct.pack("<f" if value is float else "<I", value)
+            header += text(value) if isinstance(value, str) else struct.pack(NUMBERS[KINDS[type(value)]], value)
     offset = 0
     for name, (shape, kind) in tensors.items():
         header += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
@@ -185,7 +186,7 @@ HOSTILE = {
     "a long name": (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 1 << 62), "does not come to an end"),
     "an endless list": (
         b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 0, 1 << 61),
-        "does not come to an end",
+        "values of a, more than any model",
     ),
     "a list of lists": (
         b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQIQ", 9, 9, 1, 9, 1),
@@ -209,6 +210,28 @@ HOSTILE = {
     "absurd layers": (made({**LLAMA, "llama.block_count": 4_000_000_000}, TENSORS), "num_hidden_layers"),
     "unknown blocks": (made(LLAMA, {"token_embd.weight": ((64, 3), 99)}), "not known here"),
     "overlapping": (struct.pack("<IQ", 0, 0).join(GOOD.rsplit(struct.pack("<IQ", 0, 768), 1)), "overlap"),
+    "a vocabulary without weights": (
+        made({**LLAMA, "tokenizer.ggml.tokens": ["a"] * 4}, TENSORS),
+        "4 tokens, and says that it knows 3",
+    ),
+    "a vocabulary that is not stated": (made({**LLAMA, "llama.vocab_size": 2}, TENSORS), "says that it knows 2"),
+    "twelve million tokens": (
+        b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 8, 12_000_000),
+        "12,000,000 values of a",
+    ),
+    "scores of other tokens": (made({**LLAMA, "tokenizer.ggml.scores": [1, 2]}, TENSORS), "2 values of"),
+    "a number that is none": (
+        made(LLAMA | {"llama.rope.freq_base": float("nan")}, TENSORS),
+        "rope.freq_base what is no",
+    ),
+    "scores that are no numbers": (
+        made({**LLAMA, "tokenizer.ggml.scores": [0.0, float("inf"), 0.0]}, TENSORS),
+        "scores what is no number",
+    ),
+    "words for the terminal": (
+        made({**LLAMA, "general.architecture": "\x1b]0;you\x07\x1b[2J\r\nAll is well.\u202e"}, TENSORS),
+        "kind \ufffd]0;you\ufffd\ufffd[2J All is well.\ufffd, which",
+    ),
     "alignment": (made({**LLAMA, "general.alignment": 0}, TENSORS), "not aligned"),
 }
 

@@ -144,13 +144,13 @@ def test_memory_is_watched_where_the_system_does_not(checkout: Path) -> None:
     assert child.returncode is not None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux holds a limit of address space")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux holds a limit of memory")
 def test_child_sets_its_own_memory_limit(slow: Path) -> None:
     seen: list[tuple[int, int]] = []
 
     def look(done: int, total: int) -> None:
         if done == 2:
-            seen.append(_child().rlimit(psutil.RLIMIT_AS))
+            seen.append(_child().rlimit(psutil.RLIMIT_DATA))
 
     read_document(slow, progress=look)
     assert seen == [(2_000_000_000, 2_000_000_000)]
