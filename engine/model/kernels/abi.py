@@ -173,9 +173,23 @@ class Recurrence:
     QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
 
 
+class Interleaved:
+    """``interleaved``: the outputs with the numbers ``ORDER`` (panels * columns) of ``BLOCKS`` (outputs, ``ROW_BYTES``)
+    to panels, ``WEIGHTS``. The number -1 is no output. A tile is a panel."""
+
+    BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)
+
+
+class Expanded:
+    """``expanded``: the panels with the numbers ``CHOSEN`` of ``WEIGHTS`` in blocks, to ``OUT`` (inputs, outputs). A
+    tile is one of them."""
+
+    WEIGHTS, CHOSEN, OUT, INPUTS, OUTPUTS = range(5)
+
+
 SLOTS: tuple[type, ...] = (
     *(Product, Spread, Attention, Norm, Residual),
-    *(Rotated, Collected, Gated, Gathered, GatheredLine, Recurrence),
+    *(Rotated, Collected, Gated, Gathered, GatheredLine, Recurrence, Interleaved, Expanded),
 )
 """All classes of slots."""
 

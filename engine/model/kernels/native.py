@@ -130,7 +130,7 @@ class Native(Compiled):
         """
         x = x.to(input_dtype(packed)).contiguous()  # a call knows its address alone
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
-        self._run(x.shape[0], self.product_call(x, packed, scales, out))
+        self.run(x.shape[0], self.product_call(x, packed, scales, out))
         return out
 
     def product_call(
@@ -142,7 +142,7 @@ class Native(Compiled):
         if scales is not None:
             others, kinds = {abi.Product.SCALES: scales.data_ptr()}, [*kinds, KIND[scales.dtype]]
         name = "product_pairs" if is_paired(packed) else "product"
-        return self._product_call(self.address(name, *kinds), x, packed, out, others)
+        return self.panels_call(self.address(name, *kinds), x, packed, out, others)
 
     def product4(self, x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """x (rows, in) times weights of 4 bits: (rows, panels * columns) in float32.
@@ -155,7 +155,7 @@ class Native(Compiled):
         rows, inputs = x.shape
         spread, sums = torch.empty(rows, inputs), torch.empty(rows, scales.shape[1])
         out = torch.empty(rows, words.shape[0] * words.shape[2])
-        self._run(rows, *self.product4_calls(x, words, scales, out, spread, sums))
+        self.run(rows, *self.product4_calls(x, words, scales, out, spread, sums))
         return out
 
     def product4_calls(
@@ -180,12 +180,14 @@ class Native(Compiled):
         address = self.address("group_sums") if pairs else self.address("spread", KIND[x.dtype])
         kernel = self.address("product4_pairs" if pairs else "product4", KIND[scales.dtype])
         others = {abi.Product.SCALES: scales.data_ptr(), abi.Product.SUMS: sums.data_ptr()}
-        product = self._product_call(kernel, x if pairs else spread, words, out, others)
+        product = self.panels_call(kernel, x if pairs else spread, words, out, others)
         return Call(address, arguments, EACH_ROW), product
 
-    def _product_call(
+    def panels_call(
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
+        """A product with packed weights by any kernel that has the slots of ``abi.Product``; ``others``: slots beside
+        the usual ones, or in their place."""
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
         tiles = -(-panels // size)
@@ -199,7 +201,17 @@ class Native(Compiled):
         )
         return Call(kernel, arguments, (0, tiles), slot.ROWS)
 
-    def _run(self, rows: int, *calls: Call) -> None:
+    def arranged_call(self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor) -> Call:
+        """x (rows, in) to ``out`` as products with blocks take it, and the ``sums`` (rows, in / RUN) of its runs."""
+        slot = abi.Spread
+        slots = {
+            **{slot.X: x.data_ptr(), slot.OUT: out.data_ptr(), slot.INPUTS: x.shape[1]},
+            **{slot.SUMS: sums.data_ptr()},
+        }
+        return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
+
+    def run(self, rows: int, *calls: Call) -> None:
+        """Make calls for so many rows."""
         with self.lock:
             for call in calls:
                 if call.rows_at is not None:

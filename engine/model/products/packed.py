@@ -14,7 +14,7 @@ quarter of the bytes of bfloat16.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,9 @@ from torch import nn
 
 from engine.model.families import ORDINARY, Family
 from engine.model.kernels.abi import MOST_ROWS, input_dtype
+from engine.model.kernels.formats import RUN
 from engine.model.products import fixed, replace
+from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLinear, Segment, arranged_dtype
 from engine.model.products.norms import PackedNorm, is_norm
 from engine.model.products.quantized import Linear4, Linear8, wide_dtype
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
@@ -30,7 +32,7 @@ from engine.quantization import BITS, GROUP, MIDDLE_LEVEL
 
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
-    from engine.model.kernels.program import Memory, Program
+    from engine.model.kernels.program import Call, Memory, Program
 
 # Layers of one input, by the part of a block that asks for all of them one after the other.
 _JOINT = {
@@ -159,6 +161,72 @@ class PackedLinear4(PackedLinear):
         return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
 
 
+class PackedBlocks(PackedLinear):
+    """The same of layers in the formats of GGUF files, each a segment of the joint product."""
+
+    def _take(self, layers: Sequence[Any]) -> torch.dtype:
+        dtype: torch.dtype = layers[0].dtype
+        self._pairs = self.kernels.multiplies_pairs and dtype is torch.bfloat16
+        self._segments: list[Segment] = []
+        start = 0
+        for layer in layers:
+            self._segments.append(Segment(layer.stored, self.kernels, self._pairs, start))
+            start += layer.out_features
+        # What lies in the last columns of a segment's last panel, behind its outputs, is overwritten by the next one.
+        self._width = max(each.start + each.columns for each in self._segments)
+        self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
+        return dtype
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self._pairs else torch.float32
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = rows.to(self.input_dtype).contiguous()
+        count = rows.shape[0]
+        out = torch.empty(count, self._width)
+        held: dict[str, torch.Tensor] = {}
+
+        def room(name: str, width: int, dtype: torch.dtype) -> torch.Tensor:
+            return held.setdefault(name, torch.empty(count, width, dtype=dtype))
+
+        self.kernels.run(count, *self._calls(rows, out, room))
+        return out
+
+    def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        out = memory.of("product", self._width)
+        for call in self._calls(x, out, memory.of):
+            program.add_call(call)
+        return out
+
+    def _calls(
+        self, x: torch.Tensor, out: torch.Tensor, room: Callable[[str, int, torch.dtype], torch.Tensor]
+    ) -> Iterator[Call]:
+        sums = room("sums of runs", self.in_features // RUN, torch.float32)
+        arranged = {"same": x}
+        for segment in self._segments:
+            takes = segment.takes
+            if takes not in arranged:
+                arranged[takes] = room(takes, self.in_features, arranged_dtype(takes))
+                yield self.kernels.arranged_call(x, takes, arranged[takes], sums)
+            yield segment.call(arranged[takes], sums, out)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        [segment], columns = self._segments, self.kernels.columns
+        found = []
+        for some in ids.flatten().split(ROWS_AT_ONCE):
+            panels = torch.empty(self.in_features, len(some) * columns, dtype=self.dtype)
+            segment.unpack(some // columns, panels, 0)
+            found.append(panels[:, torch.arange(len(some)) * columns + some % columns].t())
+        return torch.cat(found).view(*ids.shape, self.in_features)
+
+    def unpacked(self) -> torch.Tensor:
+        out = torch.empty(self.in_features, self._width, dtype=wide_dtype(self.dtype))
+        for segment in self._segments:
+            segment.unpack(torch.arange(segment.packed.shape[0]), out, segment.start)
+        return out[:, : self.out_features]
+
+
 class JointLayer(nn.Module):
     """One of the layers of a joint product: whoever is asked first computes it for all.
 
@@ -224,7 +292,10 @@ class Unpacked:
         self._held.clear()
 
 
-PACKED: dict[type, type[PackedLinear]] = {nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4}
+PACKED: dict[type, type[PackedLinear]] = {
+    **{nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4},
+    BlockLinear: PackedBlocks,
+}
 """How the weights of each kind of layer are packed."""
 
 _BITS = {Linear8: 8, Linear4: 4}
@@ -311,7 +382,8 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 def count_parameters(model: nn.Module) -> int:
     """Parameters of a model, whatever the bits of each."""
-    small = [layer for layer in model.modules() if isinstance(layer, Linear8 | Linear4 | PackedLinear)]
+    kinds = (Linear8, Linear4, PackedLinear, BlockLinear, BlockEmbedding)
+    small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
     meant = sum(
         layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small

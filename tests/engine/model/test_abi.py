@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType, quants
 
 from engine.decode import prefill
 from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.model import decoder
 from engine.model.kernels import abi, native
+from engine.model.products.blocks import BlockLinear, Stored
+from engine.model.products.packed import PackedBlocks, Unpacked
 
 HALF, WIDE = torch.bfloat16, torch.float32
 
@@ -45,6 +48,10 @@ def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
         found.append(kernels.product4(x, kernels.pack4(small, pairs), steps))
         q, k, v = (numbers(1, 2, count, head_dim, seed=count).to(dtype) for count in (6, 700, 701))
         found += kernels.attention.attend(q, k, v[:, :, :700], 0.2, torch.arange(600, 606), torch.arange(6), cap)
+    for kind in (GGMLQuantizationType.Q8_0, GGMLQuantizationType.F16):
+        data = torch.from_numpy(quants.quantize(numbers(40, 64).numpy(), kind)).view(torch.uint8)
+        blocks = PackedBlocks([BlockLinear(Stored(data, int(kind), 64), None, HALF)], kernels, Unpacked())
+        found += [blocks(numbers(3, 64).to(HALF)), blocks.unpacked()]
     keys, values, memory = numbers(4, 2, 16), numbers(4, 4, 16, seed=1), numbers(4, 16, 16, seed=2)
     decays, rates = -numbers(4, 4, seed=3).abs(), numbers(4, 4, seed=4).sigmoid()
     for rule in ("delta", "scan"):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.model.kernels.emit import attention, attention_pairs, products, recurrence, rows
+from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rows
 
 EMIT: dict[str, Callable[..., None]] = {
     **products.EMIT,
+    **blocks.EMIT,
     **attention.EMIT,
     **attention_pairs.EMIT,
     **rows.EMIT,

@@ -215,8 +215,14 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     e.end()
 
 
-def each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -> None:
-    """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``."""
+def each_panel(
+    e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None], sizes: Sequence[int] | None = None
+) -> None:
+    """Emit the panels of a tile of a product, and in each all rows in blocks: ``rows_of(first row, rows, panel)``.
+
+    Args:
+        sizes: of the blocks, the largest first; None is as many rows as the registers have room for.
+    """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
     first = e.b.mul(tile, count)
@@ -224,7 +230,7 @@ def each_panel(e: Emitter, rows_of: Callable[[ir.Value, int, ir.Value], None]) -
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
     with e.loop(first, stop) as panel:
         done = e.variable(long(0))
-        for block in row_blocks(e.lanes, PANEL_VECTORS):
+        for block in sizes or row_blocks(e.lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
             start = done.value

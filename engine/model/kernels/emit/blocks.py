@@ -1,0 +1,461 @@
+"""Products with weights in the blocks of GGUF files, which keep the bits that they have in the file.
+
+``engine.model.kernels.formats`` says what lies where in a block. ``interleaved`` lays the blocks of as many outputs as
+a panel has columns side by side, word by word, so that a lane of a vector is an output. Not a bit is added or changed.
+
+The four bytes of a word are levels of four neighbouring inputs in every format, after a shift and a mask. Where the
+processor multiplies pairs of bfloat16, a level gets the bits of a power of two and is a number in bfloat16 then, too
+large by that power, which the sum of the inputs takes off again. Elsewhere it is converted to float32. Activations
+are never rounded to levels. As in ``products`` a row has the same bits whatever rows come with it: every run of 16
+inputs is summed in its order, then meets its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import binding, ir
+
+from engine.model.kernels.abi import PANEL_VECTORS, Expanded, Interleaved, Product, Spread
+from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long, number
+from engine.model.kernels.emit.products import Sums, each_panel, emit_product, row_blocks, store_sums
+from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
+
+_LINE = 64  # bytes that memory gives at once
+_AHEAD = 4096  # bytes, in whole blocks
+_BYTE = 0x01010101  # in each byte of a word
+_HALF = 0x00010001
+_EXPONENT, _MANTISSA = 127, 7  # of bfloat16
+_NIBBLE, _LEVELS_8 = 4, 8  # bits
+_CODE_OFFSET = 128  # codes are bytes with a sign
+
+
+# A block in registers ------------------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A block of the outputs of a panel.
+
+    Args:
+        base: its address.
+    """
+
+    def __init__(self, e: Emitter, form: Format, base: ir.Value) -> None:
+        self._e, self._form, self._base = e, form, base
+        self._columns = e.lanes * PANEL_VECTORS
+        self._first_word = len(form.halves) * self._columns // 2
+        self._factors = [
+            [_widened(e, self._raw_half(at, vector)) for vector in range(PANEL_VECTORS)]
+            for at in range(len(form.halves))
+        ]
+
+    def word(self, index: ir.Value, vector: int) -> ir.Value:
+        """The word with this number of the outputs of one of the panel's vectors."""
+        e = self._e
+        place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
+        return e.load(e.at(self._base, place, I32), e.whole, align=2)
+
+    def ask_next(self, group: ir.Value, size: ir.Value) -> None:
+        """Bring a group's share of the block after the next one near: the processor does not foresee the next one."""
+        e, lines = self._e, -(-self._form.bytes * self._columns * self._form.group // (_LINE * self._form.values))
+        place = e.at(
+            self._base,
+            e.b.add(
+                e.b.mul(size, long(-(-_AHEAD // (self._form.bytes * self._columns)))),
+                e.b.mul(group, long(lines * _LINE)),
+            ),
+            I8,
+        )
+        for line in range(lines):
+            e.prefetch(e.at(place, long(line * _LINE), I8))
+
+    def _raw_half(self, which: int, vector: int) -> ir.Value:
+        e = self._e
+        place = e.at(self._base, long(which * self._columns + vector * e.lanes), I16)
+        return e.load(place, ir.VectorType(I16, e.lanes), align=2)
+
+    def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
+        """What a level is multiplied with, and what is added to it then, for each of the panel's vectors.
+
+        Args:
+            offset: of the levels, beside their zero.
+        """
+        e, form = self._e, self._form
+        found = []
+        for vector in range(PANEL_VECTORS):
+            step = self._factors[0][vector]
+            if form.scale:
+                whole = self._gathered(form.scale, group, vector)
+                if form.is_signed:
+                    high = e.whole_splat(24)
+                    whole = e.b.ashr(e.b.shl(whole, high), high)
+                if form.scale_zero:
+                    whole = e.b.sub(whole, e.whole_splat(form.scale_zero))
+                step = e.b.fmul(step, e.b.sitofp(whole, e.vector))
+            least = e.constant(0.0)
+            if form.least:
+                count = e.b.sitofp(self._gathered(form.least, group, vector), e.vector)
+                least = e.b.fneg(e.b.fmul(self._factors[1][vector], count))
+            elif form.adds:
+                least = self._factors[1][vector]
+            if form.zero + offset:
+                least = e.fma(step, e.constant(-float(form.zero + offset)), least)
+            found.append((step, least))
+        return found
+
+    def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
+        """A whole number of the group."""
+        e, whole = self._e, None
+        for part in parts:
+            if part.in_half:
+                word = e.b.zext(self._raw_half(part.words[0], vector), e.whole)
+            else:
+                word = self.word(_picked(e, part.words, group), vector)
+            shifted = e.b.lshr(word, _shift(e, part.shifts, group))
+            cut = e.b.and_(shifted, e.whole_splat((1 << part.count) - 1))
+            cut = e.b.shl(cut, e.whole_splat(part.at)) if part.at else cut
+            whole = cut if whole is None else e.b.or_(whole, cut)
+        assert whole is not None
+        return whole
+
+    def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
+        """The levels of four inputs as the bytes of a word; codes too, with ``_CODE_OFFSET`` added."""
+        e, form, levels = self._e, self._form, None
+        for part in form.levels:
+            some = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(((1 << part.count) - 1) * _BYTE))
+            some = e.b.shl(some, e.whole_splat(part.at)) if part.at else some
+            levels = some if levels is None else e.b.or_(levels, some)
+        assert levels is not None
+        if form.flips:
+            return e.b.xor(levels, e.whole_splat(0x80 * _BYTE))
+        if form.codes:
+            return _bytes_at(e, levels, [code + _CODE_OFFSET for code in form.codes])
+        return levels
+
+    def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
+        """A word with its bits at the bottom of each byte, and others above."""
+        e = self._e
+        if not part.spread:
+            index = e.b.add(_picked(e, part.words, run), long(word))
+            return e.b.lshr(self.word(index, vector), _shift(e, part.shifts, run))
+        whole = self.word(_picked(e, part.words, run), vector)
+        four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
+        four = e.b.and_(four, e.whole_splat(0xF))
+        # Bit n comes to byte n, without a carry.
+        return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
+
+    def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
+        """Levels of four inputs as pairs of bfloat16, too large by ``_offset``: whether of the first and third or of
+        the others, and the pair. Several of the same inputs are to be added."""
+        e, form = self._e, self._form
+        if form.codes:
+            [part] = form.levels
+            table = [_half_of(code) for code in form.codes]
+            places = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(0xF * _BYTE))
+            return [(at, _halves_at(e, e.b.lshr(places, e.whole_splat(8 * at)), table)) for at in range(2)]
+        if form.bits == _LEVELS_8:
+            [part] = form.levels
+            both = self._shifted(part, run, word, vector)
+            both = e.b.xor(both, e.whole_splat(0x80 * _BYTE)) if form.flips else both
+            return [
+                (at, _numbers(e, _turned(e, both, 8 * at + start - (_MANTISSA - _NIBBLE)), _NIBBLE, start + _NIBBLE))
+                for at in range(2)
+                for start in (0, _NIBBLE)
+            ]
+        top = _MANTISSA - form.bits
+        levels = None
+        for part in form.levels:
+            if part.spread:
+                one = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(_BYTE))
+                some = e.b.shl(one, e.whole_splat(top + part.at))
+            else:
+                index = e.b.add(_picked(e, part.words, run), long(word))
+                turns = [shift - top - part.at for shift in part.shifts]
+                some = _rotated(e, self.word(index, vector), turns, run)
+            if levels is None:
+                levels = some
+                continue
+            mask = (((1 << part.count) - 1) << top + part.at) * _BYTE
+            levels = e.b.or_(e.b.and_(levels, e.whole_splat(~mask & 0xFFFFFFFF)), e.b.and_(some, e.whole_splat(mask)))
+        assert levels is not None
+        return [(at, _numbers(e, _turned(e, levels, 8 * at), form.bits, form.bits)) for at in range(2)]
+
+
+def _offset(form: Format, pairs: bool) -> int:
+    """By which levels are too large as numbers."""
+    if form.codes:
+        return 0 if pairs else _CODE_OFFSET
+    if not pairs:
+        return 0
+    return (1 << _NIBBLE) + (1 << 2 * _NIBBLE) if form.bits == _LEVELS_8 else 1 << form.bits
+
+
+def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
+    """``2 ** exponent`` and a level, whose bits are the highest of a mantissa in both halves of a word."""
+    kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
+    return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
+
+
+def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
+    """Numbers in half precision, which are finite, as float32. Exact."""
+    raw = e.b.zext(halves, e.whole)
+    size = e.b.shl(e.b.and_(raw, e.whole_splat(0x7FFF)), e.whole_splat(13))
+    scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))  # to the exponent of float32
+    sign = e.b.shl(e.b.and_(raw, e.whole_splat(0x8000)), e.whole_splat(16))
+    return e.b.bitcast(e.b.or_(e.b.bitcast(scaled, e.whole), sign), e.vector)
+
+
+def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
+    if right == 0:
+        return word
+    return e.b.lshr(word, e.whole_splat(right)) if right > 0 else e.b.shl(word, e.whole_splat(-right))
+
+
+def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> ir.Value:
+    """The words turned to the right, by a number of bits for each run."""
+    name = f"llvm.fshr.v{e.lanes}i32"
+    return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
+
+
+def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
+    """One of some whole numbers."""
+    if len(set(values)) == 1:
+        return long(values[0])
+    name = "table." + ".".join(map(str, values))
+    table = e.module.globals.get(name)
+    if table is None:
+        kind = ir.ArrayType(I64, len(values))
+        table = ir.GlobalVariable(e.module, kind, name)
+        table.initializer, table.global_constant, table.linkage = ir.Constant(kind, list(values)), True, "internal"
+    return e.load(e.b.gep(table, [long(0), at], source_etype=table.value_type), I64, align=8)
+
+
+def _shift(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
+    if len(set(values)) == 1:
+        return e.whole_splat(values[0])
+    return e.splat(e.b.trunc(_picked(e, values, at), I32))
+
+
+def _half_of(value: int) -> int:
+    """The bits of a small whole number in bfloat16."""
+    if value == 0:
+        return 0
+    size = abs(value)
+    exponent = size.bit_length() - 1
+    mantissa = (size << _MANTISSA - exponent) & ((1 << _MANTISSA) - 1)
+    return (value < 0) << 15 | _EXPONENT + exponent << _MANTISSA | mantissa
+
+
+def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
+    """Numbers in 16 bits from a table of 16, by the lower bits of both halves of each word; 16 lanes."""
+    kind = ir.VectorType(I16, 2 * e.lanes)
+    constant = ir.Constant(kind, [I16(value) for value in table] * (2 * e.lanes // len(table)))
+    name = "llvm.x86.avx512.permvar.hi.512"
+    return e.b.bitcast(e.intrinsic(name, kind, constant, e.b.bitcast(places, kind)), e.vector)
+
+
+def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
+    """Bytes from a table of 16, by the bytes of each word."""
+    kind = ir.VectorType(I8, 4 * e.lanes)
+    constant = ir.Constant(kind, [I8(value) for value in table] * (4 * e.lanes // len(table)))
+    x86 = "86" in binding.get_process_triple().partition("-")[0]
+    wide = {4: "llvm.x86.ssse3.pshuf.b.128", 8: "llvm.x86.avx2.pshuf.b", 16: "llvm.x86.avx512.pshuf.b.512"}
+    name = wide[e.lanes] if x86 else "llvm.aarch64.neon.tbl1.v16i8"
+    return e.b.bitcast(e.intrinsic(name, kind, constant, e.b.bitcast(places, kind)), e.whole)
+
+
+def _level(e: Emitter, levels: ir.Value, at: int) -> ir.Value:
+    """A byte of each word as float32, times ``1 / _share_of``."""
+    if at == RUN_WORDS - 1:  # the sign is there
+        return e.b.sitofp(e.b.lshr(levels, e.whole_splat(8 * at)), e.vector)
+    return e.b.sitofp(e.b.and_(levels, e.whole_splat(0xFF << 8 * at)), e.vector)
+
+
+def _share_of(at: int) -> float:
+    return 1.0 if at == RUN_WORDS - 1 else 2.0 ** (-8 * at)
+
+
+# Kernels -------------------------------------------------------------------------------------------------------------
+
+
+def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
+    """A panel: of each block the halves, then the words, each of all outputs side by side; zeros for no output."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
+    _, panel, _ = e.arguments
+    source, order, weights = e.pointers(Interleaved.BLOCKS, Interleaved.ORDER, Interleaved.WEIGHTS)
+    row_bytes, inputs = e.longs(Interleaved.ROW_BYTES, Interleaved.INPUTS)
+    blocks, size = e.b.sdiv(inputs, long(form.values)), long(form.bytes * columns)
+    target = e.at(weights, e.b.mul(panel, e.b.mul(blocks, size)), I8)
+    with e.loop(long(0), long(columns)) as column:
+        row = e.load(e.at(order, e.b.add(e.b.mul(panel, long(columns)), column), I64), I64, align=8)
+        here = e.b.icmp_signed(">=", row, long(0))
+        line = e.at(source, e.b.mul(row, row_bytes), I8)
+        with e.loop(long(0), blocks) as block:
+            own = e.at(target, e.b.mul(block, size), I8)
+            taken = e.at(line, e.b.mul(block, long(form.bytes)), I8)
+            parts = [(I16, offset) for offset in form.halves] + [(I32, offset) for offset in form.word_offsets]
+            begin = 0
+            with e.b.if_else(here) as (some, none):
+                for branch in (some, none):
+                    with branch:
+                        begin = 0
+                        for kind, offset in parts:
+                            value = e.load(e.at(taken, long(offset), I8), kind, align=1) if branch is some else kind(0)
+                            place = e.at(e.at(own, long(begin), I8), column, kind)
+                            e.store(value, place, align=2)
+                            begin += columns * kind.width // 8
+    e.end()
+
+
+def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str) -> None:
+    """x as products take it, and the sums of its runs. A tile is a row.
+
+    Args:
+        kind: of x.
+        made: "pairs": in bfloat16, of four numbers the first and third before the others. "shares": in float32, by
+            ``_share_of``. "plain": in float32.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    _, row, _ = e.arguments
+    x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
+    [inputs] = e.longs(Spread.INPUTS)
+    first = e.b.mul(row, inputs)
+    factors = ir.Constant(e.vector, [number(_share_of(at % RUN_WORDS)) for at in range(lanes)])
+    order = ir.Constant(ir.VectorType(I32, lanes), [I32(at // 4 * 4 + (0, 2, 1, 3)[at % 4]) for at in range(lanes)])
+    with e.loop(long(0), e.b.sdiv(inputs, long(RUN))) as run:
+        total = e.constant(0.0)
+        for offset in range(0, RUN, lanes):
+            place = e.b.add(e.b.add(first, e.b.mul(run, long(RUN))), long(offset))
+            loaded = e.load_vector(x, place, KINDS[kind])
+            total = e.b.fadd(total, loaded)
+            if made == "pairs":
+                e.store_vector(e.b.shuffle_vector(loaded, loaded, order), out, place, I16)
+            else:
+                e.store(e.b.fmul(loaded, factors) if made == "shares" else loaded, e.at(out, place, F32))
+        place = e.b.add(e.b.sdiv(first, long(RUN)), run)
+        e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
+    e.end()
+
+
+def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int, pairs: bool) -> None:
+    """The product of ``TILE_PANELS`` panels with x as ``arranged`` gives it."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
+    x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
+    inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
+    blocks, size = e.b.sdiv(inputs, long(form.values)), form.bytes * columns
+    offset, runs = _offset(form, pairs), form.group // RUN
+    has_least = bool(form.least or form.adds or form.zero + offset)
+    together = 2 if pairs else 1  # numbers of x in 32 bits
+
+    def rows_of(row: ir.Value, count: int, panel: ir.Value) -> None:
+        here = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8)
+        rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(count)]
+        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
+        with e.loop(long(0), blocks) as block:
+            own = _Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
+            with e.loop(long(0), long(form.values // form.group)) as group:
+                own.ask_next(group, long(size))
+                scales = own.scales(group, offset)
+                first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
+                starts = [e.b.add(start, first) for start in rows]
+                if has_least:
+                    for start, total in zip(starts, totals, strict=True):
+                        _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
+                lines = [e.at(x, e.b.sdiv(start, long(together)), F32) for start in starts]
+                with e.loop(long(0), long(runs)) as at:
+                    run = e.b.add(e.b.mul(group, long(runs)), at)
+                    sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
+                    own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
+                    _add_run(e, own, run, own_lines, sums, pairs)
+                    for total, some in zip(totals, sums, strict=True):
+                        for (step, _), so_far, part in zip(scales, total, some, strict=True):
+                            so_far.value = e.fma(part.value, step, so_far.value)
+        store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
+
+    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count & count - 1 == 0])
+    e.end()
+
+
+def _add_least(
+    e: Emitter,
+    sums_of_x: ir.Value,
+    first: ir.Value,
+    runs: int,
+    scales: list[tuple[ir.Value, ir.Value]],
+    total: list[Variable],
+) -> None:
+    """Add what a group's inputs meet whatever their levels are."""
+    sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
+    for at in range(1, runs):
+        sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
+    wide = e.splat(sum_of_x)
+    for (_, least), so_far in zip(scales, total, strict=True):
+        so_far.value = e.fma(wide, least, so_far.value)
+
+
+def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
+    """Add the products of a run's levels with each line of x, from the run on."""
+    multiply = e.dot_pairs if pairs else e.fma
+    for word in range(RUN_WORDS):
+        for vector in range(PANEL_VECTORS):
+            if pairs:
+                found = [(2 * word + at, pair) for at, pair in block.pairs(run, word, vector)]
+            else:
+                levels = block.levels(run, word, vector)
+                found = [(RUN_WORDS * word + at, _level(e, levels, at)) for at in range(RUN_WORDS)]
+            for place, loaded in found:
+                for line, own in zip(lines, sums, strict=True):
+                    number_of_row = e.splat(e.load(e.at(line, long(place), F32), F32))
+                    own[vector].value = multiply(number_of_row, loaded, own[vector].value)
+
+
+def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:
+    """A panel's weights, of the kind ``made``: an input in a row."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
+    _, tile, _ = e.arguments
+    packed, chosen, out = e.pointers(Expanded.WEIGHTS, Expanded.CHOSEN, Expanded.OUT)
+    inputs, outputs = e.longs(Expanded.INPUTS, Expanded.OUTPUTS)
+    panel = e.load(e.at(chosen, tile, I64), I64, align=8)
+    blocks, size = e.b.sdiv(inputs, long(form.values)), form.bytes * columns
+    here, column = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8), e.b.mul(tile, long(columns))
+    offset, runs = _offset(form, pairs=False), form.group // RUN
+    with e.loop(long(0), blocks) as block:
+        own = _Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
+        with e.loop(long(0), long(form.values // form.group)) as group:
+            scales = own.scales(group, offset)
+            first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
+            with e.loop(long(0), long(runs)) as at:
+                run = e.b.add(e.b.mul(group, long(runs)), at)
+                start = e.b.add(first, e.b.mul(at, long(RUN)))
+                for word in range(RUN_WORDS):
+                    for vector, (step, least) in enumerate(scales):
+                        levels = own.levels(run, word, vector)
+                        for byte in range(RUN_WORDS):
+                            level = e.b.fmul(_level(e, levels, byte), e.constant(_share_of(byte)))
+                            place = e.b.mul(e.b.add(start, long(RUN_WORDS * word + byte)), outputs)
+                            place = e.b.add(place, e.b.add(column, long(vector * lanes)))
+                            e.store_vector(e.fma(level, step, least), out, place, KINDS[made])
+    e.end()
+
+
+def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
+    """``products``' product with weights in half precision."""
+
+    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+        kind = ir.VectorType(I16, lanes)
+        return [_widened(e, e.load(e.at(place, long(at * lanes), I16), kind, 2)) for at in range(PANEL_VECTORS)]
+
+    emit_product(module, name, lanes, "bfloat16", "", near)
+
+
+EMIT: dict[str, Callable[..., None]] = {
+    "interleaved": emit_interleaved,
+    "arranged": emit_arranged,
+    "product_blocks": emit_product_blocks,
+    "product_halves": emit_product_halves,
+    "expanded": emit_expanded,
+}
+"""As ``emit.EMIT``."""

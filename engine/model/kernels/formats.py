@@ -1,0 +1,196 @@
+"""The blocks of GGUF files: where levels and scales of weights lie in them.
+
+A block holds 256 or 32 weights of one output: levels of a few bits, scales of groups of 16 or 32 of them, and one or
+two factors in half precision that the scales are multiples of. Needs neither torch nor llvmlite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+RUN = 16
+"""Inputs whose levels lie in neighbouring words, with one shift: four in the bytes of each."""
+
+RUN_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Where some bits of levels or scales lie, for each run or group of a block.
+
+    Args:
+        count: how many bits; ``at``: the place of the lowest among the bits of the level or scale.
+        words: of the first four inputs of a run, the others following; or of a scale.
+        shifts: of the bits in each byte of a word; or of a scale in its word.
+        spread: the word has one bit for each input, in their order.
+        in_half: a scale's word is the half with this number instead.
+    """
+
+    count: int
+    at: int
+    words: tuple[int, ...]
+    shifts: tuple[int, ...]
+    spread: bool = False
+    in_half: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of block: a weight is ``factor * scale * (level - zero) - least``, with the least a multiple of another
+    factor.
+
+    Args:
+        number: of GGML; ``values`` and ``bytes``: of a block.
+        halves: offsets of numbers in 16 bits, the factor first; ``words``: offset and count of the words, in parts.
+        levels: their bits; ``group``: levels that share a scale.
+        scale, least: bits of these, or () for a scale of 1 and no least.
+        scale_zero: what is taken from a scale; ``is_signed``: it is a byte with a sign.
+        adds: a second factor is added to every weight.
+        flips: levels have a sign.
+        codes: what a level stands for, if not for itself.
+    """
+
+    name: str
+    number: int
+    values: int
+    bytes: int
+    halves: tuple[int, ...]
+    words: tuple[tuple[int, int], ...]
+    levels: tuple[Bits, ...]
+    group: int
+    zero: int = 0
+    scale: tuple[Bits, ...] = ()
+    scale_zero: int = 0
+    is_signed: bool = False
+    least: tuple[Bits, ...] = ()
+    adds: bool = False
+    flips: bool = False
+    codes: tuple[int, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """Of a level."""
+        return sum(part.count for part in self.levels)
+
+    @property
+    def word_offsets(self) -> list[int]:
+        return [start + 4 * at for start, count in self.words for at in range(count)]
+
+
+def _runs(
+    count: int, word: Callable[[int], int], shift: Callable[[int], int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Words and shifts of so many runs or groups."""
+    return tuple(word(run) for run in range(count)), tuple(shift(run) for run in range(count))
+
+
+def _nibbles_of_32(first: int) -> Bits:
+    """Of the first 16 inputs in the lower bits of 16 bytes, of the others in the upper."""
+    return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
+
+
+def _nibbles_of_64(first: int) -> Bits:
+    """32 bytes have 32 inputs in their lower bits, and the next 32 in the upper; and so on."""
+    return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
+
+
+def _bits_of_32(first: int) -> Bits:
+    """A word has the highest bits of 32 inputs."""
+    return Bits(1, 4, *_runs(2, lambda _: first, lambda run: 16 * run), spread=True)
+
+
+def _twos_of_128(first: int, at: int = 0) -> Bits:
+    """32 bytes have 32 inputs in each two bits; and so on."""
+    return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
+
+
+def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
+    """Six bits of eight scales or minima in three words; ``low_upper``: whether their lower bits share a word's upper
+    ones."""
+
+    def word(group: int) -> int:
+        return high_word if group < 4 else 2
+
+    def shift(group: int) -> int:
+        return 8 * (group % 4) + (low_upper if group >= 4 else 0)
+
+    return (
+        Bits(4, 0, *_runs(8, word, shift)),
+        Bits(2, 4, *_runs(8, lambda _: high_word, lambda group: 8 * (group % 4) + (4 if group < 4 else 6))),
+    )
+
+
+_SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+# Of GGML (ggml-common.h, ggml-quants.c); gguf's ``quants`` is the reference in the tests.
+_FORMATS = (
+    Format("Q4_0", 2, 32, 18, (0,), ((2, 4),), (_nibbles_of_32(0),), 32, zero=8),
+    Format("Q4_1", 3, 32, 20, (0, 2), ((4, 4),), (_nibbles_of_32(0),), 32, adds=True),
+    Format("Q5_0", 6, 32, 22, (0,), ((2, 5),), (_nibbles_of_32(1), _bits_of_32(0)), 32, zero=16),
+    Format("Q5_1", 7, 32, 24, (0, 2), ((4, 5),), (_nibbles_of_32(1), _bits_of_32(0)), 32, adds=True),
+    Format(
+        *("Q8_0", 8, 32, 34, (0,), ((2, 8),)),
+        (Bits(8, 0, *_runs(2, lambda run: 4 * run, lambda _: 0)),),
+        *(32, 128),
+        flips=True,
+    ),
+    Format(
+        *("Q2_K", 10, 256, 84, (80, 82), ((0, 20),), (_twos_of_128(4),), 16),
+        scale=(Bits(4, 0, *_runs(16, lambda group: group // 4, lambda group: 8 * (group % 4))),),
+        least=(Bits(4, 0, *_runs(16, lambda group: group // 4, lambda group: 8 * (group % 4) + 4)),),
+    ),
+    Format(
+        *("Q3_K", 11, 256, 110, (108,), ((0, 27),)),
+        (
+            _twos_of_128(8),
+            Bits(1, 2, *_runs(16, lambda run: 4 * (run % 2), lambda run: 4 * (run // 8) + run % 8 // 2)),
+        ),
+        *(16, 4),
+        scale=(
+            Bits(4, 0, *_runs(16, lambda at: 24 + at % 8 // 4, lambda at: 8 * (at % 4) + 4 * (at // 8))),
+            Bits(2, 4, *_runs(16, lambda _: 26, lambda at: 8 * (at % 4) + 2 * (at // 4))),
+        ),
+        scale_zero=32,
+    ),
+    Format(*("Q4_K", 12, 256, 144, (0, 2), ((4, 35),), (_nibbles_of_64(3),), 32), scale=_SCALE_K, least=_LEAST_K),
+    Format(
+        *("Q5_K", 13, 256, 176, (0, 2), ((4, 43),)),
+        (_nibbles_of_64(11), Bits(1, 4, *_runs(16, lambda run: 3 + 4 * (run % 2), lambda run: run // 2))),
+        32,
+        scale=_SCALE_K,
+        least=_LEAST_K,
+    ),
+    Format(
+        *("Q6_K", 14, 256, 210, (208,), ((0, 52),)),
+        (
+            Bits(
+                *(4, 0),
+                *_runs(
+                    16,
+                    lambda run: 16 * (run // 8) + 8 * (run % 4 // 2) + 4 * (run % 2),
+                    lambda run: 4 * (run % 8 // 4),
+                ),
+            ),
+            _twos_of_128(32, 4),
+        ),
+        *(16, 32),
+        scale=(Bits(8, 0, *_runs(16, lambda group: 48 + group // 4, lambda group: 8 * (group % 4))),),
+        is_signed=True,
+    ),
+    Format("IQ4_NL", 20, 32, 18, (0,), ((2, 4),), (_nibbles_of_32(0),), 32, codes=_IQ4),
+    Format(
+        *("IQ4_XS", 23, 256, 136, (0, 2), ((4, 33),)),
+        (Bits(4, 0, *_runs(16, lambda run: 1 + 4 * (run // 2), lambda run: 4 * (run % 2))),),
+        32,
+        scale=(
+            Bits(4, 0, *_runs(8, lambda _: 0, lambda group: 4 * group)),
+            Bits(2, 4, *_runs(8, lambda _: 1, lambda group: 2 * group), in_half=True),
+        ),
+        scale_zero=32,
+        codes=_IQ4,
+    ),
+)
+FORMATS = {each.number: each for each in _FORMATS}
+"""By GGML's number of the kind of a tensor."""

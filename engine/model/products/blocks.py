@@ -1,0 +1,180 @@
+"""Linear layers and embeddings whose weights keep the form that they have in a GGUF file.
+
+``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding unpacks the rows that it is asked
+for. A linear layer is packed for our own kernels (``PackedBlocks``): its blocks are interleaved into panels
+(``engine.model.kernels.emit.blocks``), as many bytes as before, and the file's pages are let go. A joint product may
+have layers of several formats: each is a segment with a call of its own, and all write into one result.
+
+Why the blocks are not read where they lie: with them interleaved a lane is an output, as in all packed products, so
+one multiplication makes the scales of 16 outputs and no sum over lanes is left. It takes 0.7 s for each GB once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.model.kernels import abi
+from engine.model.kernels.abi import KIND, is_paired
+from engine.model.kernels.formats import FORMATS, Format
+from engine.model.products import fixed
+
+if TYPE_CHECKING:
+    from engine.model.kernels.native import Native
+    from engine.model.kernels.program import Call
+
+FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""Formats without blocks, by GGML's number of the kind of a tensor."""
+
+KNOWN = {**{number: form.name for number, form in FORMATS.items()}, 0: "F32", 1: "F16", 30: "BF16"}
+"""Names of all formats that are read."""
+
+ROWS_AT_ONCE = 64
+"""Of a packed embedding: each unpacks a panel."""
+
+
+class Stored(NamedTuple):
+    """A matrix of weights as a file has it.
+
+    Args:
+        data: its rows as bytes (outputs, bytes of a row).
+        kind: GGML's number of the format.
+        order: which row each output is, (outputs,); None has them in their order.
+        let_go: called when the rows have been read for good.
+    """
+
+    data: torch.Tensor
+    kind: int
+    inputs: int
+    order: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    let_go: Callable[[], None] = lambda: None
+
+    @property
+    def outputs(self) -> int:
+        return self.data.shape[0] if self.order is None else len(self.order)
+
+    def values(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Outputs (n,) as float32 (n, inputs), by the reference of GGUF; all without ids."""
+        from gguf import GGMLQuantizationType, dequantize
+
+        rows = self.data.numpy()
+        if self.order is not None:
+            rows = rows[self.order if ids is None else self.order[ids.numpy()]]
+        elif ids is not None:
+            rows = rows[ids.numpy()]
+        return torch.from_numpy(dequantize(rows, GGMLQuantizationType(self.kind)).reshape(-1, self.inputs).copy())
+
+
+class BlockLinear(nn.Module):
+    """A linear layer that has not been packed: each product unpacks its weights, which nobody should wait for.
+
+    Args:
+        dtype: of its inputs.
+    """
+
+    def __init__(self, stored: Stored, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.in_features, self.out_features = stored.inputs, stored.outputs
+        self.stored, self.dtype = stored, dtype
+        self.weight = fixed(stored.data)
+        self.bias = None if bias is None else fixed(bias.to(dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.stored.values().to(self.dtype), self.bias)
+
+
+class BlockEmbedding(nn.Module):
+    """An embedding that unpacks the rows that it is asked for.
+
+    Args:
+        embedding: of transformers, in whose place it comes.
+        dtype: of what it gives.
+    """
+
+    bias = None
+
+    def __init__(self, stored: Stored, embedding: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.in_features, self.out_features = stored.inputs, stored.outputs
+        self.stored, self.dtype = stored, dtype
+        self.weight = fixed(stored.data)
+        self.embed_scale = getattr(embedding, "embed_scale", None)
+        self.embed_norm = getattr(embedding, "embed_norm", None)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.stored.values(ids.flatten()).to(self.dtype).view(*ids.shape, self.in_features)
+        rows = rows if self.embed_scale is None else rows * self.embed_scale.to(self.dtype)
+        return rows if self.embed_norm is None else self.embed_norm(rows)
+
+
+class Segment:
+    """Some outputs of a joint product, which have one format: panels, and how they are multiplied.
+
+    Args:
+        stored: the weights.
+        pairs: whether activations are pairs of bfloat16.
+        start: the first output.
+    """
+
+    def __init__(self, stored: Stored, kernels: Native, pairs: bool, start: int) -> None:
+        self._kernels, self.start, self._inputs = kernels, start, stored.inputs
+        self.form: Format | None = FORMATS.get(stored.kind)
+        if self.form is not None:
+            self.packed, self.takes = self._interleaved(stored), "pairs" if pairs else "shares"
+        else:
+            weight = stored.data.view(FLOATS[stored.kind])
+            weight = weight if stored.order is None else weight[torch.from_numpy(stored.order)]
+            as_pairs = pairs and weight.dtype is torch.bfloat16
+            self.packed = kernels.pack(weight.contiguous(), as_pairs)
+            self.takes = "same" if as_pairs or not pairs else "plain"
+        stored.let_go()
+        self.outputs, self.columns = stored.outputs, self.packed.shape[0] * kernels.columns
+
+    def _interleaved(self, stored: Stored) -> torch.Tensor:
+        kernels, form, slot = self._kernels, FORMATS[stored.kind], abi.Interleaved
+        panels = -(-stored.outputs // kernels.columns)
+        order = np.full(panels * kernels.columns, -1, np.int64)
+        order[: stored.outputs] = np.arange(stored.outputs) if stored.order is None else stored.order
+        packed = torch.empty(panels, self._inputs // form.values, form.bytes * kernels.columns, dtype=torch.uint8)
+        arguments = {
+            **{slot.BLOCKS: stored.data.data_ptr(), slot.ROW_BYTES: stored.data.stride(0)},
+            **{slot.ORDER: order.ctypes.data, slot.WEIGHTS: packed.data_ptr(), slot.INPUTS: self._inputs},
+        }
+        kernels.call(kernels.address("interleaved", form.number), abi.arguments(arguments), panels)
+        return packed
+
+    def call(self, x: torch.Tensor, sums: torch.Tensor, out: torch.Tensor) -> Call:
+        """The product of x as this segment ``takes`` it, to its place in ``out``."""
+        kernels, slot = self._kernels, abi.Product
+        if self.form is not None:
+            kernel = kernels.address("product_blocks", self.form.number, self.takes == "pairs")
+        elif self.packed.dtype is torch.float16:
+            kernel = kernels.address("product_halves")
+        else:
+            name = "product_pairs" if is_paired(self.packed) else "product"
+            kernel = kernels.address(name, KIND[self.packed.dtype])
+        others = {slot.SUMS: sums.data_ptr(), slot.OUT: out.data_ptr() + out.element_size() * self.start}
+        return kernels.panels_call(kernel, x, self.packed, out, others)
+
+    def unpack(self, panels: torch.Tensor, out: torch.Tensor, start: int) -> None:
+        """Write the weights of some panels (n,) into ``out`` (in, ...), from a column on, rounded to its dtype."""
+        kernels, slot = self._kernels, abi.Expanded
+        if self.form is None:
+            columns = kernels.unpack(self.packed[panels]).transpose(0, 1).reshape(self._inputs, -1)
+            out[:, start : start + columns.shape[1]] = columns
+            return
+        arguments = {
+            **{slot.WEIGHTS: self.packed.data_ptr(), slot.CHOSEN: panels.data_ptr(), slot.INPUTS: self._inputs},
+            **{slot.OUT: out.data_ptr() + out.element_size() * start, slot.OUTPUTS: out.shape[1]},
+        }
+        kernel = kernels.address("expanded", self.form.number, KIND[out.dtype])
+        kernels.call(kernel, abi.arguments(arguments), len(panels))
+
+
+def arranged_dtype(takes: str) -> torch.dtype:
+    """Of what ``arrange`` makes."""
+    return torch.bfloat16 if takes == "pairs" else torch.float32

@@ -1,0 +1,115 @@
+"""Weights in the blocks of GGUF files: as the reference of gguf has them, and rows do not depend on each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, quants
+
+from engine.model.kernels import native
+from engine.model.kernels.abi import MOST_ROWS
+from engine.model.kernels.formats import FORMATS, Format
+from engine.model.products.blocks import FLOATS, KNOWN, BlockEmbedding, BlockLinear, Stored
+from engine.model.products.packed import PackedBlocks, Unpacked
+
+HALF, WIDE = torch.bfloat16, torch.float32
+NUMBERS = {form.name: form.number for form in FORMATS.values()}
+
+
+def stored(kind: int, outputs: int, inputs: int, seed: int = 0, order: Any = None) -> Stored:
+    """Any bits, with factors that are numbers of a usual size."""
+    random = np.random.default_rng(seed)
+    if kind in FLOATS:
+        data = torch.from_numpy(random.standard_normal((outputs, inputs))).to(FLOATS[kind]).view(torch.uint8)
+        return Stored(data, kind, inputs, order)
+    form: Format = FORMATS[kind]
+    raw = random.integers(0, 256, (outputs, inputs // form.values, form.bytes), dtype=np.uint8)
+    for offset in form.halves[: 1 if form.name == "IQ4_XS" else 2]:
+        factors = (0.01 * random.standard_normal((*raw.shape[:2], 1))).astype(np.float16)
+        factors[0, 0] = 3e-6  # a half without a leading one
+        raw[:, :, offset : offset + 2] = factors.view(np.uint8)
+    return Stored(torch.from_numpy(raw.reshape(outputs, -1)), kind, inputs, order)
+
+
+def test_the_reference_is_gguf() -> None:
+    for kind, name in KNOWN.items():
+        matrix = stored(kind, 3, 256)
+        assert GGMLQuantizationType(kind).name == name
+        expected = quants.dequantize(matrix.data.numpy(), GGMLQuantizationType(kind))
+        assert torch.equal(matrix.values(torch.tensor([2, 0])), torch.from_numpy(expected)[[2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("lanes", "dtype", "names"),
+    [
+        (None, HALF, ["Q3_K", "Q4_K", "Q5_0", "Q6_K", "Q8_0", "IQ4_XS", "F16", "BF16"]),
+        (None, WIDE, ["Q5_0", "IQ4_NL", "F16", "F32"]),
+        (8, WIDE, ["Q4_K", "Q8_0", "IQ4_NL"]),
+        (4, HALF, ["Q6_K", "IQ4_NL"]),
+    ],
+)
+def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
+    lanes: int | None, dtype: torch.dtype, names: list[str]
+) -> None:
+    """In bfloat16 sums are in float32 all the same: what is rounded is the result."""
+    kernels = native.Native(workers=2, lanes=lanes)
+    kinds = {name: kind for kind, name in KNOWN.items()}
+    for name in names:
+        layer = BlockLinear(stored(kinds[name], 70, 256), None, dtype)
+        packed = PackedBlocks([layer], kernels, Unpacked())
+        x = torch.randn(17, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+        expected = x.double() @ layer.stored.values().double().t()
+        found = packed._product(x)[:, :70]
+        assert (found - expected).abs().max() <= 2e-6 * expected.abs().max(), name
+        for rows in (1, 2, 3, 5, 8, 13):
+            assert torch.equal(packed._product(x[:rows])[:, :70], found[:rows]), (name, rows)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, None])
+def test_weights_are_unpacked_as_gguf_has_them(lanes: int | None) -> None:
+    kernels = native.Native(workers=2, lanes=lanes)
+    order = np.random.default_rng(0).permutation(40)
+    for kind, name in KNOWN.items():
+        matrix = stored(kind, 40, 256, order=order)
+        packed = PackedBlocks([BlockLinear(matrix, None, WIDE)], kernels, Unpacked())
+        expected = matrix._replace(order=None).values()[order]
+        assert torch.equal(matrix.values(), expected)
+        near = torch.finfo(WIDE).eps * expected.abs().max()
+        assert (packed.unpacked().t() - expected).abs().max() <= near, name
+        ids = torch.tensor([[39, 0, 7], [7, 32, 1]])
+        assert torch.equal(packed.rows(ids), packed.unpacked().t()[ids])
+
+
+def test_a_joint_product_has_segments_of_several_formats() -> None:
+    kernels = native.own()
+    assert kernels is not None
+    kinds = [NUMBERS["Q4_K"], 0, NUMBERS["Q6_K"], 1, 30]
+    for dtype in (WIDE, HALF):
+        layers = [BlockLinear(stored(kind, 33, 256, kind), torch.ones(33), dtype) for kind in kinds]
+        whole = PackedBlocks(layers, kernels, Unpacked())
+        for rows in (1, 9, MOST_ROWS, MOST_ROWS + 1):
+            x = torch.randn(1, rows, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+            expected = torch.cat([x.double() @ layer.stored.values().double().t() + 1 for layer in layers], dim=2)
+            near = 2e-6 if dtype is WIDE else 1e-2
+            assert (whole(x) - expected).abs().max() <= near * expected.abs().max()
+
+
+def test_an_embedding_unpacks_the_rows_that_are_asked_for() -> None:
+    class Scaled:
+        embed_scale = torch.tensor(2.0)
+
+    matrix = stored(NUMBERS["Q4_K"], 20, 256)
+    table = BlockEmbedding(matrix, Scaled(), WIDE)
+    assert torch.equal(table(torch.tensor([[3, 19]])), 2 * matrix.values()[None, [3, 19]])
+
+
+def test_what_has_been_read_is_let_go() -> None:
+    gone = []
+    kernels = native.own()
+    assert kernels is not None
+    matrix = stored(NUMBERS["Q8_0"], 5, 64)._replace(let_go=lambda: gone.append(True))
+    PackedBlocks([BlockLinear(matrix, None, WIDE)], kernels, Unpacked())
+    assert gone == [True]
