@@ -5,7 +5,9 @@ from __future__ import annotations
 import html.entities
 import re
 import zipfile
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 from xml.etree import ElementTree
 
 from app.readers.parsed import Limits, Refused, damaged
@@ -16,7 +18,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It was made to harm readers, or is damaged. Get it from another source."
 
 
-def open_bounded(path: Path, limits: Limits) -> zipfile.ZipFile:
+def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
     """Open a zip file whose table of contents keeps within the limits.
 
     Python's reader never unpacks more of an entry than the table promises, so that checking the table is enough.
@@ -118,6 +120,12 @@ _DECLARED = re.compile(rb"xmlns:([\w-]+)\s*=")
 _PREFIX = re.compile(rb"(</?|\s)([A-Za-z_][\w-]*):(?=[A-Za-z_][\w-]*[\s=/>])")
 
 
+@lru_cache(maxsize=4096)
 def local(tag: object) -> str:
     """An element's name without its namespace; comments have none."""
     return tag.rsplit("}", 1)[-1] if isinstance(tag, str) else ""
+
+
+def attribute(node: ElementTree.Element, name: str) -> str:
+    """An attribute by its name without its namespace; "" where there is none."""
+    return next((value for key, value in node.attrib.items() if local(key) == name), "")

@@ -60,7 +60,6 @@ _NAMELESS = re.compile(
     r"[ .:_\-\d]*)*(?:[ivxlcdm\d]+)?$|[a-z_-]+\d+[a-z]?$|\S+\.(?:jpe?g|png|gif|svg|webp|bmp|tiff?)$|https?://\S*$",
     re.I,
 )
-_FORMULA_LIKE = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
 _TICKED, _OPEN = "☒", "☐"
@@ -528,7 +527,7 @@ class BlockCollector:
         for place, alt in self._images.items():
             if self._level and not around:
                 self._parts[place] = alt
-            elif around and _FORMULA_LIKE.search(alt):
+            elif around and formulas.looks_like(alt):
                 self._parts[place] = formulas.tex(alt)
             else:
                 self._parts[place] = f"[Image: {alt}]"

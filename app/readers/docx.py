@@ -1,4 +1,4 @@
-"""Word files (DOCX): paragraphs in order, sections by heading styles, notes at the end. Child only.
+"""Word files (DOCX): the text by its headings, then notes, comments, headers and footers. Child only.
 
 Our own walk over the XML, because mammoth reads text that Word hides out to the model, gives up a book for a broken
 list of styles or notes, and takes eight times as long without a sign of life.
@@ -6,16 +6,24 @@ list of styles or notes, and takes eight times as long without a sign of life.
 
 from __future__ import annotations
 
+import email
+import email.policy
+import io
+import posixpath
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
-from app.readers import archive, cleaning
-from app.readers.archive import local
+from app.readers import archive, cleaning, docx_drawn, encoding, markup
+from app.readers.archive import attribute, local
+from app.readers.docx_numbers import Numbering
+from app.readers.docx_styles import Styles
+from app.readers.docx_text import MARK, Surroundings, Walk
+from app.readers.left_out import told
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
@@ -24,17 +32,12 @@ _Found = TypeVar("_Found")
 _BODY = "word/document.xml"
 _TYPES = "[Content_Types].xml"
 _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
-_STYLES = "word/styles.xml"
 _CORE = "docProps/core.xml"
-_NOTES = (
-    ("word/footnotes.xml", "Footnotes", "footnoteReference"),
-    ("word/endnotes.xml", "Endnotes", "endnoteReference"),
-)
-_MARK = "note-mark"  # what a reference to a note is made into: its number in the text
-_SIGNS = {"tab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
-_LEFT_OUT = {"Fallback", "del", "moveFrom", "pPr", "rPr", "instrText", "delText"}
-_DEEPEST = 6
-_ALIVE = 500  # paragraphs between two signs of life
+_NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
+_COMMENTS, _HEADERS = "Comments", "Headers and footers"
+_HEADER_LETTERS = 12  # letters beside a page's number from which on a header says something
+_DEEPEST_INSERTED = 3  # documents within documents
+_EQUATIONS = ("equation", "mathtype")
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -42,25 +45,14 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     step(0, 1, None)
     try:
         with archive.open_bounded(path, limits) as files:
-            names = set(files.namelist())
-            warnings: list[str] = []
-            styles: dict[str, int] = {}
-            if _STYLES in names:
-                styles = _attempt(lambda: _heading_styles(files), styles, warnings)
-            root = archive.read_xml(files.read(body(files)), "its text")
-            marks = {kind: _number_notes(root, kind) for _, _, kind in _NOTES}
-            blocks = _blocks(root, styles, step)
-            notes = [
-                _attempt(partial(_notes, files, name, title, marks[kind]), Chapter(title, ""), warnings)
-                for name, title, kind in _NOTES
-                if name in names
-            ]
-            title, author = _attempt(lambda: _names(files), ("", ""), warnings) if _CORE in names else ("", "")
+            reader = _File(files, limits, lambda: step(0, 1, None))
+            chapters = reader.chapters()
+            title, author = reader.names()
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
         raise damaged("is damaged: its zip container cannot be read.") from None
-    chapters = by_headings(blocks, split_levels(blocks))
-    sections, outline = finish([*chapters, *(note for note in notes if note.text)])
-    title = title or next((block.text for block in blocks if block.level == 1), "")
+    sections, outline = finish(chapters)
+    title = title or reader.title
+    warnings = reader.warnings + told(reader.walk.left_out, (chapter.text for chapter in chapters))
     return Parsed("docx", "section", sections, title, author, outline, warnings)
 
 
@@ -78,91 +70,215 @@ def body(files: zipfile.ZipFile) -> str:
     return ""
 
 
-def _attempt(work: Callable[[], _Found], otherwise: _Found, warnings: list[str]) -> _Found:
-    """What is beside the text: where it is damaged, the book is not lost for it."""
-    try:
-        return work()
-    except Refused as refused:
-        warnings.append(f"A part of the file {refused.cause}")
-        return otherwise
+class _File:
+    """A Word file and its parts. What lies beside the text may be damaged: the book is not lost for it."""
+
+    def __init__(self, files: zipfile.ZipFile, limits: Limits, alive: Callable[[], None], depth: int = 0) -> None:
+        self._files = files
+        self._names = archive.Names(files)
+        self._limits = limits
+        self._alive = alive
+        self._depth = depth
+        self._body = body(files)
+        self.warnings: list[str] = []
+        self.title = ""
+        self._relations: dict[str, dict[str, tuple[str, str]]] = {}
+        styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
+        numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
+        self._reading = self._body  # the part that the walk is in, whose relations hold
+        self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
+
+    def chapters(self) -> list[Chapter]:
+        """The text by its headings, then what stands beside it."""
+        root = self._xml(self._body, "its text")
+        if root is None:
+            raise KeyError(self._body)
+        marks = {kind: _number_notes(root, kind) for _, _, kind in _NOTES}
+        blocks = self.walk.blocks(root)
+        self.title = next((block.text for block in blocks if block.level == 1), "")
+        chapters = by_headings(blocks, split_levels(blocks))
+        for name, title, kind in _NOTES:
+            text = self._attempt(partial(self._notes, name, marks[kind]), "")
+            chapters.append(Chapter(title, text))
+        chapters.append(Chapter(_COMMENTS, self._attempt(self._comments, "")))
+        chapters.append(Chapter(_HEADERS, self._attempt(lambda: self._headers(root, blocks), "")))
+        self._tell_objects()
+        return [chapter for chapter in chapters if chapter.text]
+
+    def names(self) -> tuple[str, str]:
+        """Title and author as the properties name them."""
+
+        def look_up() -> tuple[str, str]:
+            root = self._xml(_CORE, "its list of properties")
+            found = {local(node.tag): node.text or "" for node in root} if root is not None else {}
+            return found.get("title", ""), found.get("creator", "")
+
+        return self._attempt(look_up, ("", ""))
+
+    # Parts.
+
+    def _attempt(self, work: Callable[[], _Found], otherwise: _Found) -> _Found:
+        try:
+            return work()
+        except Refused as refused:
+            self.warnings.append(f"A part of the file {refused.cause}")
+            return otherwise
+
+    def _xml(self, name: str, what: str) -> ElementTree.Element | None:
+        """A part; None where the file has none of this name."""
+        found = self._names.find(name) if name else None
+        return archive.read_xml(self._files.read(found), what) if found is not None else None
+
+    def _related(self, part: str) -> dict[str, tuple[str, str]]:
+        """The relations of a part: id -> kind and name of the part that is meant."""
+        if part not in self._relations:
+            folder, name = posixpath.split(part)
+            found: dict[str, tuple[str, str]] = {}
+            root = self._attempt(lambda: self._xml(f"{folder}/_rels/{name}.rels", "its list of relations"), None)
+            for node in root if root is not None else ():
+                target = node.get("Target", "").replace("\\", "/")
+                if node.get("TargetMode") != "External" and target:
+                    place = target.lstrip("/") if target.startswith("/") else posixpath.join(folder, target)
+                    kind = node.get("Type", "").rpartition("/")[2]
+                    found[node.get("Id", "")] = (kind, posixpath.normpath(place))
+            self._relations[part] = found
+        return self._relations[part]
+
+    def _part(self, kind: str) -> str:
+        """The name of the one part of a kind."""
+        named = (name for found, name in self._related(self._body).values() if found == kind)
+        return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
+
+    def _drawn(self, identity: str) -> list[Block]:
+        """A diagram's or a chart's text."""
+        kind, name = self._related(self._reading).get(identity, ("", ""))
+        root = self._attempt(lambda: self._xml(name, "a drawing"), None)
+        if root is None:
+            return []
+        return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
+
+    def _inserted(self, identity: str) -> list[Block]:
+        """The text of a document that is kept within this one."""
+        name = self._names.find(self._related(self._reading).get(identity, ("", ""))[1])
+        blocks: list[Block] | None = None
+        if name is not None and self._depth < _DEEPEST_INSERTED:
+            blocks = self._attempt(lambda: self._read_inserted(self._files.read(name)), None)
+        if blocks is None:
+            self.warnings.append(f"A document inserted into this one ({posixpath.basename(name or '')}) is not read.")
+        return blocks or []
+
+    def _read_inserted(self, data: bytes) -> list[Block] | None:
+        if data.startswith(b"PK"):
+            return self._read_inserted_file(data)
+        if data.lstrip()[:5] == b"{\\rtf" or not encoding.is_text(data):
+            return None
+        head = data[:2000].lower()
+        if b"mime-version:" in head or head.startswith(b"content-type:"):
+            message = email.message_from_bytes(data, policy=email.policy.default)
+            page = next((part for part in message.walk() if part.get_content_type() == "text/html"), None)
+            content = page.get_payload(decode=True) if page is not None else b""
+            data = content if isinstance(content, bytes) else b""
+        text = markup.decode_html(data)
+        if "<" in text:
+            return markup.read(text, self._alive).blocks
+        return [Block(part) for part in cleaning.characters(text).split("\n\n") if part.strip()]
+
+    def _read_inserted_file(self, data: bytes) -> list[Block] | None:
+        try:
+            with archive.open_bounded(io.BytesIO(data), self._limits) as files:
+                inner = _File(files, self._limits, self._alive, self._depth + 1)
+                chapters = inner.chapters()
+        except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
+            return None
+        self.warnings += inner.warnings
+        self.walk.left_out.update(inner.walk.left_out)
+        return [Block(part) for chapter in chapters for part in chapter.text.split("\n\n")]
+
+    # What stands beside the text.
+
+    def _text(self, node: ElementTree.Element, part: str) -> str:
+        """A note's, a comment's or a header's text."""
+        self._reading = part
+        return "\n".join(block.text for block in self.walk.blocks(node) if block.text)
+
+    def _notes(self, kind: str, numbers: dict[str, str]) -> str:
+        part = self._part(kind)
+        root = self._xml(part, "its notes")
+        texts = {}
+        for note in root if root is not None else ():
+            if not attribute(note, "type") and (text := self._text(note, part)):
+                texts[attribute(note, "id")] = text
+        order = [*(identity for identity in numbers if identity in texts), *sorted(texts.keys() - numbers.keys())]
+        return "\n\n".join(f"{numbers.get(at, at)}. {texts[at]}" for at in order)
+
+    def _comments(self) -> str:
+        """Comments of reviewers with their authors and the passages that they are about."""
+        part = self._part("comments")
+        root = self._xml(part, "its comments")
+        lines = []
+        for comment in root if root is not None else ():
+            text = self._text(comment, part)
+            if local(comment.tag) == "comment" and text:
+                about = cleaning.one_line(self.walk.anchors.get(attribute(comment, "id"), ""))
+                author = cleaning.one_line(attribute(comment, "author")) or "A reviewer"
+                lines.append(f"{author}{f' on “{about}”' if about else ''}: {text}")
+        if lines:
+            noun = "comment of a reviewer stands" if len(lines) == 1 else "comments of reviewers stand"
+            self.warnings.append(f"{len(lines):,} {noun} at the end, in a section “{_COMMENTS}”.")
+        return "\n\n".join(lines)
+
+    def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
+        """Headers and footers that are shown and say more than the text does, each once."""
+        said = {" ".join(block.text.split()).casefold() for block in blocks}
+        found: dict[str, None] = {}
+        related = self._related(self._body)
+        for identity in _headers_shown(root):
+            kind, part = related.get(identity, ("", ""))
+            content = self._xml(part, f"a {kind}") if kind in ("header", "footer") else None
+            for node in content if content is not None else ():
+                self.walk.page_fields = False
+                text = self._text(_around(node), part)
+                letters = sum(sign.isalpha() for sign in text)
+                chrome = letters <= _HEADER_LETTERS if self.walk.page_fields else not letters and len(text) < 2
+                if text and not chrome and " ".join(text.split()).casefold() not in said:
+                    found.setdefault(text)
+        return "\n\n".join(found)
+
+    def _tell_objects(self) -> None:
+        """Embedded objects, which only the programs that made them can show."""
+        old = sum(count for name, count in self.walk.objects.items() if name.casefold().startswith(_EQUATIONS))
+        others = {
+            name: count for name, count in self.walk.objects.items() if not name.casefold().startswith(_EQUATIONS)
+        }
+        if old:
+            self.warnings.append(f"Formulas of an old equation editor, which are pictures, are not read: {old:,}.")
+        if others:
+            programs = ", ".join(sorted(others)[:5])
+            self.warnings.append(f"Embedded objects are not read: {sum(others.values()):,} ({programs}).")
+        signs = self.walk.left_out.pop("signs", 0)
+        if signs:
+            self.warnings.append(f"Signs of fonts that only their maker knows are not read: {signs:,}.")
 
 
-def _heading_styles(files: zipfile.ZipFile) -> dict[str, int]:
-    """Style ids that are headings, whatever the language of the program that wrote them."""
-    levels: dict[str, int] = {}
-    for style in archive.read_xml(files.read(_STYLES), "its list of styles"):
-        if local(style.tag) != "style":
+def _around(node: ElementTree.Element) -> ElementTree.Element:
+    parent = ElementTree.Element("part")
+    parent.append(node)
+    return parent
+
+
+def _headers_shown(root: ElementTree.Element) -> list[str]:
+    """Relations of the headers and footers of all sections; those of a first page only where it has its own."""
+    found: dict[str, None] = {}
+    for section in root.iter():
+        if local(section.tag) != "sectPr":
             continue
-        identity = _attribute(style, "styleId")
-        for node in style.iter():
-            name = local(node.tag)
-            value = _attribute(node, "val").casefold()
-            if name == "name" and value == "title":
-                levels[identity] = 1
-            elif name == "name" and value.startswith("heading ") and value[8:].isdigit():
-                levels[identity] = int(value[8:])
-            elif name == "outlineLvl" and value.isdigit() and int(value) < _DEEPEST:
-                levels.setdefault(identity, int(value) + 1)
-    return levels
-
-
-def _attribute(node: ElementTree.Element, name: str) -> str:
-    return next((value for key, value in node.attrib.items() if local(key) == name), "")
-
-
-def _blocks(root: ElementTree.Element, styles: dict[str, int], step: Step) -> list[Block]:
-    blocks = []
-    for at, node in enumerate(_rows(root)):
-        if at % _ALIVE == 0:
-            step(0, 1, None)
-        if local(node.tag) == "tr":
-            cells = [" ".join("".join(_texts(cell)).split()) for cell in node if local(cell.tag) == "tc"]
-            text, level = " | ".join(cell for cell in cells if cell), 0
-        else:
-            text, level = "".join(_texts(node)), _level(node, styles)
-        text = cleaning.spaces(cleaning.characters(text))
-        if text:
-            blocks.append(Block(" ".join(text.split()) if level else text, level))
-    return blocks
-
-
-def _rows(node: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Paragraphs and table rows in reading order."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        name = local(current.tag)
-        if name in ("p", "tr"):
-            yield current
-        elif name not in _LEFT_OUT:
-            stack.extend(reversed(current))
-
-
-def _texts(node: ElementTree.Element) -> Iterator[str]:
-    stack: list[ElementTree.Element | str] = [node]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, str):
-            yield current
-            continue
-        name = local(current.tag)
-        if name == "t":
-            yield current.text or ""
-        elif name in _SIGNS:
-            yield _SIGNS[name]
-        elif name == _MARK:
-            yield f"[{current.text}]"
-        elif name not in _LEFT_OUT and not (name == "r" and _is_hidden(current)):
-            if name == "p" and current is not node:  # a paragraph inside of a cell or a text box
-                stack.append("\n")
-            stack.extend(reversed(current))
-
-
-def _is_hidden(run: ElementTree.Element) -> bool:
-    """Whether the program that wrote it shows this text to nobody."""
-    settings = [setting for node in run if local(node.tag) == "rPr" for setting in node]
-    found = [_attribute(setting, "val") for setting in settings if local(setting.tag) == "vanish"]
-    return bool(found) and found[-1] not in ("0", "false", "off")
+        parts = {local(part.tag): part for part in section}
+        first = "titlePg" in parts and attribute(parts["titlePg"], "val") not in ("0", "false", "off")
+        for part in section:
+            shown = attribute(part, "type") != "first" or first
+            if local(part.tag) in ("headerReference", "footerReference") and shown:
+                found.setdefault(attribute(part, "id"))
+    return list(found)
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
@@ -170,34 +286,6 @@ def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
     numbers: dict[str, str] = {}
     for node in root.iter():
         if local(node.tag) == kind:
-            node.text = numbers.setdefault(_attribute(node, "id"), str(len(numbers) + 1))
-            node.tag = _MARK
+            node.text = numbers.setdefault(attribute(node, "id"), str(len(numbers) + 1))
+            node.tag = MARK
     return numbers
-
-
-def _level(paragraph: ElementTree.Element, styles: dict[str, int]) -> int:
-    for node in paragraph:
-        if local(node.tag) != "pPr":
-            continue
-        for setting in node:
-            value = _attribute(setting, "val")
-            if local(setting.tag) == "pStyle" and value in styles:
-                return styles[value]
-            if local(setting.tag) == "outlineLvl" and value.isdigit() and int(value) < _DEEPEST:
-                return int(value) + 1
-    return 0
-
-
-def _notes(files: zipfile.ZipFile, name: str, title: str, numbers: dict[str, str]) -> Chapter:
-    texts = {}
-    for note in archive.read_xml(files.read(name), "its notes"):
-        text = cleaning.spaces(cleaning.characters("".join(_texts(note))))
-        if text and not _attribute(note, "type"):
-            texts[_attribute(note, "id")] = text
-    order = [*(identity for identity in numbers if identity in texts), *sorted(texts.keys() - numbers.keys())]
-    return Chapter(title, "\n\n".join(f"{numbers.get(at, at)}. {texts[at]}" for at in order))
-
-
-def _names(files: zipfile.ZipFile) -> tuple[str, str]:
-    found = {local(node.tag): node.text or "" for node in archive.read_xml(files.read(_CORE), "its list of properties")}
-    return found.get("title", ""), found.get("creator", "")

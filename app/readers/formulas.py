@@ -33,6 +33,14 @@ _STYLE = re.compile(r"\\(?:display|text|script|scriptscript)style\b\s*")
 _TEX_NAMES = ("tex", "latex")
 
 
+_LOOKS = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
+
+
+def looks_like(text: str) -> bool:
+    """Whether the words that stand for a picture in a line are a formula or a letter, and no description."""
+    return bool(_LOOKS.search(text))
+
+
 def is_tex(encoding: str) -> bool:
     """Whether an annotation of a formula is TeX by its name."""
     return any(name in encoding.casefold() for name in _TEX_NAMES)

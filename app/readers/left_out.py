@@ -8,6 +8,7 @@ _TOLD = 0.02  # share of a document's characters from which on it is said what w
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",
+    "codes": "it belongs to the codes of fields",
     "page numbers": "numbers of the printed pages",
     "other": "buttons, choices not taken and frames of other pages",
 }

@@ -69,7 +69,7 @@ def as_blocks(table: Table) -> list[Block]:
 
 def _lays_out(table: Table) -> bool:
     cells = [cell for row in table.rows for cell in row.cells]
-    if table.layout or any(block.level for cell in cells for block in cell.blocks()):
+    if table.layout or any(_is_headed(cell) for cell in cells):
         return True
     if not any(_is_full(cell) for row in table.rows for cell in row.cells[1:]):
         return not (len(cells) > 1 and all(_is_short(cell) for cell in cells))
@@ -77,6 +77,11 @@ def _lays_out(table: Table) -> bool:
         sum(len(block.text) for block in cell.blocks()) > _LONGEST_CELL or len(cell.blocks()) > _MOST_BLOCKS
         for cell in cells
     )
+
+
+def _is_headed(cell: Cell) -> bool:
+    """Whether it holds a heading with its text."""
+    return len(cell.content) > 1 and any(block.level for block in cell.blocks())
 
 
 def _is_short(cell: Cell) -> bool:

@@ -1,0 +1,169 @@
+"""The numbers that Word sets in front of paragraphs, counted as Word counts them. Child only.
+
+Source: ECMA-376, part 1, 17.9. A list has levels; a paragraph at a level counts it on and restarts those below. Lists
+made from one abstract list go on counting together, but where one of them says that it starts anew.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from app.readers import numerals, symbols
+from app.readers.archive import attribute, local
+
+_LEVELS = 9
+_MOST_ZEROS = 6
+_PLACE = re.compile(r"%([1-9])")
+_TICKS = "☐☑☒✓✗✔✘"
+_BULLET = "•"
+_NO = ("0", "false", "off")
+
+
+@dataclass
+class _Level:
+    start: int = 1
+    form: str = "decimal"
+    text: str = ""
+    restart: int | None = None  # level, from 1, that restarts this one; 0: none does
+    legal: bool = False
+    style: str = ""
+    font: str = ""
+    hidden: bool = False
+    digits: int = 0  # at least, with zeros in front
+
+
+@dataclass
+class _List:
+    """One list of the document: the abstract list that it counts with, and what it changes."""
+
+    abstract: str
+    levels: dict[int, _Level]
+    starts: dict[int, int] = field(default_factory=dict)
+
+
+class Numbering:
+    """The lists of a document, and how far each has counted."""
+
+    def __init__(self, root: ElementTree.Element | None = None) -> None:
+        self._lists: dict[str, _List] = {}
+        self._counts: dict[str, dict[int, int]] = {}
+        self._started: set[tuple[str, int]] = set()
+        abstracts: dict[str, dict[int, _Level]] = {}
+        links: dict[str, str] = {}  # styles of lists -> the abstract list that spells them out
+        linked: dict[str, str] = {}  # abstract lists -> the style of lists that stands for them
+        for node in root or ():
+            if local(node.tag) != "abstractNum":
+                continue
+            identity = attribute(node, "abstractNumId")
+            abstracts[identity] = {}
+            for part in node:
+                tag = local(part.tag)
+                if tag == "lvl":
+                    abstracts[identity][_whole(attribute(part, "ilvl"), 0)] = _level(part)
+                elif tag == "styleLink":
+                    links[attribute(part, "val")] = identity
+                elif tag == "numStyleLink":
+                    linked[identity] = attribute(part, "val")
+        for node in root or ():
+            if local(node.tag) == "num":
+                self._add(node, abstracts, {name: links.get(style, name) for name, style in linked.items()})
+
+    def _add(self, node: ElementTree.Element, abstracts: dict[str, dict[int, _Level]], linked: dict[str, str]) -> None:
+        found = _List("", {})
+        for part in node:
+            if local(part.tag) == "abstractNumId":
+                name = attribute(part, "val")
+                found.abstract = linked.get(name, name)
+                found.levels = dict(abstracts.get(found.abstract, {}))
+        for part in node:
+            if local(part.tag) != "lvlOverride":
+                continue
+            at = _whole(attribute(part, "ilvl"), 0)
+            for change in part:
+                if local(change.tag) == "startOverride":
+                    found.starts[at] = _whole(attribute(change, "val"), 1)
+                elif local(change.tag) == "lvl":
+                    found.levels[at] = _level(change)
+        self._lists[attribute(node, "numId")] = found
+
+    def level_of(self, number: str, style: str) -> int | None:
+        """The level of a list that a style of paragraphs stands for."""
+        found = self._lists.get(number)
+        return (
+            next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
+        )
+
+    def count(self, number: str, at: int) -> str:
+        """Count a paragraph of a list at a level, from 0, and return what stands in front of it."""
+        found = self._lists.get(number)
+        if found is None or at not in found.levels or at >= _LEVELS:
+            return ""
+        level = found.levels[at]
+        counts = self._counts.setdefault(found.abstract, {})
+        if at in found.starts and (number, at) not in self._started:
+            counts[at] = found.starts[at]
+        else:
+            counts[at] = counts[at] + 1 if at in counts else level.start
+        self._started.add((number, at))
+        for below in [below for below in counts if below > at]:
+            restart = found.levels[below].restart if below in found.levels else None
+            if restart is None or (restart and at < restart):
+                del counts[below]
+        return self._spelled(found, level, counts)
+
+    def _spelled(self, found: _List, level: _Level, counts: dict[int, int]) -> str:
+        if level.hidden:
+            return ""
+        if level.form == "bullet":
+            return _bullet(level)
+
+        def place(match: re.Match[str]) -> str:
+            at = int(match[1]) - 1
+            one = found.levels.get(at)
+            if one is None or one.form == "none":
+                return ""
+            value = counts.get(at, one.start)
+            if one.digits:
+                return str(value).zfill(one.digits)
+            return numerals.written(value, "decimal" if level.legal else one.form)
+
+        return _PLACE.sub(place, level.text).strip()
+
+
+def _level(node: ElementTree.Element) -> _Level:
+    level = _Level()
+    for part in node.iter():
+        tag, value = local(part.tag), attribute(part, "val")
+        if tag == "start":
+            level.start = _whole(value, 1)
+        elif tag == "numFmt":
+            level.form = value
+            zeros = attribute(part, "format").partition(",")[0]
+            level.digits = level.digits or (min(len(zeros), _MOST_ZEROS) if zeros.isdigit() else 0)
+        elif tag == "lvlText":
+            level.text = value
+        elif tag == "lvlRestart":
+            level.restart = _whole(value, 0)
+        elif tag == "isLgl":
+            level.legal = value not in _NO
+        elif tag == "pStyle":
+            level.style = value
+        elif tag == "rFonts":
+            level.font = attribute(part, "ascii") or attribute(part, "hAnsi")
+        elif tag == "vanish":
+            level.hidden = value not in _NO
+    return level
+
+
+def _bullet(level: _Level) -> str:
+    """Bullets have many shapes and one meaning; a box to tick has another."""
+    if not level.text.strip():
+        return ""
+    sign = symbols.sign(level.font, ord(level.text[0])) if symbols.is_symbolic(level.font) else level.text[0]
+    return sign if sign in _TICKS else _BULLET
+
+
+def _whole(text: str, otherwise: int) -> int:
+    return int(text) if re.fullmatch(r"-?\d{1,6}", text) else otherwise

@@ -1,0 +1,141 @@
+"""What a paragraph and a run of Word take over from their styles: levels, numbers, fonts, hidden and raised text.
+
+Child only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from app.readers.archive import attribute, local
+
+_DEEPEST_HEADING = 6
+_NO = ("0", "false", "off")
+
+
+@dataclass
+class Look:
+    """Properties of text. None: nothing is said here. ``script``: "superscript", "subscript" or "baseline"."""
+
+    hidden: bool | None = None
+    script: str | None = None
+    font: str | None = None
+
+
+@dataclass
+class Numbered:
+    """Which list a paragraph belongs to, and at which level; None: nothing is said here."""
+
+    number: str | None = None
+    level: int | None = None
+
+
+@dataclass
+class Style:
+    """A style with what it took over from the style that it is based on. ``heading``: 0 for text."""
+
+    heading: int | None = None
+    look: Look = field(default_factory=Look)
+    numbered: Numbered = field(default_factory=Numbered)
+    is_contents: bool = False
+
+
+_PLAIN = Style()
+
+
+class Styles:
+    """Styles by their ids, whatever the language of the program that wrote them."""
+
+    def __init__(self, root: ElementTree.Element | None = None) -> None:
+        self._found: dict[str, Style] = {}
+        self._default = ""
+        nodes = {attribute(node, "styleId"): node for node in root or () if local(node.tag) == "style"}
+        for identity, node in nodes.items():
+            if attribute(node, "default") in ("1", "true", "on") and attribute(node, "type") == "paragraph":
+                self._default = identity
+            self._resolve(identity, nodes)
+
+    def of(self, identity: str) -> Style:
+        """A style; for a paragraph without one the default."""
+        return self._found.get(identity or self._default, _PLAIN)
+
+    def _resolve(self, identity: str, nodes: dict[str, ElementTree.Element]) -> None:
+        """Resolve a style after those that it is based on."""
+        chain: list[str] = []
+        while identity in nodes and identity not in self._found and identity not in chain:
+            chain.append(identity)
+            based = next((node for node in nodes[identity] if local(node.tag) == "basedOn"), None)
+            identity = attribute(based, "val") if based is not None else ""
+        for name in reversed(chain):
+            self._found[name] = _style(nodes[name], self._found.get(identity, _PLAIN))
+            identity = name
+
+
+def _style(node: ElementTree.Element, base: Style) -> Style:
+    style = Style(base.heading, base.look, base.numbered, base.is_contents)
+    named: int | None = None
+    for part in node:
+        tag = local(part.tag)
+        if tag == "name":
+            name = attribute(part, "val").casefold()
+            named = 1 if name == "title" else None
+            if name.startswith("heading ") and name[8:].isdigit():
+                named = int(name[8:])
+            style.is_contents = name.startswith("toc ") or name == "table of figures"
+        elif tag == "rPr":
+            style.look = over(base.look, look(part))
+        elif tag == "pPr":
+            style.heading = heading(part, style.heading)
+            own = numbered(part)
+            style.numbered = Numbered(
+                base.numbered.number if own.number is None else own.number,
+                base.numbered.level if own.level is None else own.level,
+            )
+    style.heading = style.heading if named is None else named
+    return style
+
+
+def heading(properties: ElementTree.Element, otherwise: int | None) -> int | None:
+    """The level of a heading that a paragraph's properties name; 0 for text."""
+    for setting in properties:
+        if local(setting.tag) == "outlineLvl" and (value := attribute(setting, "val")).isdigit():
+            return int(value) + 1 if int(value) < _DEEPEST_HEADING else 0
+    return otherwise
+
+
+def numbered(properties: ElementTree.Element) -> Numbered:
+    """The list that a paragraph's properties name."""
+    found = Numbered()
+    for setting in properties:
+        if local(setting.tag) == "numPr":
+            for part in setting:
+                value = attribute(part, "val")
+                if local(part.tag) == "numId":
+                    found.number = value
+                elif local(part.tag) == "ilvl" and value.isdigit():
+                    found.level = int(value)
+    return found
+
+
+def look(properties: ElementTree.Element) -> Look:
+    """How a run's properties make its text look."""
+    found = Look()
+    for setting in properties:
+        tag = local(setting.tag)
+        if tag == "vanish":
+            found.hidden = attribute(setting, "val") not in _NO
+        elif tag == "vertAlign":
+            found.script = attribute(setting, "val")
+        elif tag == "rFonts":
+            found.font = attribute(setting, "ascii") or attribute(setting, "hAnsi") or None
+    return found
+
+
+def over(below: Look, above: Look) -> Look:
+    """Two looks, where what is said above wins."""
+    return Look(
+        below.hidden if above.hidden is None else above.hidden,
+        below.script if above.script is None else above.script,
+        below.font if above.font is None else above.font,
+    )

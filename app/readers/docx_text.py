@@ -1,0 +1,576 @@
+"""The walk over the text of a Word file: paragraphs, tables, fields, notes' marks, formulas, boxes. Child only.
+
+Everything that Word shows is read in its order; what it does not show (hidden, deleted) is counted by the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from app.readers import cleaning, formulas, scripts, symbols, tables
+from app.readers.archive import attribute, local
+from app.readers.docx_numbers import Numbering
+from app.readers.docx_styles import Look, Styles, heading, look, numbered, over
+from app.readers.sections import Block
+from app.readers.tables import Cell, Row, Table
+
+MARK = "note-mark"
+"""What a reference to a note is made into before the walk: its number in the text."""
+
+_SIGNS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "softHyphen": ""}
+_LEFT_OUT = frozenset(
+    ("del", "moveFrom", "pPr", "rPr", "instrText", "delInstrText", "delText", "sdtPr", "sectPr", "tblPr", "tblGrid")
+)
+_HIDDEN, _DELETED = "hidden", "deleted"
+_TICKED, _OPEN = "☒", "☐"
+_NO = ("0", "false", "off")
+_PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
+_ALIVE = 500  # paragraphs between two signs of life
+_DEEPEST = 12  # boxes within boxes; what lies deeper is read as the text around it
+_LONGEST_ANCHOR = 120  # characters of the passage that a comment is about
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
+_COLUMNS = 2  # tabs in a line from which on it may be a row of columns
+_FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
+_ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
+_OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
+_ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
+_LONGEST_ENTRY = 60  # characters of the second of two columns that tabs part
+_SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]+))?", re.I)
+
+
+@dataclass
+class _Field:
+    """An open field: its code, and whether its result has begun."""
+
+    code: str = ""
+    in_result: bool = False
+    settings: ElementTree.Element | None = None
+    has_text: bool = False
+
+
+@dataclass
+class _Run:
+    """Text of one script; ``script``: "superscript", "subscript" or ""."""
+
+    text: str
+    script: str = ""
+
+
+@dataclass
+class Surroundings:
+    """What the walk needs of the other parts of the file.
+
+    ``drawn`` returns the text of a diagram or a chart by its relation's id, ``inserted`` the blocks of a document
+    that is kept within this one.
+    """
+
+    styles: Styles = field(default_factory=Styles)
+    numbering: Numbering = field(default_factory=Numbering)
+    drawn: Callable[[str], list[Block]] = lambda identity: []
+    inserted: Callable[[str], list[Block]] = lambda identity: []
+    alive: Callable[[], None] = lambda: None
+
+
+class Walk:
+    """Reads one part of the file after the other; counts and comments go on from part to part."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self.left_out: Counter[str] = Counter()
+        self.objects: Counter[str] = Counter()  # embedded objects by the program that made them
+        self.anchors: dict[str, str] = {}  # comments -> the passages that they are about
+        self.page_fields = False  # whether a number of pages was passed over since this was last reset
+        self._open_comments: set[str] = set()
+        self._fields: list[_Field] = []
+        self._runs: list[_Run] = []
+        self._boxes: list[Block] = []  # text of boxes and drawings, which follows its paragraph
+        self._held = ""  # an initial, or a paragraph whose end is deleted: the next one goes on with it
+        self._depth = 0
+        self._in_table = 0
+        self._paragraphs = 0
+
+    def blocks(self, root: ElementTree.Element) -> list[Block]:
+        """The paragraphs and tables of a part, in order."""
+        found: list[Block] = []
+        for part in self._content(root):
+            if isinstance(part, Table):
+                found += tables.as_blocks(part)
+            else:
+                found.append(part)
+        if self._held:
+            found.append(Block(_cleaned(self._held)))
+            self._held = ""
+        return _columns(found)
+
+    # Blocks.
+
+    def _content(self, node: ElementTree.Element) -> Iterator[Block | Table]:
+        for part in self._parts(node):
+            tag = local(part.tag)
+            if tag == "tbl":
+                yield self._table(part)
+            elif tag == "altChunk":
+                yield from self._around.inserted(attribute(part, "id"))
+            elif tag == "p":
+                yield from self._paragraph(part)
+            else:
+                yield from self._loose(part)
+
+    def _parts(self, node: ElementTree.Element) -> Iterator[ElementTree.Element]:
+        """Paragraphs, tables and what else stands between them, through whatever surrounds them."""
+        stack = [*reversed(node)]
+        while stack:
+            current = stack.pop()
+            tag = local(current.tag)
+            if tag in ("p", "tbl", "altChunk", "oMathPara", "oMath", "r"):
+                yield current
+            elif tag == "AlternateContent":
+                stack.extend(reversed(_choice(current)))
+            elif tag in ("commentRangeStart", "commentRangeEnd"):
+                self._comment_range(tag, attribute(current, "id"))
+            elif tag in ("del", "moveFrom"):
+                self._count_deleted(current)
+            elif tag not in _LEFT_OUT:
+                stack.extend(reversed(current))
+
+    def _loose(self, node: ElementTree.Element) -> Iterator[Block]:
+        """A formula or a run outside of any paragraph."""
+        self._inline([node], Look())
+        text = _cleaned(self._take())
+        if text:
+            yield Block(text)
+
+    def _paragraph(self, node: ElementTree.Element) -> Iterator[Block]:
+        self._paragraphs += 1
+        if self._paragraphs % _ALIVE == 0:
+            self._around.alive()
+        while self._fields and not self._fields[-1].in_result:
+            self._fields.pop()  # nobody closed it: what follows is text
+        properties = next((part for part in node if local(part.tag) == "pPr"), None)
+        style = self._around.styles.of(_value(properties, "pStyle"))
+        runs, self._runs = self._runs, []
+        boxes, self._boxes = self._boxes, []
+        self._inline(node, style.look)
+        text = self._held + self._take()
+        self._held = ""
+        drawn, self._runs, self._boxes = self._boxes, runs, boxes
+        settings = properties if properties is not None else ()
+        if any(local(part.tag) == "framePr" and attribute(part, "dropCap") in ("drop", "margin") for part in settings):
+            self._held = text.strip()
+        elif _ends_deleted(properties):
+            self._held = text
+        else:
+            level = style.heading if properties is None else heading(properties, style.heading)
+            label = self._label(properties, _value(properties, "pStyle"))
+            if style.is_contents:
+                text = text.replace("\t", " ")
+            text = _cleaned(text)
+            if text:
+                if label and not text.startswith(label):
+                    text = f"{label} {text}"
+                yield Block(" ".join(text.split()) if level else text, level or 0)
+        yield from drawn
+
+    def _label(self, properties: ElementTree.Element | None, style: str) -> str:
+        """The number in front of a paragraph."""
+        own = numbered(properties) if properties is not None else None
+        taken = self._around.styles.of(style).numbered
+        number = taken.number if own is None or own.number is None else own.number
+        if number in (None, "0"):
+            return ""
+        level = own.level if own is not None else None
+        if level is None:
+            level = self._around.numbering.level_of(number or "", style)
+        if level is None:
+            level = taken.level or 0
+        return self._around.numbering.count(number or "", level)
+
+    # Tables.
+
+    def _table(self, node: ElementTree.Element) -> Table:
+        table = Table()
+        self._in_table += 1
+        open_cells: dict[int, Cell] = {}
+        for row_node in _within(node, "tr"):
+            row = Row()
+            settings = next((part for part in row_node if local(part.tag) == "trPr"), None)
+            for setting in settings if settings is not None else ():
+                tag = local(setting.tag)
+                if tag == "tblHeader":
+                    row.header = attribute(setting, "val") not in _NO
+                elif tag == "gridBefore":
+                    row.skipped = _whole(attribute(setting, "val"), 0)
+            at = row.skipped
+            for cell_node in _within(row_node, "tc"):
+                cell, goes_on = self._cell(cell_node)
+                if goes_on and not cell.content:
+                    above = open_cells.get(at)
+                    cell.columns = above.columns if above is not None and cell.columns == 1 else cell.columns
+                open_cells[at] = cell
+                at += cell.columns
+                row.cells.append(cell)
+            table.rows.append(row)
+        self._in_table -= 1
+        return table
+
+    def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
+        """A cell, and whether it goes on with the one above it."""
+        cell, goes_on = Cell(), False
+        settings = next((part for part in node if local(part.tag) == "tcPr"), None)
+        for setting in settings if settings is not None else ():
+            tag, value = local(setting.tag), attribute(setting, "val")
+            if tag == "gridSpan":
+                cell.columns = max(_whole(value, 1), 1)
+            elif tag in ("vMerge", "hMerge"):
+                goes_on = value != "restart"
+        if self._in_table < tables.DEEPEST:
+            cell.content = list(self._content(node))
+        else:
+            cell.content = [block for part in node.iter() if local(part.tag) == "p" for block in self._paragraph(part)]
+        for part in cell.content:
+            if isinstance(part, Block):
+                part.text = part.text.replace("\t", " ")
+        return cell, goes_on
+
+    # Text within a paragraph.
+
+    def _inline(self, nodes: ElementTree.Element | list[ElementTree.Element], base: Look) -> None:
+        stack = [*reversed(nodes)]
+        while stack:
+            current = stack.pop()
+            tag = local(current.tag)
+            if tag == "r":
+                self._run(current, base)
+            elif tag in ("oMath", "oMathPara"):
+                self._formula(current)
+            elif tag == "AlternateContent":
+                stack.extend(reversed(_choice(current)))
+            elif tag in ("commentRangeStart", "commentRangeEnd"):
+                self._comment_range(tag, attribute(current, "id"))
+            elif tag == "fldSimple" and _name_of(attribute(current, "instr")) in _PAGE_FIELDS:
+                self.page_fields = True
+            elif tag in ("del", "moveFrom"):
+                self._count_deleted(current)
+            elif tag == "ruby":
+                self._ruby(current, base)
+            elif tag == "p":  # a paragraph in a paragraph, which careless programs write
+                self._add("\n")
+                stack.extend(reversed(current))
+            elif tag == "t":
+                self._add(current.text or "")
+            elif tag not in _LEFT_OUT:
+                stack.extend(reversed(current))
+
+    def _run(self, node: ElementTree.Element, base: Look) -> None:
+        own = base
+        properties = node[0] if len(node) and local(node[0].tag) == "rPr" else None
+        if properties is not None and len(properties):
+            character = _value(properties, "rStyle")
+            if character:
+                own = over(own, self._around.styles.of(character).look)
+            own = over(own, look(properties))
+        script = own.script if own.script in ("superscript", "subscript") else ""
+        stack = [*reversed(node)]
+        while stack:
+            current = stack.pop()
+            tag = local(current.tag)
+            if tag == "t":
+                self._text(current.text or "", own, script or "")
+            elif tag in _SIGNS:
+                self._add(_SIGNS[tag])
+            elif tag == MARK:
+                self._add(f"[{current.text}]")
+            elif tag == "sym":
+                self._text(_sign(current), Look(own.hidden), script or "")
+            elif tag == "fldChar":
+                self._field(current)
+            elif tag == "instrText":
+                if self._fields and not self._fields[-1].in_result:
+                    self._fields[-1].code += current.text or ""
+            elif tag == "delText":
+                self.left_out[_DELETED] += _size(current.text or "")
+            elif tag == "AlternateContent":
+                stack.extend(reversed(_choice(current)))
+            elif tag in ("drawing", "pict", "object"):
+                if not own.hidden:
+                    self._drawing(current)
+            elif tag == "ruby":
+                self._ruby(current, own)
+            elif tag not in _LEFT_OUT:
+                stack.extend(reversed(current))
+
+    def _text(self, text: str, own: Look, script: str) -> None:
+        if own.hidden:
+            self.left_out[_HIDDEN] += _size(text)
+            return
+        if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
+            self.left_out["codes"] += _size(text)  # the result of a field in another's code
+            return
+        if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS:
+            self.page_fields = True
+            return
+        if self._fields and text.strip():
+            self._fields[-1].has_text = True
+        if own.font and symbols.is_symbolic(own.font):
+            text = symbols.spelled(text, own.font)
+        elif not text.isascii() and _PRIVATE.search(text):
+            self.left_out["signs"] += len(_PRIVATE.findall(text))
+        self._add(text, script)
+
+    def _add(self, text: str, script: str = "") -> None:
+        if self._runs and self._runs[-1].script == script:
+            self._runs[-1].text += text
+        else:
+            self._runs.append(_Run(text, script))
+        for comment in self._open_comments:
+            if len(self.anchors[comment]) < _LONGEST_ANCHOR:
+                self.anchors[comment] += text
+
+    def _take(self) -> str:
+        """The text of the runs so far, raised and lowered parts written on the line."""
+        text = ""
+        for run in self._runs:
+            if run.script == "superscript":
+                text += scripts.raised(text, run.text)
+            elif run.script == "subscript":
+                text += scripts.lowered(text, run.text)
+            else:
+                text += run.text
+        self._runs.clear()
+        return text
+
+    def _formula(self, node: ElementTree.Element) -> None:
+        text = formulas.linear(node)
+        before = self._runs[-1].text if self._runs else ""
+        if text and before[-1:].isalnum() and text[0].isalnum():
+            text = f" {text}"
+        self._runs.append(_Run(text))  # a run of its own: what follows is not fused with it
+        if self._open_comments:
+            for comment in self._open_comments:
+                self.anchors[comment] += text
+
+    def _ruby(self, node: ElementTree.Element, base: Look) -> None:
+        """A word and its reading, which stands above it in print and after it here."""
+        for name, form in (("rubyBase", "{}"), ("rt", "({})")):
+            runs, self._runs = self._runs, []
+            part = next((part for part in node if local(part.tag) == name), None)
+            if part is not None:
+                self._inline(part, Look(base.hidden, font=base.font))
+            text, self._runs = self._take(), runs
+            if text.strip():
+                self._add(form.format(text))
+
+    # Fields.
+
+    def _field(self, node: ElementTree.Element) -> None:
+        kind = attribute(node, "fldCharType")
+        if kind == "begin":
+            settings = next((part for part in node if local(part.tag) == "ffData"), None)
+            self._fields.append(_Field(settings=settings))
+        elif kind == "separate" and self._fields:
+            self._fields[-1].in_result = True
+        elif kind == "end" and self._fields:
+            ended = self._fields.pop()
+            shown = _shown(ended)
+            if shown:
+                self._add(shown)
+
+    # Boxes, drawings, objects.
+
+    def _drawing(self, node: ElementTree.Element) -> None:
+        if self._depth >= _DEEPEST:
+            words = _cleaned("".join(part.text or "" for part in node.iter() if local(part.tag) == "t"))
+            self._boxes += [Block(words)] if words else []
+            return
+        self._depth += 1
+        stack = [*reversed(node)]
+        while stack:
+            current = stack.pop()
+            tag = local(current.tag)
+            if tag == "txbxContent":
+                self._box(current)
+            elif tag == "AlternateContent":
+                stack.extend(reversed(_choice(current)))
+            elif tag == "relIds":
+                self._boxes += self._around.drawn(attribute(current, "dm"))
+            elif tag == "chart":
+                self._boxes += self._around.drawn(attribute(current, "id"))
+            elif tag == "OLEObject":
+                self.objects[attribute(current, "ProgID") or "an unnamed program"] += 1
+            elif tag == "textpath":
+                if words := attribute(current, "string").strip():
+                    self._boxes.append(Block(_cleaned(words)))
+            elif tag == "docPr":
+                alt = " ".join((attribute(current, "descr")).split())
+                if alt and formulas.looks_like(alt) and len(alt) < _LONGEST_ANCHOR and "." not in alt[-5:]:
+                    self._add(formulas.tex(alt))
+            elif tag == "t":  # of a locked drawing
+                if words := _cleaned(current.text or ""):
+                    self._boxes.append(Block(words))
+            else:
+                stack.extend(reversed(current))
+        self._depth -= 1
+
+    def _box(self, node: ElementTree.Element) -> None:
+        runs, self._runs = self._runs, []
+        held, self._held = self._held, ""
+        boxes, self._boxes = self._boxes, []
+        fields, self._fields = self._fields, []
+        found = self.blocks(node)
+        self._runs, self._held, self._boxes, self._fields = runs, held, boxes, fields
+        self._boxes += found
+
+    # Comments and deletions.
+
+    def _comment_range(self, tag: str, identity: str) -> None:
+        if tag == "commentRangeStart":
+            self._open_comments.add(identity)
+            self.anchors.setdefault(identity, "")
+        else:
+            self._open_comments.discard(identity)
+
+    def _count_deleted(self, node: ElementTree.Element) -> None:
+        if local(node.tag) == "del":  # what was moved stands elsewhere
+            texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
+            self.left_out[_DELETED] += sum(map(_size, texts))
+
+
+def _value(properties: ElementTree.Element | None, name: str) -> str:
+    if properties is None:
+        return ""
+    return next((attribute(part, "val") for part in properties if local(part.tag) == name), "")
+
+
+def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
+    """What is read of the forms in which something is kept: the first, or the last where the first has no text."""
+    choices = [part for part in node if local(part.tag) == "Choice"]
+    fallback = [part for part in node if local(part.tag) == "Fallback"]
+    wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")
+    if choices and (not fallback or any(local(part.tag) in wanted for part in choices[0].iter())):
+        return list(choices[0])
+    chosen = fallback or choices[:1]
+    return list(chosen[0]) if chosen else []
+
+
+def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
+    """Rows of a table or cells of a row, through the controls that may surround them."""
+    stack = [*reversed(node)]
+    while stack:
+        current = stack.pop()
+        tag = local(current.tag)
+        if tag == name:
+            yield current
+        elif tag in ("sdt", "sdtContent", "customXml", "ins", "moveTo", "smartTag"):
+            stack.extend(reversed(current))
+
+
+def _ends_deleted(properties: ElementTree.Element | None) -> bool:
+    """Whether the end of a paragraph is marked as deleted, so that the next one goes on with it."""
+    if properties is None:
+        return False
+    marks = next((part for part in properties if local(part.tag) == "rPr"), None)
+    return marks is not None and any(local(part.tag) in ("del", "moveFrom") for part in marks)
+
+
+def _sign(node: ElementTree.Element) -> str:
+    code = attribute(node, "char")
+    return symbols.sign(attribute(node, "font"), int(code, 16)) if re.fullmatch(r"[0-9A-Fa-f]{1,5}", code) else ""
+
+
+def _shown(ended: _Field) -> str:
+    """What a field shows that keeps no result: a tick, a choice, a fraction, a sign."""
+    for part in ended.settings if ended.settings is not None else ():
+        tag = local(part.tag)
+        if tag == "checkBox":
+            state = {local(setting.tag): attribute(setting, "val") not in _NO for setting in part}
+            return _TICKED if state.get("checked", state.get("default", False)) else _OPEN
+        if tag == "ddList" and not ended.has_text:
+            return _chosen(part)
+    name = _name_of(ended.code)
+    if name == "EQ" and not ended.has_text:
+        return _equation(ended.code)
+    if name == "SYMBOL" and not ended.has_text and (match := _SYMBOL.search(ended.code)):
+        return symbols.sign((match[2] or "").strip(), int(match[1], 0))
+    return ""
+
+
+def _chosen(node: ElementTree.Element) -> str:
+    """The entry that is chosen in a list of a form."""
+    entries = [attribute(part, "val") for part in node if local(part.tag) == "listEntry"]
+    places = {local(part.tag): _whole(attribute(part, "val"), 0) for part in node}
+    at = places.get("result", places.get("default", 0))
+    return entries[at] if 0 <= at < len(entries) else ""
+
+
+def _equation(code: str) -> str:
+    """A formula of Word before it had formulas: {EQ \\f(1;4)}."""
+    text = code.strip()[2:]
+    for _ in range(_DEEPEST):
+        again = _FRACTION.sub(lambda found: f"{_grouped(found[1])}/{_grouped(found[2])}", text)
+        again = _ROOT.sub(lambda found: f"√{_grouped(found[1])}", again)
+        if again == text:
+            break
+        text = again
+    return _OPTION.sub("", text).strip()
+
+
+def _grouped(text: str) -> str:
+    text = text.strip()
+    return text if text.isalnum() else f"({text})"
+
+
+def _name_of(code: str) -> str:
+    return code.split(None, 1)[0].upper() if code.strip() else ""
+
+
+def _whole(text: str, otherwise: int) -> int:
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else otherwise
+
+
+def _size(text: str) -> int:
+    return sum(len(word) for word in text.split())
+
+
+def _cleaned(text: str) -> str:
+    """Text without unwanted signs; tabs stay until it is known whether they part columns."""
+    if "\t" not in text:
+        return cleaning.spaces(cleaning.characters(text))
+    return "\t".join(cleaning.spaces(cleaning.characters(part)) for part in text.split("\t"))
+
+
+def _columns(blocks: list[Block]) -> list[Block]:
+    """Blocks whose tabs are gone: neighbours with the same tabs are the rows of a table."""
+    found: list[Block] = []
+    at = 0
+    while at < len(blocks):
+        end = at + 1
+        tabs = blocks[at].text.count("\t")
+        if tabs:
+            while end < len(blocks) and blocks[end].text.count("\t") == tabs and not blocks[end].level:
+                end += 1
+            rows = [block.text.split("\t") for block in blocks[at:end]]
+            if end - at > 1 and not blocks[at].level and _are_columns(rows):
+                found.append(Block("\n".join(" | ".join(row).replace("  ", " ").strip() for row in rows)))
+                at = end
+                continue
+            for block in blocks[at:end]:
+                parts = [part for part in block.text.split("\t") if part]
+                block.text = (" | " if len(parts) > _COLUMNS and not block.level else " ").join(parts)
+        found += blocks[at:end]
+        at = end
+    return found
+
+
+def _are_columns(rows: list[list[str]]) -> bool:
+    """Whether tabs part columns: two in a row do; a single one may also stand after a number or a name."""
+    if any("\n" in part for row in rows for part in row):
+        return False
+    if len(rows[0]) > _COLUMNS:
+        return sum(any(row[1:-1]) or bool(row[0]) for row in rows) > 1
+    return len(rows) > _COLUMNS and all(
+        row[0] and row[1] and len(row[1]) < _LONGEST_ENTRY and not _ENUMERATED.match(row[0]) for row in rows
+    )
