@@ -139,7 +139,7 @@ class GenerationLoop:
             self._target,
             self._full,
             tokens,
-            make_sampler(sampling, self._target.vocabulary, self._target.ids(tokens[len(tokens) - begun :]), quotable),
+            make_sampler(sampling, self._target.ids(tokens[len(tokens) - begun :]), quotable),
             make_generator(sampling.seed, self._target.token_device),
             self._end_ids,
             min(sampling.max_tokens, left),

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
+from engine.decode.distributions import likeliest
 from engine.decode.tuning import TUNING, Tuning
-from engine.decode.verify import Sampler, confidences, draw, point_mass, to_host
+from engine.decode.verify import Distributions, Sampler, confidences, draw, instead, joined, to_host
 from engine.events import TokenSource
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.streaming import StreamingCache
@@ -143,7 +144,7 @@ class Proposal:
     """
 
     tokens: torch.Tensor
-    probs: torch.Tensor | None = None
+    probs: Distributions | None = None
     source: TokenSource = TokenSource.DRAFT
     confidences: tuple[float, ...] = ()
     steps: int = 0
@@ -282,7 +283,7 @@ class ModelDrafter:
         hints = self._decoder.ids(list(hint))
         agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
         tokens: list[torch.Tensor] = []
-        probs: list[torch.Tensor] = []
+        probs: list[Distributions] = []
         sure: list[float] = []
         hinting, chance = bool(hint), 1.0
         while True:
@@ -290,8 +291,8 @@ class ModelDrafter:
             if hinting:
                 # Looking only at the likeliest token keeps the hint independent of the draw, and so the distribution
                 # exact.
-                agrees = agrees & (logits.argmax(-1) == hints[len(tokens)])
-                q = torch.where(agrees, point_mass(hints[len(tokens) : len(tokens) + 1], q), q)
+                agrees = agrees & (likeliest(logits) == hints[len(tokens)])
+                q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
             tokens.append(draw(q, generator))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -304,7 +305,7 @@ class ModelDrafter:
             hinted = hinting and len(tokens) == len(hint)
             if hinted or chance < stop.threshold or len(tokens) == count:
                 return Proposal(
-                    torch.cat(tokens), torch.cat(probs), TokenSource.DRAFT, tuple(sure), len(tokens), hinted
+                    torch.cat(tokens), joined(probs, len(probs)), TokenSource.DRAFT, tuple(sure), len(tokens), hinted
                 )
             logits = self._fit(self._forward(tokens[-1]))
             self._unread.append(tokens[-1])

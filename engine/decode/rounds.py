@@ -26,7 +26,7 @@ import torch
 from engine.decode.acceptance import Trial
 from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.tuning import TUNING
-from engine.decode.verify import confidences, draw, rejection_sample, rejection_sample_on_device
+from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.full import PassQueries, retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.decode.controller import DraftPlan, SpeculationPolicy
     from engine.decode.drafters import Drafter, LookupIndex, Proposal
     from engine.decode.loops import LoopDetector
-    from engine.decode.verify import Sampler
+    from engine.decode.verify import Distributions, Sampler
     from engine.kv.full import FixedSpan, FullCache, Observer
     from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
     from engine.model.decoder import Decoder
@@ -209,7 +209,7 @@ class Pending:
 
     tokens: list[int] = field(default_factory=list)
     sources: list[TokenSource] = field(default_factory=list)
-    probs: list[torch.Tensor] | None = field(default_factory=list)
+    probs: list[Distributions] | None = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
     accepted: int = 0
     proposed: int = 0
@@ -227,12 +227,11 @@ class Pending:
         del self.tokens[kept:], self.sources[kept:]
         return bool(self.tokens) and self.tokens[-1] in stop_ids
 
-    def distributions(self, like: torch.Tensor) -> torch.Tensor | None:
-        """Their distributions; None for point masses. ``like`` are others, of the same kind."""
-        if self.probs is None:
-            return None
-        count = len(self.tokens) if self.drawn is None else len(self.drawn)
-        return torch.cat(self.probs)[:count] if self.probs else like[:0]
+    def distributions(self) -> Distributions | None:
+        """Their distributions; None for point masses."""
+        return (
+            None if self.probs is None else joined(self.probs, len(self.tokens if self.drawn is None else self.drawn))
+        )
 
 
 def propose(
@@ -381,7 +380,7 @@ def _verify(
     proposed = pending.ids(context.decoder)
     ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
     p = context.sampler(_verify_pass(context, ids, observer), proposed)
-    sampled = rejection_sample(proposed, pending.distributions(p), p, context.generator)
+    sampled = rejection_sample(proposed, pending.distributions(), p, context.generator)
     if pending.drawn is not None:
         drafter.accept(sampled.tokens[: sampled.num_accepted])
     done = context.commit(sampled.tokens)

@@ -4,8 +4,9 @@ Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the ta
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
 Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
-order), so that p and q are of the same kind. Greedy is the case where every distribution is a point mass: there a row
-is the one token that it may give, and not a vocabulary of zeros (a plain step of a small model spent a tenth on them).
+order), so that p and q are of the same kind: a tensor of probabilities, or on a processor rows that are computed where
+they are asked (``distributions``). Greedy is the case where every distribution is a point mass: there a row is the one
+token that it may give, and not a vocabulary of zeros (a plain step of a small model spent a tenth on them).
 
 The repetition penalty makes a distribution depend on the tokens before, those that are only proposed too: row i of a
 pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used where these were accepted and nowhere else,
@@ -29,27 +30,44 @@ wait costs tens of microseconds, and a step that is not run several times that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
+from torch.nn import functional
+
+from engine.decode.distributions import (
+    JoinedRows,
+    KernelRows,
+    PointMasses,
+    Rows,
+    draw_from,
+    kernel_rows,
+    likeliest,
+)
+from engine.model.kernels.own_sampling import PatchedLogits
 
 if TYPE_CHECKING:
     from engine.config import SamplingParams
     from engine.decode.quotations import Quotable, Quotations
+
+Distributions: TypeAlias = torch.Tensor | KernelRows | PointMasses | JoinedRows
+"""Of n rows: probabilities (n, vocabulary) in float32, rows summing to 1; the same as ``Rows``; or, greedy, tokens (n,)
+int64 that have all of it."""
 
 # Tokens among which the nucleus of top-p is looked for first.
 _LIKELIEST = 128
 
 
 class Sampler:
-    """Maps logits (n, vocabulary) to distributions, behind one text: probabilities (n, vocabulary) in float32, rows
-    summing to 1, or, greedy, tokens (n,) int64 that have all of it.
+    """Maps logits (n, vocabulary) to distributions, behind one text.
 
     Args:
         params: how; what they leave open is greedy, or off.
-        seen: (vocabulary + 1,) bool on the device of the logits, the tokens that the text has; None where nothing
-            depends on them. The last entry stands for no token.
+        seen: (m,) int64 on the device of the logits, the tokens that the text has, some more than once; None where
+            nothing depends on them.
         quotations: where the text stands; None where it may quote anything.
     """
 
@@ -71,44 +89,44 @@ class Sampler:
         """The sampler behind the same text and these tokens (n,), on its device."""
         if not self.remembers:
             return self
-        seen = None if self._seen is None else self._seen.index_fill(0, tokens, True)
+        seen = None if self._seen is None else torch.cat([self._seen, tokens])
         quotations = None if self._quotations is None else self._quotations.after(tokens.tolist())
         return Sampler(self.params, seen, quotations)
 
-    def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> Distributions:
         """Args:
         proposed: (n - 1,) tokens; row i of the logits comes behind the first i of them. None: all rows come behind the
             text itself.
         """
-        if self._seen is not None:
-            logits = self._penalised(logits.float(), self._seen, proposed)
+        patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
-            logits = _within_book(logits, self._quotations, proposed)
+            logits = _within_book(_patched(logits, patches), self._quotations, proposed)
+            patches = None
         if self._temperature == 0.0:
-            return logits.argmax(-1)
-        scaled = logits.float() / self._temperature
+            return likeliest(_patched(logits, patches))
+        rows = kernel_rows(logits, self._temperature, self._top_k, self._top_p, patches)
+        if rows is not None:
+            return rows
+        scaled = _patched(logits, patches).float() / self._temperature
         if self._top_k and self._top_k < scaled.shape[-1]:
             least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
             scaled = scaled.masked_fill(scaled < least, float("-inf"))
         probs = torch.softmax(scaled, dim=-1)
         return probs if self._top_p >= 1.0 else _nucleus(probs, self._top_p)
 
-    def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> torch.Tensor:
-        """Logits with those of tokens that have come made less likely (Keskar et al. 2019, arXiv 1909.05858)."""
+    def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
+        """Logits of tokens that have come, made less likely (Keskar et al. 2019, arXiv 1909.05858)."""
+        ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
-            before = places[:count] < places.unsqueeze(1)
-            # What a row has not come to yet is marked at the place of no token.
-            marked = torch.where(before, proposed, seen.shape[0] - 1)
-            seen = seen.repeat(count + 1, 1).scatter_(1, marked, True)
+            ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
+        found = logits.gather(1, ids.clamp(min=0)).float()
         # Negative logits times the penalty, others over it: of the two the lesser, or with a bonus the greater.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
-        return torch.where(seen[..., :-1], chosen(logits * self._penalty, logits / self._penalty), logits)
+        return ids, chosen(found * self._penalty, found / self._penalty)
 
 
-def make_sampler(
-    params: SamplingParams, vocabulary: int, answer: torch.Tensor, book: Quotable | None = None
-) -> Sampler:
+def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | None = None) -> Sampler:
     """A sampler behind a prompt and the tokens (n,) that there are of the answer already, on the model's device.
 
     Args:
@@ -116,8 +134,17 @@ def make_sampler(
     """
     seen = None
     if (params.repetition_penalty or 1.0) != 1.0:
-        seen = torch.zeros(vocabulary + 1, dtype=torch.bool, device=answer.device)
+        seen = answer[:0]
     return Sampler(params, seen, None if book is None else book.begin([])).after(answer)
+
+
+def _patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor:
+    """Logits (n, vocabulary) with those of the patches in their places."""
+    if patches is None:
+        return logits
+    (ids, changed), vocabulary = patches, logits.shape[1]
+    with_room = functional.pad(logits.float(), (0, 1))  # for what is no token
+    return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 
 def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.Tensor | None) -> torch.Tensor:
@@ -157,17 +184,29 @@ def _first_look(probs: torch.Tensor) -> int:
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Descending probabilities, with zeros for those that come after top_p has been reached."""
-    before = ordered.cumsum(dim=-1) - ordered
+    """Descending probabilities, with zeros for those that come after top_p has been reached. In float32 the sum of
+    110,000 tokens was 6e-6 too large, which cut the last 750 of them."""
+    before = ordered.double().cumsum(dim=-1) - ordered
     return ordered.masked_fill(before >= top_p, 0.0)
 
 
-def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
+    """The first ``count`` rows of several, one after the other; None of none."""
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    if len(tensors) == len(parts):
+        return torch.cat(tensors)[:count] if parts else None
+    return JoinedRows([part for part in parts if not isinstance(part, torch.Tensor)])[:count]
+
+
+def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
     """One token from each distribution, as a ``Sampler`` gives them; rows need not sum to 1: (n,) int64.
 
     By the inverse of the cumulative distribution in float64: one random number a row, where ``torch.multinomial`` draws
     one for every token of the vocabulary.
     """
+    if not isinstance(probs, torch.Tensor):
+        chances = torch.rand(len(probs), generator=generator, dtype=torch.float64).tolist()
+        return torch.tensor([draw_from(probs.row(index).numpy(), chance) for index, chance in enumerate(chances)])
     if probs.dim() == 1:
         return probs
     reached = probs.double().cumsum(dim=-1)
@@ -175,6 +214,13 @@ def draw(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # "right" steps over tokens of probability 0; the clamp is for a product that rounds up to the whole mass.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
     return drawn.clamp_(max=probs.shape[-1] - 1)
+
+
+def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
+    """All mass on ``token`` (1,) where ``agrees`` (1,), else one distribution ``q``, of the same kind."""
+    if isinstance(q, torch.Tensor):
+        return torch.where(agrees, point_mass(token, q), q)
+    return PointMasses(token, q.row(0).shape[0]) if bool(agrees) else q
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -185,6 +231,8 @@ def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Probability (n,) that each row of logits (n, vocabulary) gives its token (n,), before temperature and
     truncation."""
+    if (rows := kernel_rows(logits)) is not None:
+        return rows.of(tokens)
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     return (chosen - logits.logsumexp(dim=-1)).exp()
 
@@ -228,27 +276,31 @@ class DeviceSample:
 
 
 def rejection_sample(
-    proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator
+    proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
 ) -> SampledTokens:
     """``rejection_sample_on_device``, read."""
     return rejection_sample_on_device(proposed, q, p, generator).read()[0]
 
 
 def rejection_sample_on_device(
-    proposed: torch.Tensor, q: torch.Tensor | None, p: torch.Tensor, generator: torch.Generator
+    proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
 ) -> DeviceSample:
     """Accept a prefix of n proposed tokens and draw the token that follows it. No host sync.
 
     Args:
         proposed: (n,) int64, n may be 0.
-        q: (n, vocabulary) proposal distributions, one row per proposed token; None if every proposal is a point mass.
-            Not asked where the target's are.
+        q: n proposal distributions, one row per proposed token and of the kind of p; None if every proposal is a point
+            mass. Not asked where the target's are.
         p: n + 1 target distributions, as a ``Sampler`` gives them.
         generator: source of randomness, on the device of p.
     """
     n = proposed.shape[0]
     if n == 0:
         return DeviceSample(proposed.new_zeros(1), draw(p[:1], generator))
+    if not isinstance(p, torch.Tensor):
+        assert not isinstance(q, torch.Tensor)
+        return _sample_rows(proposed, q, p, generator)
+    assert q is None or isinstance(q, torch.Tensor)
     places = torch.arange(n + 1, device=p.device)
     if p.dim() == 1:  # accepted is what is the token itself, and that has all that a rejection leaves
         accepted = (proposed == p[:n]).to(torch.int64).cumprod(0).sum(0, keepdim=True)
@@ -263,6 +315,22 @@ def rejection_sample_on_device(
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
     token = draw(torch.where(accepted == n, p_next, residual(p_next, q_next)), generator)
     return DeviceSample(accepted, torch.where(places < accepted, torch.cat([proposed, token]), token))
+
+
+def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
+    """``rejection_sample_on_device`` in host memory, where nothing has to wait for what is read: of the rows one is
+    computed whole."""
+    n = proposed.shape[0]
+    chances = torch.rand(n, generator=generator).numpy()
+    taken = chances * (1.0 if q is None else q.of(proposed).numpy()) < p.of(proposed).numpy()
+    accepted = n if taken.all() else int(taken.argmin())
+    left = p.row(accepted).numpy()
+    if accepted < n:
+        rest = left - (PointMasses(proposed, len(left)) if q is None else q).row(accepted).numpy()
+        left = np.maximum(rest, 0.0, out=rest) if (rest > 0.0).any() else left
+    (chance,) = torch.rand(1, generator=generator, dtype=torch.float64).tolist()
+    token = proposed.new_full((n + 1 - accepted,), draw_from(left, chance))
+    return DeviceSample(proposed.new_full((1,), accepted), torch.cat([proposed[:accepted], token]))
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

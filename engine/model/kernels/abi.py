@@ -69,6 +69,16 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 
+BLOCK_VECTORS = 16
+"""Vectors in a block of a row of logits, whose largest value is looked at first."""
+
+
+def scratch_size_of_logits(width: int, lanes: int) -> int:
+    """Numbers of float32 that a worker of ``measured`` needs: a row, candidates with room for some vectors, and the
+    largest values of blocks."""
+    return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
+
+
 # Slots -----------------------------------------------------------------------------------------------------------
 
 
@@ -187,9 +197,33 @@ class Expanded:
     WEIGHTS, CHOSEN, OUT, INPUTS, OUTPUTS = range(5)
 
 
+class Logits:
+    """``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE`` numbers apart.
+    A tile is a row; of ``probabilities`` ``PIECE`` tokens of a row.
+
+    ``PATCH_IDS`` and ``PATCHES``, ``PATCH_COUNT`` a row: tokens whose logit is another; an id of -1 is none. ``SCALE``
+    is log2(e) / temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for
+    each worker. ``STATS`` are a row's ``Stats``, ``OUT`` likeliest ids or probabilities, ``TOKENS`` an id a row.
+    """
+
+    LOGITS, STRIDE, WIDTH, PATCH_IDS, PATCHES, PATCH_COUNT, SCALE, TOP_K, TOP_P = range(9)
+    SCRATCH, SCRATCH_SIZE, STATS, OUT, PIECE, TOKENS = range(9, 15)
+
+
+class Stats:
+    """Doubles that ``measured`` finds of a row: its largest logit, the least logit that top-k keeps, the least weight
+    that top-p keeps, the last id that is kept of those with this weight, and the sum of the weights that are kept."""
+
+    LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)
+
+
+STATS_WORDS = 5
+"""Words of ``Stats``."""
+
 SLOTS: tuple[type, ...] = (
     *(Product, Spread, Attention, Norm, Residual),
     *(Rotated, Collected, Gated, Gathered, GatheredLine, Recurrence, Interleaved, Expanded),
+    Logits,
 )
 """All classes of slots."""
 
@@ -203,6 +237,11 @@ def arguments(slots: Mapping[int, int]) -> list[int]:
     for slot, value in slots.items():
         words[slot] = value
     return words
+
+
+def double_bits(value: float) -> int:
+    """A float64 as a slot holds it."""
+    return int.from_bytes(struct.pack("<d", value), "little", signed=True)
 
 
 def bits(value: float) -> int:

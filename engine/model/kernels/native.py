@@ -17,6 +17,7 @@ from engine.model.kernels import abi
 from engine.model.kernels.abi import KIND, MOST_ROWS, WIDE_DTYPES, bits, input_dtype, is_paired
 from engine.model.kernels.compiled import Compiled
 from engine.model.kernels.own_attention import OwnAttention
+from engine.model.kernels.own_sampling import OwnSampling
 from engine.model.kernels.program import EACH_ROW, Call
 from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 
@@ -72,7 +73,7 @@ class Native(Compiled):
     def __init__(self, workers: int, lanes: int | None = None) -> None:
         super().__init__(workers, lanes)
         self.most_rows = MOST_ROWS
-        self.attention = OwnAttention(self)
+        self.attention, self.sampling = OwnAttention(self), OwnSampling(self)
 
     # Products --------------------------------------------------------------------------------------------------
 
@@ -301,3 +302,4 @@ class Native(Compiled):
                 self.address("product", KIND[weights])
         self.address("norm", KIND[dtype])
         self.address("gathered")
+        self.sampling.prepare(dtype)

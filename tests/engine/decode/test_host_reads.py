@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.config import SamplingParams
-from engine.decode import rounds, verify
+from engine.decode import distributions, rounds, verify
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
 from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, LookupMatch, RoundObservation
 from engine.decode.rounds import Context, pass_ms
@@ -86,6 +86,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Waits]:
     patch.setattr(torch, "tensor", tensor)
     for module in ("engine.model.decoder", "engine.decode.drafters"):
         patch.setattr(f"{module}.to_device", to_device)
+    patch.setattr(distributions, "_kernels", lambda logits: None)
     patch.setattr(verify, "_first_look", lambda probs: probs.shape[-1])
     patch.setattr(RetrievalCache, "_only_changes", lambda *_: False)
     with waits:
@@ -115,7 +116,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
         session.target,
         session.full,
         list(talk.tokens),
-        make_sampler(sampling_params, session.target.vocabulary, session.target.ids([])),
+        make_sampler(sampling_params, session.target.ids([])),
         make_generator(3, session.target.token_device),
         frozenset(),
         60,

@@ -20,6 +20,7 @@ from engine.errors import OptionError
 from engine.events import AnswerDone
 from engine.prompt import BookTokenizer, Question
 from engine.worker import describe
+from tests.engine.dense import dense
 from tests.engine.test_equality import answer, load, read
 
 TEXT = "He said “no, I am,” and went\naway. Then\n\nshe was thirty-four; it cost 1,912 coins. Café life—'so'. It was."
@@ -127,15 +128,16 @@ def test_every_row_is_behind_the_tokens_before_it(tokenizer: BookTokenizer, quot
     proposed = torch.tensor(tokenizer.words(" says “She was here”"))
     logits = torch.randn(len(proposed) + 1, len(tokenizer.pieces or []), generator=torch.Generator().manual_seed(1))
     sampler = Sampler(SamplingParams(temperature=0.8, top_p=0.9), None, quotable.begin(tokenizer.words("It")))
-    rows = sampler(logits, proposed)
+    words = logits.shape[1]
+    rows = dense(sampler(logits, proposed), words)
     for row in range(len(logits)):
-        alone = sampler.after(proposed[:row])(logits[row : row + 1])
+        alone = dense(sampler.after(proposed[:row])(logits[row : row + 1]), words)
         assert torch.equal(rows[row : row + 1], alone)
     few = torch.full_like(logits[:1], float("-inf")).index_fill_(
         1, tokenizer.words(" xyz")[0] + torch.zeros(1).long(), 1.0
     )
     inside = sampler.after(torch.tensor(tokenizer.words(" says “")))
-    assert not inside(few).isnan().any(), "a draft that has none of the book's tokens still proposes"
+    assert not dense(inside(few), words).isnan().any(), "a draft that has none of the book's tokens still proposes"
 
 
 @pytest.mark.parametrize("begun", ['It says "', 'It says "The '])

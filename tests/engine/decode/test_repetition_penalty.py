@@ -26,6 +26,7 @@ from engine.document import Document
 from engine.events import AnswerDone, Round
 from engine.prompt import Question
 from tests.engine.decode.test_paths import CPU, LONG, SHORT, VOCABULARY, AnyPlan, Cache, Chain, Draft, table
+from tests.engine.dense import dense
 from tests.engine.test_equality import TOKENS, answer, load, read
 
 PENALISED = SamplingParams(temperature=0.7, top_k=5, top_p=0.95, repetition_penalty=1.8)
@@ -59,18 +60,18 @@ def test_every_row_is_the_law_of_transformers_behind_the_tokens_before_it(penalt
     likely = logits.topk(3).indices
     prompt, said = [0, 1, 2, 3, int(likely[0, 0])], [int(likely[0, 1]), int(likely[1, 0]), 4]
     proposed = [int(likely[2, 0]), 4, int(likely[3, 0]), int(likely[3, 0]), int(likely[5, 0])]
-    sampler = make_sampler(params, 24, torch.tensor(said[:2])).after(torch.tensor(said[2:]))
-    rows = sampler(logits, torch.tensor(proposed))
+    sampler = make_sampler(params, torch.tensor(said[:2])).after(torch.tensor(said[2:]))
+    rows = dense(sampler(logits, torch.tensor(proposed)), 24)
     for row, (found, scores) in enumerate(zip(rows, logits, strict=True)):
         before = [*prompt, *said, *proposed[:row]]
         assert torch.allclose(found, transformers_law(scores, before, len(prompt), params), atol=1e-6), row
-    alone = sampler(logits[:1])
+    alone = dense(sampler(logits[:1]), 24)
     assert torch.equal(alone, rows[:1])
-    assert not torch.allclose(rows, Sampler(params)(logits), atol=0.01), "without its text it is another law"
+    assert not torch.allclose(rows, dense(Sampler(params)(logits), 24), atol=0.01), "without its text it is another law"
 
 
 def test_a_penalty_of_one_keeps_nothing() -> None:
-    sampler = make_sampler(SamplingParams(temperature=1.0, repetition_penalty=1.0), 24, torch.tensor([3]))
+    sampler = make_sampler(SamplingParams(temperature=1.0, repetition_penalty=1.0), torch.tensor([3]))
     assert not sampler.remembers
     assert sampler.after(torch.tensor([4])) is sampler
 
@@ -146,7 +147,7 @@ NOTHING = torch.tensor([], dtype=torch.long)
 def context_of(
     chain: Chain, prompt: list[int], generator: torch.Generator, length: int, sampler: Sampler | None = None
 ) -> Context:
-    sampler, full = sampler or make_sampler(PENALISED, VOCABULARY, NOTHING), Cache("full", len(prompt) - 1)
+    sampler, full = sampler or make_sampler(PENALISED, NOTHING), Cache("full", len(prompt) - 1)
     return Context(chain, full, list(prompt), sampler, generator, frozenset(), length)  # type: ignore[arg-type]
 
 
@@ -177,7 +178,7 @@ def penalised() -> Law:
     def law(scores: torch.Tensor, prompt: list[int], said: list[int]) -> torch.Tensor:
         return transformers_law(scores, [*prompt, *said], len(prompt), PENALISED)
 
-    return make_sampler(PENALISED, VOCABULARY, NOTHING), law
+    return make_sampler(PENALISED, NOTHING), law
 
 
 def quoting() -> Law:

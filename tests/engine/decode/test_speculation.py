@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from engine.config import MIN_TEMPERATURE, MIN_TOP_P, SamplingParams
-from engine.decode import verify
+from engine.decode import distributions, verify
 from engine.decode.verify import Sampler, draw, make_generator, make_sampler, rejection_sample, residual
 from engine.model.distilled import PartialHead
+from tests.engine.dense import dense
 
 DRAWS = 100_000
 # Draws through rejection_sample itself, which takes one text at a time: with these the rule that draws from p after a
@@ -23,7 +24,7 @@ SETTINGS = [SamplingParams(temperature=0.6, top_p=0.9), SamplingParams(temperatu
 def laws(count: int, vocabulary: int, seed: int, params: SamplingParams) -> torch.Tensor:
     """Peaked, overlapping, unequal distributions, as the levels of the hierarchy have."""
     logits = 1.5 * torch.randn(count, vocabulary, generator=torch.Generator().manual_seed(seed))
-    return Sampler(params)(logits)
+    return dense(Sampler(params)(logits), vocabulary)
 
 
 def total_variation(counts: torch.Tensor, law: torch.Tensor) -> float:
@@ -85,8 +86,8 @@ def test_a_draft_that_cannot_say_some_tokens_leaves_the_law_as_it_is(params: Sam
     wanted = 1.5 * torch.randn(rows, vocabulary, generator=g)
     head = PartialHead(torch.nn.Identity(), torch.arange(0, vocabulary, 3), vocabulary)
     said = head(wanted[:, ::3] + torch.randn(rows, vocabulary // 3, generator=g))
-    sampler = make_sampler(params, vocabulary, torch.tensor([0, 5, 6]))
-    p, q = sampler(wanted), sampler(said)
+    sampler = make_sampler(params, torch.tensor([0, 5, 6]))
+    p, q = (dense(sampler(logits), vocabulary) for logits in (wanted, said))
     assert bool((q.view(rows, -1, 3)[..., 1:] == 0).all())
     kept = torch.minimum(p, q)
     rejected = 1.0 - kept.sum(dim=1, keepdim=True)
@@ -137,6 +138,7 @@ def test_greedy_is_the_one_hot_case() -> None:
     sampler = Sampler(SamplingParams(temperature=0.0))
     g = make_generator(1, torch.device("cpu"))
     p = sampler(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0], [0.0, 0.0, 9.0]]))
+    assert isinstance(p, torch.Tensor)
     assert draw(p, g).tolist() == p.tolist() == [1, 0, 2]
     rows = torch.nn.functional.one_hot(p, 3).float()
     for first, second in itertools.product(range(3), repeat=2):
@@ -163,9 +165,10 @@ def test_equal_laws_accept_everything() -> None:
 def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
     if at_once:
+        monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
         monkeypatch.setattr(verify, "_first_look", lambda probs: probs.shape[-1])
     logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
-    found = Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits)
+    found = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits), 1000)
     for row, law in zip(found, torch.softmax(logits, -1), strict=True):
         ordered, order = law.sort(descending=True)
         kept = int((ordered.cumsum(0) < 0.9).sum()) + 1
@@ -185,13 +188,13 @@ def test_draws_have_the_law_they_were_given() -> None:
 
 def test_top_k_and_top_p() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    nucleus = Sampler(SamplingParams(temperature=1.0, top_p=0.75))(logits)
+    nucleus = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.75))(logits), 4)
     assert torch.allclose(nucleus, torch.tensor([[0.625, 0.375, 0.0, 0.0]]), atol=1e-6)
-    smallest = Sampler(SamplingParams(temperature=1.0, top_p=0.01))(logits)
+    smallest = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.01))(logits), 4)
     assert smallest.tolist() == [[1.0, 0.0, 0.0, 0.0]]
-    top = Sampler(SamplingParams(temperature=1.0, top_k=3))(logits)
+    top = dense(Sampler(SamplingParams(temperature=1.0, top_k=3))(logits), 4)
     assert torch.allclose(top, torch.tensor([[0.5, 0.3, 0.15, 0.0]]) / 0.95, atol=1e-6)
-    warm = Sampler(SamplingParams(temperature=2.0))(logits)
+    warm = dense(Sampler(SamplingParams(temperature=2.0))(logits), 4)
     assert torch.allclose(warm, torch.softmax(logits / 2, -1), atol=1e-6)
 
 
@@ -207,5 +210,6 @@ def test_top_k_and_top_p() -> None:
 def test_the_smallest_settings_still_give_the_likeliest_token(params: SamplingParams) -> None:
     logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(0))
     for scale in (1.0, 1e4):
-        probs = Sampler(params)(scale * logits)
-        assert torch.equal(probs.nonzero(), torch.stack([torch.arange(5), Sampler(SamplingParams())(logits)], dim=1))
+        probs, likeliest = dense(Sampler(params)(scale * logits), 300), Sampler(SamplingParams())(logits)
+        assert isinstance(likeliest, torch.Tensor)
+        assert torch.equal(probs.nonzero(), torch.stack([torch.arange(5), likeliest], dim=1))

@@ -135,7 +135,7 @@ def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: Full
     queries = QueryRecorder(target.num_layers)
     full_pass(target, full, 0, [_SAID] * _BOOK, queries)
     full.advance(_BOOK)
-    sampler, generator = make_sampler(GREEDY, _WORDS, target.ids([])), make_generator(0, target.token_device)
+    sampler, generator = make_sampler(GREEDY, target.ids([])), make_generator(0, target.token_device)
     context = Context(target, full, [_SAID] * (_BOOK + 1), sampler, generator, frozenset(), _WINDOW)
     rounds.start(context, hierarchy.retrieval, hierarchy.drafter, queries)
     spent = dict.fromkeys(("draft", "middle"), Calls(0, 0))

@@ -57,6 +57,12 @@ def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
     for rule in ("delta", "scan"):
         out, updates, behind = kernels.delta(keys, keys, values, decays, rates, memory, rule=rule)
         found += [out, updates, behind, kernels.replayed(keys, updates, decays, memory)]
+    for logits in (numbers(3, 64), numbers(3, 64).to(HALF)):
+        tokens = kernels.sampling.likeliest(logits)
+        patches = torch.tensor([[3, -1], [5, 3], [7, 7]]), numbers(3, 2, seed=5)
+        stats = kernels.sampling.measured(logits, 2.0, 9, 0.9, patches)
+        found += [tokens, stats, kernels.sampling.asked(logits, 2.0, stats, patches, tokens)]
+        found.append(kernels.sampling.probabilities(logits[:1], 2.0, stats[:1], patches))
     return [*found, kernels.norm(numbers(3, 64), torch.ones(64), 1e-5), *a_chat(name)]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rows
+from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rows, sampling
 
 EMIT: dict[str, Callable[..., None]] = {
     **products.EMIT,
@@ -21,5 +21,6 @@ EMIT: dict[str, Callable[..., None]] = {
     **attention_pairs.EMIT,
     **rows.EMIT,
     **recurrence.EMIT,
+    **sampling.EMIT,
 }
 """Emits each kernel: ``(module, name, lanes, *kind)``, for vectors of ``lanes`` numbers."""

@@ -1,0 +1,400 @@
+"""What sampling asks of rows of logits, as kernels: the likeliest token, which tokens top-k and top-p keep and what
+these weigh together, and the probabilities of one row.
+
+A vocabulary of today has 150,000 tokens, and a model's settings keep a few of them. So nothing is sorted and no row is
+written that is not drawn from: top-k and top-p are selections, by halving an interval of values until one is left, over
+the few tokens that a bound leaves. The bounds are exact. Of the largest values of blocks of a row the k-th is a lower
+bound of its k-th largest value. And with W for the sum of weights over V tokens all that weigh less than
+(1 - top_p) * W / V weigh less than (1 - top_p) * W together, so none of them is needed to reach top_p.
+
+A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of the same
+weight are kept in the order of their ids until top_p is reached; top-k keeps all that are as likely as its last one, as
+transformers does. Some logits of a row are replaced by others first (``abi.Logits.PATCH_IDS``): those that a repetition
+penalty changes. The work on a row takes one thread and has the same bits whatever rows come with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from engine.model.kernels.abi import BLOCK_VECTORS, STATS_WORDS, Logits, Stats
+from engine.model.kernels.emit.emitter import BYTES, F32, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long
+
+F64, I1 = ir.DoubleType(), ir.IntType(1)
+_INFINITE = float("inf")
+
+
+_KEY_BITS, _FIRST_HALVINGS = 33, 10
+
+
+def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """The first of the most likely tokens of row ``tile``. Patches are not looked at."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    logits, width = e.load_pointer(arguments, Logits.LOGITS), e.load_long(arguments, Logits.WIDTH)
+    first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
+    best = e.variable(e.constant(-_INFINITE))
+    with e.loop(long(0), width, lanes) as at:
+        best.value = e.larger(e.load_vector(logits, e.b.add(first, at), KINDS[kind]), best.value)
+    largest = e.splat(e.fold(best.value, e.larger))
+    found = e.variable(long(0))
+    with e.loop_while() as leave_if:
+        same = e.b.fcmp_ordered("==", e.load_vector(logits, e.b.add(first, found.value), KINDS[kind]), largest)
+        mask = _bits(e, same)
+        nothing = e.b.icmp_unsigned("==", mask, I32(0))
+        past = e.b.icmp_signed(">=", e.b.add(found.value, long(lanes)), width)
+        with e.b.if_then(e.b.not_(nothing)):
+            found.value = e.b.add(found.value, e.b.zext(_first_bit(e, mask), I64))
+        leave_if(e.b.or_(e.b.not_(nothing), past))
+        found.value = e.b.add(found.value, long(lanes))
+    e.store(found.value, e.at(e.load_pointer(arguments, Logits.OUT), row, I64), align=8)
+    e.end()
+
+
+def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """The ``Stats`` of row ``tile``."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, worker = e.arguments
+    width, scale = e.load_long(arguments, Logits.WIDTH), e.splat(e.load_float(arguments, Logits.SCALE))
+    top_k, top_p = e.load_long(arguments, Logits.TOP_K), e.b.bitcast(e.load_long(arguments, Logits.TOP_P), F64)
+    size = e.load_long(arguments, Logits.SCRATCH_SIZE)
+    values = e.at(e.load_pointer(arguments, Logits.SCRATCH), e.b.mul(worker, size), F32)
+    some = e.at(values, width, F32)
+    room = long(lanes * (BLOCK_VECTORS + 2))
+    peaks = e.at(some, e.b.add(width, room), F32)
+    _copy(e, row, values, width, kind)
+    for token, patch in _patches(e, row):
+        with e.b.if_then(e.b.icmp_signed(">=", token, long(0))):
+            e.store(patch, e.at(values, token, F32))
+    blocks, largest = _peaks(e, values, width, peaks)
+    stats = e.at(e.load_pointer(arguments, Logits.STATS), e.b.mul(row, long(STATS_WORDS)), F64)
+    by_top_k, by_top_p = e.b.icmp_signed(">", top_k, long(0)), e.b.fcmp_ordered("<", top_p, F64(1.0))
+
+    def weigh(x: ir.Value) -> ir.Value:
+        return e.exp2(e.b.fmul(e.b.fsub(x, e.splat(largest)), scale))
+
+    count = e.variable(long(0))
+    least_logit = e.variable(F32(-_INFINITE))
+    mass = e.variable(F64(0.0))
+    with e.b.if_else(by_top_k) as (few, all_of_them):
+        with few:
+            bound = e.variable(F32(-_INFINITE))
+            with e.b.if_then(e.b.icmp_signed(">=", blocks, top_k)):
+                bound.value = _largest_of(e, peaks, blocks, top_k)
+            count.value = _compress(e, values, width, some, lambda x: x, e.splat(bound.value))
+            least_logit.value = _largest_of(e, some, count.value, top_k)
+            _pad(e, some, count.value, -_INFINITE)
+            least = e.splat(least_logit.value)
+            total = e.variable(ir.Constant(ir.VectorType(F64, lanes), [F64(0.0)] * lanes))
+            with e.loop(long(0), count.value, lanes) as at:
+                x = e.load_vector(some, at)
+                kept = e.b.fcmp_ordered(">=", x, least)
+                weight = e.b.select(kept, weigh(x), e.constant(0.0))
+                e.store_vector(weight, some, at, F32)
+                total.value = e.b.fadd(total.value, e.b.fpext(weight, total.value.type))
+            mass.value = _folded(e, total.value)
+        with all_of_them:
+            mass.value = _sum(e, values, width, weigh)
+            with e.b.if_then(by_top_p):
+                rest = e.b.fsub(F64(1.0), top_p)
+                # Half of the bound, so that no rounding can make it too high.
+                share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, mass.value), F64(0.5)), e.b.sitofp(width, F64))
+                bound_weight = e.b.fptrunc(share, F32)
+                count.value = _compress(e, values, width, some, weigh, e.splat(bound_weight))
+                _pad(e, some, count.value, 0.0)
+    least_weight, last_id = e.variable(F32(0.0)), e.variable(width)
+    with e.b.if_then(by_top_p):
+        wanted = e.b.fmul(top_p, mass.value)
+        more, tau = _nucleus(e, some, count, wanted)
+        least_weight.value = tau
+        # 0 where even all tokens do not reach it, by the rounding of their sums: all are kept then.
+        with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
+            # Of the tokens that weigh as much as the last one as many as it takes, and one at least.
+            needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
+            ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
+            with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
+                ties.value = long(1)
+            taken = _last_tie(e, values, width, weigh, e.splat(least_logit.value), tau, ties.value, last_id)
+            mass.value = e.b.fadd(more, e.b.fmul(e.b.sitofp(taken, F64), e.b.fpext(tau, F64)))
+    for word, value in (
+        (Stats.LARGEST, e.b.fpext(largest, F64)),
+        (Stats.LEAST_LOGIT, e.b.fpext(least_logit.value, F64)),
+        (Stats.LEAST_WEIGHT, e.b.fpext(least_weight.value, F64)),
+        (Stats.LAST_ID, e.b.sitofp(last_id.value, F64)),
+        (Stats.MASS, mass.value),
+    ):
+        e.store(value, e.at(stats, long(word), F64), align=8)
+    e.end()
+
+
+def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """The probabilities of piece ``tile`` of the first row."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, tile, _ = e.arguments
+    logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
+    width, piece = e.load_long(arguments, Logits.WIDTH), e.load_long(arguments, Logits.PIECE)
+    probability = _probability(e, e.load_pointer(arguments, Logits.STATS))
+    lane = ir.Constant(e.whole, [I32(n) for n in range(lanes)])
+    start = e.b.mul(tile, piece)
+    stop = _least(e, e.b.add(start, piece), width)
+    with e.loop(start, stop, lanes) as at:
+        ids = e.b.add(e.splat(e.b.trunc(at, I32)), lane)
+        e.store_vector(probability(e.load_vector(logits, at, KINDS[kind]), ids), out, at, F32)
+    for token, patch in _patches(e, long(0)):
+        within = e.b.and_(e.b.icmp_signed(">=", token, start), e.b.icmp_signed("<", token, stop))
+        with e.b.if_then(within):
+            e.store(_single(e, probability, patch, token), e.at(out, token, F32))
+    e.end()
+
+
+def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """The probability of the ``TOKENS``' own one in row ``tile``, with the bits that ``probabilities`` gives it."""
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    arguments, row, _ = e.arguments
+    logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
+    stats = e.at(e.load_pointer(arguments, Logits.STATS), e.b.mul(row, long(STATS_WORDS)), F64)
+    asked = e.load(e.at(e.load_pointer(arguments, Logits.TOKENS), row, I64), I64, align=8)
+    place = e.b.add(e.b.mul(row, e.load_long(arguments, Logits.STRIDE)), asked)
+    x = e.load(e.at(logits, place, KINDS[kind]), KINDS[kind], align=BYTES[KINDS[kind]])
+    if KINDS[kind] is I16:
+        x = e.b.bitcast(e.b.shl(e.b.zext(x, I32), I32(16)), F32)
+    logit = e.variable(x)
+    for token, patch in _patches(e, row):
+        logit.value = e.b.select(e.b.icmp_signed("==", token, asked), patch, logit.value)
+    e.store(_single(e, _probability(e, stats), logit.value, asked), e.at(out, row, F32))
+    e.end()
+
+
+def _probability(e: Emitter, stats: ir.Value) -> Callable[[ir.Value, ir.Value], ir.Value]:
+    """What makes probabilities of vectors of logits and ids, by the ``stats`` of their row."""
+    scale = e.splat(e.load_float(e.arguments[0], Logits.SCALE))
+    largest, least_logit, least_weight = (
+        e.splat(e.b.fptrunc(_double(e, stats, word), F32))
+        for word in (Stats.LARGEST, Stats.LEAST_LOGIT, Stats.LEAST_WEIGHT)
+    )
+    last = e.splat(e.b.fptosi(_double(e, stats, Stats.LAST_ID), I32))
+    inverse = e.splat(e.b.fptrunc(e.b.fdiv(F64(1.0), _double(e, stats, Stats.MASS)), F32))
+
+    def probability(x: ir.Value, ids: ir.Value) -> ir.Value:
+        weight = e.exp2(e.b.fmul(e.b.fsub(x, largest), scale))
+        above = e.b.fcmp_ordered(">", weight, least_weight)
+        tied = e.b.and_(e.b.fcmp_ordered("==", weight, least_weight), e.b.icmp_signed("<=", ids, last))
+        kept = e.b.and_(e.b.or_(above, tied), e.b.fcmp_ordered(">=", x, least_logit))
+        return e.b.select(kept, e.b.fmul(weight, inverse), e.constant(0.0))
+
+    return probability
+
+
+def _single(
+    e: Emitter, probability: Callable[[ir.Value, ir.Value], ir.Value], logit: ir.Value, token: ir.Value
+) -> ir.Value:
+    return e.b.extract_element(probability(e.splat(logit), e.splat(e.b.trunc(token, I32))), I32(0))
+
+
+# Of a row in scratch ---------------------------------------------------------------------------------------------
+
+
+def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: str) -> None:
+    """The row in float32."""
+    arguments = e.arguments[0]
+    first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
+    logits = e.load_pointer(arguments, Logits.LOGITS)
+    with e.loop(long(0), width, e.lanes) as at:
+        e.store_vector(e.load_vector(logits, e.b.add(first, at), KINDS[kind]), values, at, F32)
+
+
+def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Emits a loop over the tokens of a row whose logits are others, -1 for none, and these logits."""
+    arguments = e.arguments[0]
+    count = e.load_long(arguments, Logits.PATCH_COUNT)
+    first = e.b.mul(row, count)
+    ids, patches = e.load_pointer(arguments, Logits.PATCH_IDS), e.load_pointer(arguments, Logits.PATCHES)
+    with e.loop(first, e.b.add(first, count)) as at:
+        yield e.load(e.at(ids, at, I64), I64, align=8), e.load(e.at(patches, at, F32), F32)
+
+
+def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Writes the largest value of each block; returns how many blocks there are, and the largest of all."""
+    step = BLOCK_VECTORS * e.lanes
+    blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
+    with e.loop(long(0), width, step) as start:
+        best = e.variable(e.constant(-_INFINITE))
+        with e.loop(start, _least(e, e.b.add(start, long(step)), width), e.lanes) as at:
+            best.value = e.larger(e.load_vector(values, at), best.value)
+        largest.value = e.larger(best.value, largest.value)
+        e.store(e.fold(best.value, e.larger), e.at(peaks, blocks.value, F32))
+        blocks.value = e.b.add(blocks.value, long(1))
+    return blocks.value, e.fold(largest.value, e.larger)
+
+
+def _sum(e: Emitter, values: ir.Value, count: ir.Value, weigh: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    total = e.variable(ir.Constant(ir.VectorType(F64, e.lanes), [F64(0.0)] * e.lanes))
+    with e.loop(long(0), count, e.lanes) as at:
+        total.value = e.b.fadd(total.value, e.b.fpext(weigh(e.load_vector(values, at)), total.value.type))
+    return _folded(e, total.value)
+
+
+def _compress(
+    e: Emitter,
+    values: ir.Value,
+    width: ir.Value,
+    out: ir.Value,
+    of: Callable[[ir.Value], ir.Value],
+    bound: ir.Value,
+    below: ir.Value | None = None,
+) -> ir.Value:
+    """Write ``of`` all values where it is ``bound`` at least (and under ``below``), one after the other; how many.
+
+    ``out`` may be where the values are: what is written was read.
+    """
+    found = e.variable(long(0))
+    with e.loop(long(0), width, e.lanes) as at:
+        x = of(e.load_vector(values, at))
+        kept = e.b.fcmp_ordered(">=", x, bound)
+        if below is not None:
+            kept = e.b.and_(kept, e.b.fcmp_ordered("<", x, below))
+        with e.b.if_then(e.b.icmp_unsigned("!=", _bits(e, kept), I32(0))):
+            for lane in range(e.lanes):
+                e.store(e.b.extract_element(x, I32(lane)), e.at(out, found.value, F32))
+                found.value = e.b.add(found.value, e.b.zext(e.b.extract_element(kept, I32(lane)), I64))
+    return found.value
+
+
+def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
+    """A vector of this value behind the last one."""
+    e.store_vector(e.constant(value), values, count, F32)
+
+
+def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> ir.Value:
+    """The k-th largest of ``count`` values, which are k at least or all of a row; -inf where there are fewer.
+
+    By halving an interval of whole numbers that are ordered as floats are.
+    """
+    _pad(e, values, count, -_INFINITE)
+    low, high = e.variable(_key(e, F32(-_INFINITE))), e.variable(e.b.add(_key(e, F32(_INFINITE)), long(1)))
+    with _halving(e, low, high, _KEY_BITS) as middle:
+        bound = e.splat(_value(e, middle))
+        found = e.variable(e.whole_splat(0))
+        with e.loop(long(0), count, e.lanes) as at:
+            reached = e.b.fcmp_ordered(">=", e.load_vector(values, at), bound)
+            found.value = e.b.add(found.value, e.b.zext(reached, e.whole))
+        enough = e.b.icmp_signed(">=", e.b.zext(e.fold(found.value, e.b.add), I64), k)
+        low.value = e.b.select(enough, middle, low.value)
+        high.value = e.b.select(enough, high.value, middle)
+    return _value(e, low.value)
+
+
+def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Of candidates' weights the largest one such that those which are not less reach ``wanted`` together, with the sum
+    of those that are larger. Overwrites the candidates."""
+    low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
+    above = e.variable(F64(0.0))  # the sum of the weights from ``high`` on
+
+    def halve(times: int) -> None:
+        base = above.value
+        with _halving(e, low, high, times) as middle:
+            bound = e.splat(_value(e, middle))
+            reached = e.b.fadd(
+                base,
+                _sum(e, some, count.value, lambda x: e.b.select(e.b.fcmp_ordered(">=", x, bound), x, e.constant(0.0))),
+            )
+            enough = e.b.fcmp_ordered(">=", reached, wanted)
+            low.value = e.b.select(enough, middle, low.value)
+            high.value = e.b.select(enough, high.value, middle)
+            above.value = e.b.select(enough, above.value, reached)
+
+    halve(_FIRST_HALVINGS)
+    # The interval has few of the candidates now.
+    bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
+    count.value = _compress(e, some, count.value, some, lambda x: x, *bounds)
+    _pad(e, some, count.value, 0.0)
+    halve(_KEY_BITS - _FIRST_HALVINGS)
+    return above.value, _value(e, low.value)
+
+
+def _last_tie(
+    e: Emitter,
+    values: ir.Value,
+    width: ir.Value,
+    weigh: Callable[[ir.Value], ir.Value],
+    least_logit: ir.Value,
+    tau: ir.Value,
+    ties: ir.Value,
+    last_id: Variable,
+) -> ir.Value:
+    """Finds the id of the ``ties``-th token that weighs ``tau``, or of the last one; returns how many that are."""
+    found, at = e.variable(long(0)), e.variable(long(0))
+    wanted = e.splat(tau)
+    with e.loop_while() as leave_if:
+        x = e.load_vector(values, at.value)
+        same = e.b.and_(e.b.fcmp_ordered("==", weigh(x), wanted), e.b.fcmp_ordered(">=", x, least_logit))
+        with e.b.if_then(e.b.icmp_unsigned("!=", _bits(e, same), I32(0))):
+            for lane in range(e.lanes):
+                more = e.b.and_(e.b.extract_element(same, I32(lane)), e.b.icmp_signed("<", found.value, ties))
+                last_id.value = e.b.select(more, e.b.add(at.value, long(lane)), last_id.value)
+                found.value = e.b.add(found.value, e.b.zext(more, I64))
+        at.value = e.b.add(at.value, long(e.lanes))
+        leave_if(
+            e.b.or_(e.b.icmp_signed(">=", found.value, ties), e.b.icmp_signed(">=", at.value, width)),
+        )
+    return found.value
+
+
+# Numbers ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[ir.Value]:
+    """``times`` times, while the interval has two numbers or more: its middle, to which one end is to be set."""
+    left = e.variable(long(times))
+    with e.loop_while() as leave_if:
+        done = e.b.icmp_signed("<=", e.b.sub(high.value, low.value), long(1))
+        leave_if(e.b.or_(done, e.b.icmp_signed("<=", left.value, long(0))))
+        left.value = e.b.sub(left.value, long(1))
+        yield e.b.ashr(e.b.add(low.value, high.value), long(1))
+
+
+def _key(e: Emitter, value: ir.Value) -> ir.Value:
+    """A whole number of a float, in the same order."""
+    bits = e.b.bitcast(value, I32)
+    return e.b.sext(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), I64)
+
+
+def _value(e: Emitter, key: ir.Value) -> ir.Value:
+    """The float of such a number."""
+    bits = e.b.trunc(key, I32)
+    return e.b.bitcast(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), F32)
+
+
+def _bits(e: Emitter, mask: ir.Value) -> ir.Value:
+    """A bit for every lane of a mask."""
+    return e.b.zext(e.b.bitcast(mask, ir.IntType(e.lanes)), I32)
+
+
+def _first_bit(e: Emitter, mask: ir.Value) -> ir.Value:
+    return e.intrinsic("llvm.cttz.i32", I32, mask, I1(1))
+
+
+def _folded(e: Emitter, total: ir.Value) -> ir.Value:
+    """The sum of the lanes of a vector of doubles."""
+    return e.fold(total, e.b.fadd)
+
+
+def _double(e: Emitter, base: ir.Value, index: int) -> ir.Value:
+    return e.load(e.at(base, long(index), F64), F64, align=8)
+
+
+def _least(e: Emitter, a: ir.Value, b: ir.Value) -> ir.Value:
+    return e.b.select(e.b.icmp_signed("<", a, b), a, b)
+
+
+EMIT: dict[str, Callable[..., None]] = {
+    "likeliest": _emit_likeliest,
+    "measured": _emit_measured,
+    "probabilities": _emit_probabilities,
+    "asked": _emit_asked,
+}
+"""Emitters of these kernels, by name."""

@@ -1,0 +1,110 @@
+"""Sampling from rows of logits by our own kernels: what they take, their memory, and their arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.model.kernels import abi
+from engine.model.kernels.abi import KIND, WIDE_DTYPES, Logits, bits, double_bits
+
+if TYPE_CHECKING:
+    from engine.model.kernels.compiled import Compiled
+
+_PIECE = 16_384  # tokens of a tile of a row's probabilities
+
+PatchedLogits = tuple[torch.Tensor, torch.Tensor]
+"""Tokens (n, m) int64 of n rows, -1 for none, and their logits (n, m) float32, which are others than the model's."""
+
+
+class OwnSampling:
+    """Sampling by compiled kernels, and the memory it works in. Vocabularies are multiples of ``lanes``.
+
+    Args:
+        kernels: that it calls.
+    """
+
+    def __init__(self, kernels: Compiled) -> None:
+        self._kernels = kernels
+        self._scratch = torch.empty(0)
+
+    @property
+    def lanes(self) -> int:
+        return self._kernels.lanes
+
+    def takes(self, logits: torch.Tensor) -> bool:
+        """Whether logits (n, vocabulary) are of a kind that the kernels know."""
+        return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
+
+    def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
+        """The most likely token of each row of logits (n, vocabulary), the first of several: (n,) int64."""
+        out = torch.empty(logits.shape[0], dtype=torch.int64)
+        self._call("likeliest", logits, logits.shape[0], {Logits.OUT: out.data_ptr()})
+        return out
+
+    def measured(
+        self, logits: torch.Tensor, scale: float, top_k: int, top_p: float, patches: PatchedLogits | None
+    ) -> torch.Tensor:
+        """What temperature, top-k and top-p leave of each row of logits (n, vocabulary): ``abi.Stats``, (n, words)
+        float64.
+
+        Args:
+            scale: log2(e) / temperature.
+            top_k, top_p: 0 and 1 keep all.
+        """
+        count, width = logits.shape
+        stats = torch.empty(count, abi.STATS_WORDS, dtype=torch.float64)
+        size = abi.scratch_size_of_logits(width, self.lanes)
+        with self._kernels.lock:
+            if self._scratch.numel() < size * self._kernels.pool.workers:
+                self._scratch = torch.empty(size * self._kernels.pool.workers)
+            own = {Logits.TOP_K: top_k, Logits.TOP_P: double_bits(top_p), Logits.STATS: stats.data_ptr()}
+            own |= {Logits.SCALE: bits(scale), Logits.SCRATCH: self._scratch.data_ptr(), Logits.SCRATCH_SIZE: size}
+            self._call("measured", logits, count, own, patches)
+        return stats
+
+    def probabilities(
+        self, logits: torch.Tensor, scale: float, stats: torch.Tensor, patches: PatchedLogits | None
+    ) -> torch.Tensor:
+        """Of one row of logits (1, vocabulary) by its ``stats`` and patches: (vocabulary,) float32."""
+        out = torch.empty(logits.shape[1])
+        own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.PIECE: _PIECE}
+        own[Logits.SCALE] = bits(scale)
+        self._call("probabilities", logits, -(-out.shape[0] // _PIECE), own, patches)
+        return out
+
+    def asked(
+        self,
+        logits: torch.Tensor,
+        scale: float,
+        stats: torch.Tensor,
+        patches: PatchedLogits | None,
+        tokens: torch.Tensor,
+    ) -> torch.Tensor:
+        """The probability of each row's own token (n,): (n,) float32, with the bits that ``probabilities`` gives."""
+        out, tokens = torch.empty(tokens.shape[0]), tokens.contiguous()
+        own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.TOKENS: tokens.data_ptr()}
+        own[Logits.SCALE] = bits(scale)
+        self._call("asked", logits, tokens.shape[0], own, patches)
+        return out
+
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Compile what logits in ``dtype`` need, so that no answer waits for it."""
+        for name in ("likeliest", "measured", "asked", "probabilities"):
+            self._kernels.address(name, KIND[dtype])
+
+    def _call(
+        self,
+        name: str,
+        logits: torch.Tensor,
+        tiles: int,
+        own: dict[int, int],
+        patches: PatchedLogits | None = None,
+    ) -> None:
+        own |= {Logits.LOGITS: logits.data_ptr(), Logits.STRIDE: logits.stride(0), Logits.WIDTH: logits.shape[1]}
+        if patches is not None and patches[0].shape[1]:
+            patches = patches[0].contiguous(), patches[1].contiguous()
+            own |= {Logits.PATCH_IDS: patches[0].data_ptr(), Logits.PATCHES: patches[1].data_ptr()}
+            own[Logits.PATCH_COUNT] = patches[0].shape[1]
+        self._kernels.call(self._kernels.address(name, KIND[logits.dtype]), abi.arguments(own), tiles)
