@@ -78,6 +78,7 @@ _FIRST_LEVEL = {  # lead bytes of the characters that the standard counts as com
 _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fc]")
 _HALF_KANA = re.compile("[\uff61-\uff9f]")
 _WIDE_SIGNS = re.compile("[\u3000-\u3011\u3014-\u301f\uff01-\uff5e“”‘’…—·×°℃]")
+_PAIR = re.compile(rb"[\x80-\xff]{2}")
 _RUN = re.compile(r"([a-z]?)([^\x00-\x7f]+)(?=([a-z]?))")
 _WORD = re.compile(r"[^\W\d_]+")
 _ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # that are words
@@ -85,7 +86,10 @@ _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›�
 
 
 def guess(data: bytes) -> str | None:
-    """The likeliest encoding of a text with bytes beyond ASCII; None where none makes sense of it."""
+    """The likeliest encoding of a text with bytes beyond ASCII; None where none makes sense of it.
+
+    Where none does and the bytes stand one by one among others, they are signs of a Western text.
+    """
     sample = _sample(data)
     best, most = None, _ENOUGH
     readings: list[tuple[str, Callable[[], float]]] = [
@@ -101,7 +105,7 @@ def guess(data: bytes) -> str | None:
         value = worth() - place * _STEP
         if value > most:
             best, most = name, value
-    return best
+    return best or (None if _PAIR.search(sample) else "cp1252")
 
 
 def _sample(data: bytes) -> bytes:
@@ -185,11 +189,13 @@ def _in_place(text: str, at: int) -> float:
     place = {
         "°": before.isdigit() or (before in " \u00a0" and after in "CF"),
         "§": after.isdigit() or after in " §\u00a0",
-        "©": (after in " \u00a0" or after.isdigit()) and not before.isalpha(),
+        "¶": after.isdigit() or after in " ¶\u00a0",
+        "©": (after in " )\u00a0" or after.isdigit()) and not before.isalpha(),
         "®": before.isalnum() or before == " ",
         "™": before.isalnum() or before == " ",
         "±": after.isdigit() or after == " ",
         "×": before in " )" or before.isdigit(),
+        "÷": before in " )" or before.isdigit(),
         "–": (before.isspace() == after.isspace() and not before.islower()) or before.isdigit(),
         "—": before.isspace() == after.isspace() or before in '”’"!?.,',
         "…": before.isalnum() or after.isspace() or after.isalpha() or after in ".!?”\"'",
@@ -209,7 +215,7 @@ def _in_place(text: str, at: int) -> float:
         return float(not before.isalpha() and not after.isalpha())
     if sign in _OPENING and outside and (not after.isspace() or sign == "«" or after == "\u00a0"):
         return float(after not in _CLOSING)
-    if sign == "’" and before.isalnum() and after.isalnum():
+    if sign == "’" and after.isalnum() and (before.isalnum() or outside):
         return 1.0
     if sign in _CLOSING and not after.isalnum():
         return float((not before.isspace() or sign == "»") and before not in _OPENING)
