@@ -22,7 +22,7 @@ APP = "app"
 COMMANDS = {
     APP: "the app, opened in the browser; what happens when no command is given",
     "ask": "one answer in the terminal, with figures",
-    "read": "what was found in a file: title, pages, tokens, warnings",
+    "read": "what was found in a file: title, pages, tokens, warnings; with --text all of its words",
     "doctor": "this machine, what fits, what is missing and how to get it",
     "bench": "plain and hierarchical decoding side by side, one table",
     "test": "the test suite: formatting, lint, types, tests",
@@ -175,6 +175,11 @@ def _ask_parser() -> Parser:
 def _read_parser() -> Parser:
     parser = Parser("read", "FILE", description="Show what is found in a file, before asking anything.")
     parser.add_argument("file", metavar="FILE", help="the book")
+    parser.add_argument(
+        "--text",
+        action="store_true",
+        help="the text of all pages as the model gets it, each after a line with its name",
+    )
     _add_document(parser)
     _add_model(parser)
     return parser

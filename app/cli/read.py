@@ -1,4 +1,4 @@
-"""``read``: what is found in a file, before any question is asked; and the opening of a FILE for all commands.
+"""``read``: what is found in a file, or all of its text; and the opening of a FILE for all commands.
 
 Tokens are counted without loading a model.
 """
@@ -21,6 +21,10 @@ _TRIES = 3  # of a password
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     document = open_book(options.file, options.password)
+    if options.text and not options.json:
+        sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
+        sys.stderr.writelines(f"Note: {warning}\n" for warning in document.warnings)
+        return 0
     try:
         tokens, trouble = count_tokens(document, settings.model), None
     except ModelError as error:  # what is in the file can be shown all the same
@@ -47,7 +51,14 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
         "sha256": document.sha256,
         "outline": [{"title": item.title, "page": item.page, "level": item.level} for item in document.outline],
         "warnings": list(document.warnings),
+        "page_texts": [{"page": page.number, "label": page.label, "text": page.text} for page in document.pages],
     }
+
+
+def text_of(document: Document) -> str:
+    """What the model reads: after each line with a page's name the text of that page, to the letter."""
+    called = "page " if document.unit == "page" else ""
+    return "".join(f"=== {called}{page.label} ===\n{page.text}\n" for page in document.pages)
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:

@@ -125,6 +125,22 @@ def test_unusable_file_is_refused_before_a_model_is_loaded(
     assert "Loading" not in said.err
 
 
+def test_read_shows_the_text_of_every_page_to_the_letter(
+    tmp_path: Path, pair: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"Port {at} | {at},50 °C" for at in range(300)]
+    file = tmp_path / "stock.tsv"
+    file.write_text("\n".join(row.replace(" | ", "\t") for row in ["Port | Heat", *rows]), encoding="utf-8")
+    assert main(["read", str(file), "--json", *pair]) == 0
+    texts = json.loads(capfd.readouterr().out)["page_texts"]
+    assert [text["page"] for text in texts] == list(range(1, len(texts) + 1))
+    assert [row for text in texts for row in text["text"].split("\n")[1:]] == rows
+    assert main(["read", str(file), "--text"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "".join(f"=== {text['label']} ===\n{text['text']}\n" for text in texts)
+    assert said.err == ""
+
+
 def test_read_says_what_was_found(book_file: Path, pair: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["read", str(book_file), *pair, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
