@@ -53,6 +53,7 @@ BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
 _GUARDS_LIMIT = 1 << 40  # bytes; the routes measure bodies themselves, so that a refusal has OpenAI's shape
 _CHAT = "/v1/chat/completions"
+_MODELS = "/v1/models"
 _LEFT = 499  # the status of a client that has gone, in the log alone
 _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
@@ -82,8 +83,8 @@ class Api:
 
     def routes(self) -> Sequence[BaseRoute]:
         return (
-            Route("/v1/models", self._guarded(self._models), methods=["GET"]),
-            Route("/v1/models/{id:path}", self._guarded(self._model), methods=["GET"]),
+            Route(_MODELS, self._guarded(self._models), methods=["GET"]),
+            Route(_MODELS + "/{id:path}", self._guarded(self._model), methods=["GET"]),
             Route(_CHAT, self._guarded(self._chat), methods=["POST"]),
             Route("/v1/{rest:path}", self._guarded(self._unknown), methods=["GET", "POST"]),
         )
@@ -124,7 +125,13 @@ class Api:
         return JSONResponse(entry.model_dump())
 
     async def _unknown(self, request: Request) -> Response:
-        raise ApiError(404, f"Trifold has /v1/models and {_CHAT}, not {request.url.path}.", "unknown_url")
+        path = request.url.path
+        takes = "POST" if path == _CHAT else "GET" if path.startswith(f"{_MODELS}/") or path == _MODELS else ""
+        if takes:
+            refusal = _refusal(ApiError(405, f"{path} takes {takes}, not {request.method}.", "method_not_allowed"))
+            refusal.headers["allow"] = takes
+            return refusal
+        raise ApiError(404, f"Trifold has {_MODELS} and {_CHAT}, not {path}.", "unknown_url")
 
     def _entry(self) -> ModelEntry:
         status = self._state.engine.status()

@@ -6,6 +6,7 @@ supported is refused by name; nothing that would change an answer is silently ig
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -127,6 +128,22 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "audio": (),
     "response_format": ({"type": "text"},),
+    # Those of vLLM, llama.cpp and others, which clients send to whatever speaks this protocol.
+    "min_p": (0,),
+    "typical_p": (1,),
+    "top_a": (0,),
+    "tfs_z": (1,),
+    "mirostat": (0,),
+    "xtc_probability": (0,),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "repeat_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "best_of": (1,),
+    "ignore_eos": (False,),
+    "grammar": ("",),
+    "json_schema": ({},),
 }
 
 
@@ -153,7 +170,9 @@ class ChatRequest(_Wire):
     def _asks_for_nothing_else(cls, asked: Any) -> Any:
         for name, nothing in _UNSUPPORTED.items():
             if isinstance(asked, dict) and asked.get(name) is not None and asked[name] not in nothing:
-                raise ApiError(400, f"{name} is not supported by Trifold.", "unsupported_parameter", name)
+                sentence = f"{name} is not supported by Trifold: leave it out"
+                sentence += f", or send {json.dumps(nothing[0])}." if nothing else "."
+                raise ApiError(400, sentence, "unsupported_parameter", name)
         return asked
 
     @property

@@ -18,6 +18,7 @@ import pytest
 
 from app.core.settings import DEMO_MODEL, SAMPLE_BOOKS
 from app.web import openai_api
+from app.web.openai_schema import ApiError, parse
 from tests.app.running import Running
 
 QUESTION: Any = [{"role": "user", "content": "Who kept the lamp?"}]
@@ -234,6 +235,26 @@ def test_an_unknown_address_answers_in_the_same_shape(app: Running) -> None:
     answer = httpx.post(f"{app.api}/embeddings", content=b"{}", headers=headers, trust_env=False)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "takes"), [("GET", "/chat/completions", "POST"), ("POST", "/models", "GET")]
+)
+def test_a_known_address_asked_the_wrong_way_says_which_is_right(
+    app: Running, method: str, path: str, takes: str
+) -> None:
+    headers = {"authorization": f"Bearer {app.key}"}
+    answer = httpx.request(method, app.api + path, headers=headers, trust_env=False)
+    assert (answer.status_code, answer.headers["allow"]) == (405, takes)
+    assert answer.json()["error"]["message"] == f"/v1{path} takes {takes}, not {method}."
+
+
+def test_a_sampler_that_is_not_here_is_refused_and_one_that_is_off_is_not() -> None:
+    asked = {"messages": [{"role": "user", "content": "Who?"}]}
+    with pytest.raises(ApiError, match="min_p is not supported by Trifold: leave it out, or send 0"):
+        parse(json.dumps({**asked, "min_p": 0.05}).encode())
+    off = {"min_p": 0, "typical_p": 1.0, "repeat_penalty": 1, "mirostat": 0, "top_a": None}
+    assert parse(json.dumps({**asked, **off}).encode()).sampling == parse(json.dumps(asked).encode()).sampling
 
 
 def test_another_book_of_the_library_is_opened_when_it_is_named(client: openai.OpenAI, app: Running, book: str) -> None:
