@@ -1,15 +1,16 @@
-"""The measurements that need a GPU, in one script of about ten minutes; needs torch and transformers only.
+"""The measurements that need a GPU, in one script of less than ten minutes; needs torch and transformers only.
 
     python -m engine.bench.gpu --out gpu.json
     python -m engine.bench.gpu --table gpu.json
     python -m engine.bench.gpu --share gpu.json
 
-The script runs the parts of ``SCRIPT`` one after the other; what has not begun after ten minutes is left out, and said.
-``--part`` runs one of them alone, in its full size. Every part adds its figures to the file, with the date and the
-device. ``--table`` prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The
-models are stand-ins (``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that
-text and acceptance are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its
-tokens are those of plain decoding. An error ends its part and is written down.
+The script runs the parts of ``SCRIPT`` one after the other, and ends within ten minutes: what is not measured after
+seven is left out, and said. ``--part`` runs one of them alone, in its full size. Each figure is in the file as soon as
+it is measured, with the date and the device. Every row comes after an answer in which passes are recorded. ``--table``
+prints all of them as Markdown, ``--share`` the text of an issue with them; nothing is sent. The models are stand-ins
+(``engine.bench.synthetic_weights``): a trained pair grown into the sizes of real models, so that text and acceptance
+are real and weights, KV and arithmetic cost what they cost. Each row says so, and whether its tokens are those of plain
+decoding. An error ends its part and is written down.
 
 Parts: ``kernels`` (copy bandwidth, matrix rate, attention side by side, each held against the plain path), ``checks``
 (passes recorded while a reading is kept, a card that is full, memory that can be pinned), ``resident`` and ``spilled``
@@ -22,6 +23,7 @@ bits), ``graphs`` (passes of all levels recorded and not, and how often a round 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import threading
@@ -37,13 +39,15 @@ import psutil
 import torch
 
 from engine.bench.peers import generate
-from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, collect, figure_table
+from engine.bench.report import STAND_IN, Figure, Measurement, add_figures, as_they_come, figure_table
 from engine.bench.rows import Bench
 from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
+from engine.devices import empty_caches
 from engine.document import Document, Page
+from engine.errors import ResourceError
 from engine.events import AnswerDone, BookRead
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.offload import Placement, pin
@@ -51,15 +55,18 @@ from engine.kv.shape import Split
 from engine.model.kernels import cuda
 from engine.plan import planner, probe
 from engine.plan.memory_budget import PINNED_SHARE, Share
+from engine.plan.planner import Resources
 from engine.plan.probe import bus_rate, copy_rate, matrix_rate
 from engine.prompt import Question
 from engine.session import Session
 
-_QUERIES = (1, 8, 16, 64)
-_KEYS = (16_384, 32_768, 131_072)
+_QUERIES = (1, 8, 64)
+_KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which no further part of the script begins.
-LIMIT_S = 600
+# Seconds after which nothing more is measured: what is under way then, such as the reading of a book, ends in time.
+LIMIT_S = 420
+# A context that is cut to the memory is a multiple of so many tokens, and beside it answers have place.
+_STEP, _ANSWERS = 4096, 1024
 # Pinned memory is asked for in pieces of this many bytes, each twice the one before.
 _FIRST_PIN, _PINS = 1 << 30, 5
 # Seconds between two keepings of a reading.
@@ -94,15 +101,15 @@ USUAL = {
 SCRIPT = (
     ("kernels", USUAL["kernels"]),
     ("checks", USUAL["checks"]),
-    ("resident", Sizes("llama-2-7b", 32_768, 64)),
-    ("spilled", Sizes("llama-2-7b", 32_768, 32)),
+    ("resident", Sizes("llama-3.1-8b", 122_880, 64)),
+    ("spilled", Sizes("llama-2-7b", 122_880, 24)),
     ("two_cards", Sizes("llama-2-7b", 32_768, 32)),
-    ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("reading", USUAL["reading"]),
-    ("resident", Sizes("llama-2-7b", 124_928, 64)),
-    ("spilled", Sizes("llama-2-7b", 124_928, 24)),
+    ("resident", Sizes("llama-2-7b", 32_768, 64)),
+    ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
+    ("spilled", Sizes("llama-2-7b", 32_768, 32)),
 )
-"""What is measured in ten minutes, the most telling first."""
+"""What is measured in less than ten minutes, the most telling first; contexts are cut to what the memory holds."""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
@@ -114,6 +121,7 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
         yield from _two_cards(sizes, book)
         return
     with _bench(sizes, book) as bench:
+        sizes = _cut_to_memory(bench, part, sizes)
         layers = bench.session.full.shape.layers
         placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
         if part == "reading":
@@ -123,7 +131,7 @@ def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
         if part == "contexts":
             yield from _contexts(bench, sizes)
         if part == "middle":
-            yield from _middle(bench)
+            yield from _middle(bench, sizes)
         if part == "graphs":
             yield from _graphs(bench, sizes)
         for name in ("resident", "spilled") if part == "gqa" else (part,):
@@ -153,8 +161,12 @@ def _attention(
 ) -> Iterator[Figure]:
     moved = 2 * heads * keys * 128 * dtype.itemsize
     for name in cuda.installed():
-        ms = cuda.measure(name, device, dtype, heads, 128, keys, queries * group)
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"
+        try:
+            ms = cuda.measure(name, device, dtype, heads, 128, keys, queries * group)
+        except Exception as error:  # noqa: BLE001 - one that does not compile here hides none of the others
+            yield Figure("kernels", what, f"{type(error).__name__}: {error}"[:200], "")
+            continue
         if ms is None:
             yield Figure("kernels", what, "does not run here, or is wrong", "")
         else:
@@ -233,16 +245,23 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
     split = planner.layout_of(halves, cards).split
     expected: list[int] = []
     for name, layout in (("one card", None), ("two cards", split)):
-        with _bench(sizes, book, layout) as bench:
-            bench.session.full.place(Placement.spread(count, 0, count), bench.session.target.window)
-            bench.prefill(sizes.context)
-            case = bench.workloads.cases("prose", sizes.context)[0]
-            for row in ("plain", "hierarchical_lookup"):
-                run = bench.decode(row, case, 0.0)
-                expected = expected or run.tokens
-                what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"
-                note = f"{STAND_IN}; {_same(run.tokens, expected)}"
-                yield Figure("two_cards", what, run.ms_per_token, "ms/token", "", note)
+        yield from _on_cards(name, layout, sizes, book, expected)
+
+
+def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
+    """All KV in host memory; ``expected`` takes the tokens of the first answer."""
+    with _bench(sizes, book, layout) as bench:
+        layers = bench.session.full.shape.layers
+        bench.session.full.place(Placement.spread(layers, 0, layers), bench.session.target.window)
+        bench.prefill(sizes.context)
+        case = bench.workloads.cases("prose", sizes.context)[0]
+        for row in ("plain", "hierarchical_lookup"):
+            bench.decode(row, case, 0.0)  # passes are recorded, and costs learned
+            run = bench.decode(row, case, 0.0)
+            expected += run.tokens if not expected else []
+            what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"
+            note = f"{STAND_IN}; {_same(run.tokens, expected)}"
+            yield Figure("two_cards", what, run.ms_per_token, "ms/token", "", note)
 
 
 def _same(found: Sequence[int], expected: Sequence[int]) -> str:
@@ -255,21 +274,22 @@ def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Siz
     """Read with this placement, then every row of the bench on it."""
     session = bench.session
     session.full.crop(0)
-    session.full.place(placement, session.target.window)
+    session.full.place(placement, sizes.context + _ANSWERS)
+    began = time.perf_counter()
     bench.prefill(sizes.context)
-    results = list(bench.run())
+    seconds = time.perf_counter() - began
+    yield Figure(part, f"{name}: reading {sizes.context:,} tokens", seconds, "s")
+    for result in bench.one_by_one(sizes.context):
+        yield _decoded(part, name, result)
+        if result.row == "plain" and name == "resident":
+            kv = session.full.kv_bytes().total
+            weights = sum(p.numel() * p.element_size() for p in session.target.model.parameters())
+            floor = (weights + kv) / copy_rate(session.target.device) * 1000.0
+            what = f"{name}: plain step over memory's floor, T={result.temperature}"
+            yield Figure(part, what, result.ms_per_token / floor, "x", "1.25x")
     spilled = len(session.full.placement.spilled)
     if name == "resident" and spilled:
         yield Figure(part, "resident: layers for which there was no room", spilled, "layers")
-    kv = session.full.kv_bytes().total
-    weights = sum(p.numel() * p.element_size() for p in session.target.model.parameters())
-    floor = (weights + kv) / copy_rate(session.target.device) * 1000.0
-    for result in results:
-        yield _decoded(part, name, result)
-    plain = next(result for result in results if result.row == "plain")
-    yield Figure(
-        part, f"{name}: plain step over memory's floor", plain.ms_per_token / floor, "x", "1.25x", "resident only"
-    )
     if part == "gqa" and name == "spilled" and session.target.device.type == "cuda":
         yield _offloaded(bench, sizes)
 
@@ -323,23 +343,22 @@ def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
 
 def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     session, context = bench.session, 8192
-    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
+    session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     while context <= sizes.context:
-        bench.options.context = [context]
-        yield from (_decoded("contexts", "resident", result) for result in bench.run())
+        yield from (_decoded("contexts", "resident", result) for result in bench.one_by_one(context))
         context *= 2
 
 
-def _middle(bench: Bench) -> Iterator[Figure]:
+def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     """The same rows with the middle level computed by the weights as they are, and by a copy in 4 bits."""
     session, own = bench.session, bench.session.config
-    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
+    session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):
         bench.reshape(replace(own, middle=middle))
         if middle == "4bit" and session.hierarchy.middle is None:
             yield Figure("middle", "a copy in 4 bits", "none: this device or dtype has no product for it", "")
             break
-        for result in bench.run():
+        for result in bench.one_by_one(sizes.context):
             yield _decoded("middle", f"middle {middle}", result)
             stage = f"middle {middle}: {result.row}, its middle level for a token"
             yield Figure("middle", stage, result.time_split["middle"], "ms", note=STAND_IN)
@@ -349,10 +368,10 @@ def _middle(bench: Bench) -> Iterator[Figure]:
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     """The same rows with recorded passes and without, what was replayed, and how often a round waits for the GPU."""
     session, own = bench.session, bench.session.config
-    session.full.place(Placement.resident(session.full.shape.layers), session.target.window)
+    session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for graphs in GRAPHS:
         bench.reshape(replace(own, graphs=graphs))
-        for result in bench.run():
+        for result in bench.one_by_one(sizes.context):
             yield _decoded("graphs", f"graphs {graphs}", result)
             for stage in ("draft", "middle"):
                 what = f"graphs {graphs}: {result.row}, {stage}"
@@ -389,10 +408,34 @@ def _waits(bench: Bench, sizes: Sizes, graphs: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """A bench on stand-ins, whose memory is given back."""
-    with closing(_session(sizes, sizes.context + 4096, split)) as session:
+    """A bench on stand-ins, whose memory is given back: also that of the one before, which cycles may hold still."""
+    _give_back()
+    with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
         yield Bench(session, _ids(session, text), _options(sizes))
+
+
+def _give_back() -> None:
+    """Give back the memory of what nobody uses any more."""
+    gc.collect()
+    empty_caches()
+
+
+def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
+    """The sizes with a context whose KV has room where the part wants it."""
+    session = bench.session
+    free = planner.free_resources(session.target.device, session.config)
+    spilled = Resources(free.device, free.host)
+    wanted = spilled if part in ("spilled", "reading", "gqa") else Resources(free.device)
+    longest = planner.longest_context(session.full.shape, session.target.window, wanted) - _ANSWERS
+    if longest >= sizes.context:
+        return sizes
+    context = longest // _STEP * _STEP
+    if context < _STEP:
+        raise ResourceError(
+            f"There is room for {max(0, longest):,} tokens beside the weights.", "Close other programs."
+        )
+    return replace(sizes, context=context)
 
 
 def _session(sizes: Sizes, window: int, split: Split | None = None) -> Session:
@@ -434,22 +477,40 @@ def _options(sizes: Sizes) -> argparse.Namespace:
     )
 
 
-def run(part: str, sizes: Sizes, book: Path, out: Path, label: str = "") -> None:
-    """Measure a part, add its figures to the file and print them."""
-    figures = collect(measure(part, sizes, book), part)
-    results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures)
+def run(
+    part: str, sizes: Sizes, book: Path, out: Path, label: str = "", is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Measure a part, add each figure to the file when it is there, and print them.
+
+    Args:
+        is_over: whether the time for all of it is over, asked after each figure.
+    """
+    figures: list[Figure] = []
+    results: dict[str, Any] = {"runs": []}
+    with closing(as_they_come(measure(part, sizes, book), part)) as measured:
+        for figure in measured:
+            figures.append(figure)
+            if over := is_over():
+                figures.append(Figure(part, "the rest", "left out, the time is over", ""))
+            results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures)
+            if over:
+                break
     sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
 
 
 def run_script(book: Path, out: Path, clock: Callable[[], float] = time.monotonic) -> None:
-    """Every part of ``SCRIPT`` that begins within ``LIMIT_S`` seconds."""
+    """Every part of ``SCRIPT`` and figure of it that comes within ``LIMIT_S`` seconds."""
     began = clock()
+
+    def is_over() -> bool:
+        return clock() - began > LIMIT_S
+
     for part, sizes in SCRIPT:
-        label = f"{part}, {sizes.context:,} tokens"
-        if clock() - began > LIMIT_S:
+        label = f"{part}, {sizes.shape}, {sizes.context:,} tokens"
+        if is_over():
             sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
             continue
-        run(part, sizes, book, out, label)
+        run(part, sizes, book, out, label, is_over)
 
 
 def shared_text(results: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.decode.loops import circling
-from engine.errors import OptionError, TrifoldError
+from engine.errors import OptionError
 from engine.events import Acceptance, Round
 
 if TYPE_CHECKING:
@@ -429,15 +429,19 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """Take figures as they come; an error ends the part and is a line of its own."""
-    taken = []
+    """All figures of ``as_they_come``."""
+    return list(as_they_come(figures, part))
+
+
+def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None, None]:
+    """The figures of a part, also told to who waits; an error of whatever kind ends the part and is a line of its
+    own."""
     try:
         for figure in figures:
-            taken.append(figure)
             sys.stderr.write(f"{figure.what}: {figure.value} {figure.unit} {figure.note}\n")
-    except (RuntimeError, TrifoldError, ValueError, TypeError) as error:
-        taken.append(Figure(part, "ended early", f"{type(error).__name__}: {error}"[:200], ""))
-    return taken
+            yield figure
+    except Exception as error:  # noqa: BLE001 - compilers, drivers and libraries raise what they like
+        yield Figure(part, "ended early", f"{type(error).__name__}: {error}"[:200], "")
 
 
 def add_figures(out: Path, part: str, model: str, figures: Sequence[Figure]) -> dict[str, Any]:

@@ -120,6 +120,24 @@ class Bench:
                         cases, {**place, "settings": {**(settings or {}), **remarks(self.session)}}
                     )
 
+    def one_by_one(self, context: int) -> Iterator[Measurement]:
+        """Each row as soon as it is measured, of one question, after an answer in which its passes are recorded and
+        their costs are learned."""
+        self.prefill(context)
+        (case, *_) = self.workloads.cases("prose", context)
+        for temperature in self.options.temperature:
+            self._policies = {}
+            place = {"workload": "prose", "context": context, "temperature": temperature, "settings": {}}
+            runs: dict[str, list[Run]] = {}
+            for row in filter(self._can_run, self.options.rows):
+                self.decode(row, case, temperature)
+                run = Run()
+                run.add(self.decode(row, case, temperature))
+                runs[row] = [run]
+                greedy = temperature == 0 and "plain" in runs
+                difference = self._difference([case], run, runs["plain"][0]) if greedy else None
+                yield measurement_of(row, runs, place, difference, None, self._read_tokens_per_s)
+
     def reshape(self, config: EngineConfig) -> None:
         """Other levels over the same full cache: for sweeps."""
         session = self.session

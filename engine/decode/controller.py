@@ -88,7 +88,7 @@ class RoundObservation:
 
     ``draft_trials`` and ``middle_trials`` are the draft model's and the middle level's proposals that were verified;
     ``passes`` are (tokens, ms) of the middle passes; ``draft_ms`` is the time of ``draft_steps`` steps of the draft
-    model.
+    model. ``records``: passes were recorded, so that these times and the round's are no costs.
     """
 
     match: LookupMatch = NO_MATCH
@@ -97,6 +97,7 @@ class RoundObservation:
     passes: list[tuple[int, float]] = field(default_factory=list)
     draft_steps: int = 0
     draft_ms: float = 0.0
+    records: bool = False
 
 
 # Which plan is fastest -----------------------------------------------------------------------------------------
@@ -280,6 +281,7 @@ class Controller:
         # behind it: 2.7 ms, then 2.2 (demo pair, 2,048 tokens). Where plain decoding is about as fast as the plan it
         # does not tell what that costs.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
+        tells = tells and not observation.records
         self._was_plain = not plan.speculates
         if plan.speculates:
             self._age()
@@ -298,20 +300,21 @@ class Controller:
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
             rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
-        self._account(plan, done)
+        if not observation.records:
+            self._account(plan, done)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """What the draft model and the middle level showed in a round."""
         statistics, trials = self.statistics, observation.draft_trials
         if not plan.copy:
             self._worth_changing = self._tuning.worth_changing
-        for tokens, ms in observation.passes:
+        for tokens, ms in () if observation.records else observation.passes:
             self._middle.add(tokens, ms)
-        if plan.passes:
+        if plan.passes and not observation.records:
             self._hierarchical += 1
             weight = max(self._tuning.newest_weight, 1.0 / self._hierarchical)
             self._beside += weight * (done.split.other - self._beside)
-        if observation.draft_steps:
+        if observation.draft_steps and not observation.records:
             self._draft.add(1, observation.draft_ms / observation.draft_steps)
         hits = sum(trial.accepted for trial in trials)
         statistics.add_draft(hits, len(trials), direct=not plan.passes)

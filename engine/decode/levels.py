@@ -165,7 +165,11 @@ class Hierarchy:
 
     def speculation(self, policy: SpeculationPolicy, index: LookupIndex | None) -> Speculation:
         """How these levels speculate by a policy, copying from this index."""
-        return Speculation(policy, policy_of(self.config.refresh, self.config.refresh_every), self.longest, index)
+        refresh = policy_of(self.config.refresh, self.config.refresh_every)
+        return Speculation(policy, refresh, self.longest, index, self._recordings)
+
+    def _recordings(self) -> int:
+        return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
         """The controller, or fixed lengths where they are given, or where the window ends before it could measure.

@@ -17,7 +17,7 @@ the distribution.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -102,12 +102,14 @@ class Speculation:
         refresh: says when the retrieval selection is refreshed.
         longest: most tokens that can ever be ahead of the committed context.
         index: of the book and the chat, where tokens may be copied straight to verification.
+        recordings: how many passes have been recorded so far; times of a round that records are no costs.
     """
 
     policy: SpeculationPolicy
     refresh: RefreshPolicy
     longest: int
     index: LookupIndex | None = None
+    recordings: Callable[[], int] = int
 
 
 # The loops -----------------------------------------------------------------------------------------------------
@@ -116,7 +118,8 @@ class Speculation:
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval selection and the drafter on a context, with the queries of its newest tokens."""
     with context.decoder.decoding():
-        retrieval.reselect(max(0, context.full.length - RECENT), prompt.queries, prompt.scaling)
+        boundary = max(0, context.full.length - RECENT)
+        retry_with_spill(context.full, lambda: retrieval.reselect(boundary, prompt.queries, prompt.scaling))
         drafter.begin(context.tokens)
 
 
@@ -140,6 +143,7 @@ def hierarchical(
     full = context.full
     while made < context.max_tokens:
         with context.decoder.decoding():
+            recordings = speculation.recordings()
             match = _match(context.tokens, speculation.index)
             observation = RoundObservation(match)
             plan = speculation.policy.next(match)
@@ -166,6 +170,7 @@ def hierarchical(
             speculation.refresh.observe(done.verify, renewed=renewed, round_ms=done.split.total, refresh_ms=cost)
         split = replace(done.split, other=since(clock))
         done = replace(done, split=split, renewed=renewed, scored=observer is not None)
+        observation.records = speculation.recordings() > recordings
         speculation.policy.observe(plan, done, observation)
         yield done
         if done.ended:

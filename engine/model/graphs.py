@@ -140,6 +140,8 @@ class Replays:
         """Whether recording has ended for good."""
         self.replayed = 0
         """Passes that were replayed."""
+        self.recorded = 0
+        """Passes that were recorded, or were tried to: they took longer than a pass."""
 
     def run(
         self,
@@ -188,6 +190,7 @@ class Replays:
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
         """Record a pass and hold the first replay against the ordinary pass, whose outputs are returned."""
+        self.recorded += 1
         logits, *others = eager()
         expected = (logits.clone(), *others)
         try:

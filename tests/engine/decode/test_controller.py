@@ -92,6 +92,22 @@ def test_choices_at_the_extremes() -> None:
     assert direct.draft > 0
 
 
+def test_times_of_a_round_that_records_are_no_costs() -> None:
+    """Recording a pass takes as long as ten of it; what was accepted counts all the same."""
+    source, accepted = (TokenSource.TARGET,) * 5, Acceptance(4, 4)
+    done = Round(tuple(range(5)), source, TimeSplit(900.0, 900.0, 900.0), False, accepted, accepted, passes=2)
+    costs, trust = {}, {}
+    for records in (False, True):
+        controller = Controller(LONG_BOOK, LIMITS)
+        before = controller.statistics.verify.rate
+        shown = RoundObservation(passes=[(4, 450.0)] * 2, draft_steps=6, draft_ms=900.0, records=records)
+        controller.observe(DraftPlan(3, 2), done, shown)
+        costs[records], trust[records] = controller.costs, controller.statistics.verify.rate - before
+    assert costs[True] == LONG_BOOK
+    assert costs[False] != LONG_BOOK
+    assert trust[True] == trust[False] != 0
+
+
 def test_copies_grow_with_acceptance() -> None:
     lengths = [best_plan(LONG_BOOK, rates(0.0, 0.0, book), LIMITS).copy for book in (0.1, 0.5, 0.8, 0.95, 0.995)]
     assert lengths == sorted(lengths)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,10 @@ import pytest
 
 from engine.bench import gpu, rows
 from engine.bench.gpu import Sizes
-from engine.bench.report import collect
+from engine.bench.report import Figure, collect
 from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
+from engine.errors import ResourceError
 from engine.plan import probe
 from tests.engine.conftest import TEXT, deeper
 from tests.engine.gpu.simulated_cuda import simulated_cuda
@@ -33,7 +37,7 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         (gpu, "_QUERIES", (1,)),
         (gpu, "_KEYS", (64,)),
         (gpu, "_FIRST_PIN", 1 << 16),
-        (gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 4, 32)) for part in dict(gpu.SCRIPT))),
+        (gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 2, 32)) for part in dict(gpu.SCRIPT))),
         (probe, "COPY_BYTES", 1 << 16),
         (rows, "_MEMORY_BYTES", 1 << 16),
         (probe, "_MATRIX_WIDTH", 64),
@@ -45,11 +49,22 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_script_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_runs_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     book, out = tmp_path / "book.txt", tmp_path / "gpu.json"
     book.write_text(TEXT, encoding="utf-8")
-    with simulated_cuda("lazy", cards=2, limit=100_000_000):
+    begun, made = [], gpu.synthetic_pair
+
+    def noted(*args: Any, **options: Any) -> Any:
+        begun.append(sum(card.allocated))
+        return made(*args, **options)
+
+    monkeypatch.setattr(gpu, "synthetic_pair", noted)
+    with simulated_cuda("lazy", cards=2, limit=100_000_000) as card:
         assert gpu.main(["--book", str(book), "--out", str(out)]) == 0
+    assert len(begun) == len(gpu.SCRIPT)  # the kernels have no session, two cards have two
+    assert max(begun) < 1000, "a part begins with the weights of the one before"
     results = json.loads(out.read_text(encoding="utf-8"))
     figures = {figure["what"]: figure for run in results["runs"] for figure in run["figures"]}
     assert len(results["runs"]) == len(gpu.SCRIPT)
@@ -77,7 +92,7 @@ def test_the_middle_level_is_measured_by_the_weights_and_by_a_copy(
     book = tmp_path / "book.txt"
     book.write_text(TEXT, encoding="utf-8")
     with simulated_cuda("lazy"):
-        figures = collect(gpu.measure("middle", Sizes("tiny", 100, 4, 32), book), "middle")
+        figures = collect(gpu.measure("middle", Sizes("tiny", 100, 2, 32), book), "middle")
         asked = {figure.what: figure for figure in figures}
         for middle in ("stored", "4bit"):
             assert f"middle {middle}: plain, 100 tokens, T=0.0" in asked
@@ -87,9 +102,50 @@ def test_the_middle_level_is_measured_by_the_weights_and_by_a_copy(
 def test_what_does_not_begin_in_time_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seconds = iter((0.0, 1.0, *(gpu.LIMIT_S + 1.0 for _ in gpu.SCRIPT)))
-    begun: list[str] = []
-    monkeypatch.setattr(gpu, "run", lambda part, *_: begun.append(part))
-    gpu.run_script(tmp_path, tmp_path, lambda: next(seconds))
-    assert begun == [gpu.SCRIPT[0][0]]
-    assert capsys.readouterr().out.count("left out, the time is over") == len(gpu.SCRIPT) - 1
+    now, out = [0.0], tmp_path / "gpu.json"
+
+    def figures(part: str, *_: object) -> Iterator[Figure]:
+        for what in ("one", "two", "three"):
+            now[0] += 0.6 * gpu.LIMIT_S
+            yield Figure(part, what, 1.0, "ms")
+
+    monkeypatch.setattr(gpu, "measure", figures)
+    gpu.run_script(tmp_path, out, lambda: now[0])
+    assert capsys.readouterr().out.count("left out, the time is over") == len(gpu.SCRIPT)
+    (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert [figure["what"] for figure in run["figures"]] == ["one", "two", "the rest"]
+
+
+def test_figures_are_in_the_file_as_they_come_whatever_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton without the headers of Python raises what nobody expects, and somebody may pull the plug."""
+    out, seen = tmp_path / "gpu.json", []
+
+    def figures(part: str, *_: object) -> Iterator[Figure]:
+        yield Figure(part, "one", 1.0, "ms")
+        seen.append(json.loads(out.read_text(encoding="utf-8"))["runs"][-1]["figures"][-1]["what"])
+        raise subprocess.CalledProcessError(1, "cc")
+
+    monkeypatch.setattr(gpu, "measure", figures)
+    gpu.run_script(tmp_path, out)
+    assert seen == ["one"] * len(gpu.SCRIPT)
+    for run in json.loads(out.read_text(encoding="utf-8"))["runs"]:
+        assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_context_is_cut_to_what_the_card_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_STEP", 16)
+    monkeypatch.setattr(gpu, "_ANSWERS", 16)
+    book = tmp_path / "book.txt"
+    book.write_text(TEXT, encoding="utf-8")
+    sizes = Sizes("tiny", 200, 4, 32)
+    with simulated_cuda("eager"), gpu._bench(sizes, book) as bench:
+        shape, config = bench.session.full.shape, bench.session.config
+        bench.session.config = replace(config, device_memory=str(100 * shape.bytes_per_token))
+        cut = gpu._cut_to_memory(bench, "resident", sizes)
+        assert cut.context == 80  # beside mean keys and an answer, in whole steps
+        bench.session.config = replace(config, device_memory=str(20 * shape.bytes_per_token))
+        with pytest.raises(ResourceError, match="There is room for"):
+            gpu._cut_to_memory(bench, "resident", sizes)
