@@ -69,6 +69,12 @@ def characters(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
+def tidy(text: str) -> str:
+    """A run of text as pdfium gives it: surrogate pairs put together, unwanted signs dropped, one kind of space."""
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+    return " ".join(characters(text).split())
+
+
 def spaces(text: str) -> str:
     """Runs of spaces made one, line ends trimmed, at most one blank line between paragraphs."""
     text = re.sub(r" {2,}", " ", text)

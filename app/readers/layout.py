@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -50,9 +50,16 @@ class Line:
     shown: bool = True  # False outside of the visible part of the page, and of what nobody sees
     suspect: bool = False  # drawn in a way that may be unseen
     unseen: bool = False
-    row: bool = False  # of a table
+    columns: tuple[float, ...] = ()  # of a table whose row this is: where they begin
+    head: bool = False  # the row that names its columns
+    words: list[tuple[str, float, float]] = field(default_factory=list)  # with where they begin and end, while known
     first_gap: float = 0.0  # after the first word
     last_gap: float = 0.0  # before the last one
+    widest_gap: float = 0.0
+
+    @property
+    def row(self) -> bool:
+        return bool(self.columns)
 
     @property
     def height(self) -> float:
@@ -92,6 +99,8 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:
     """How line ``index`` follows the one above it."""
     above, line = lines[index - 1], lines[index]
+    if above.row or line.row:
+        return "break" if above.columns == line.columns else "paragraph"
     if above.cut and _goes_on(above, line):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
@@ -126,7 +135,7 @@ class Margins:
         ends: dict[int, list[float]] = {}
         for page in pages:
             for line in page:
-                if len(line.text) >= _LONG:
+                if len(line.text) >= _LONG and not line.row:
                     ends.setdefault(round(line.x0 / _BIN), []).append(line.x1)
         self._edges: dict[int, float] = {}
         self._counts = {start: len(found) for start, found in ends.items()}

@@ -24,6 +24,7 @@ from app.readers import cleaning, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_lines import form_values, has_image, page_lines
+from app.readers.pdf_tables import repeat_heads
 
 _SCAN_CHARACTERS = 20
 """A page with fewer characters and an image on it is a scan."""
@@ -245,6 +246,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
         dropped = found.drop(index) | found.first[index]
         kept.append([line for at, line in enumerate(lines) if at not in dropped and _is_text(line)])
         headed.append(sorted((lines[at] for at in found.first[index]), key=lambda line: line.top))
+    repeat_heads(kept)
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
     margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have margins of their own
     texts = []

@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from ctypes import byref, c_uint
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import addressof, byref, c_float, c_uint
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
+from app.readers.pdf_tables import Rules, with_tables
 
 Box = tuple[float, float, float, float]
 
@@ -55,6 +57,9 @@ _FAINT = 0x0C  # of 255 opaque
 _CONTRAST = 10  # of 255 between the lightest and the darkest point where there is anything to see
 _MOST_POINTS = 4_000_000  # of the drawn page
 _IMAGE_DEPTH = 4
+_THIN = 3.0  # points that a drawn line is thick at most
+_MOST_OBJECTS = 5_000  # of a page that are looked at
+_MOST_SEGMENTS = 1_500  # of the ruling lines of a page
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
 _MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of them
 _VALUES_APART = 1.2  # line heights between two words of one value
@@ -79,7 +84,8 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = ()) -> list[Line]:
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
     if tall * 2 > len(pieces):
         return _vertical(pieces)
-    lines = _merged(_with_values(_columns(pieces), values))
+    pieces = with_tables(_with_values([piece for piece in pieces if piece.text], values), lambda: ruling_lines(page))
+    lines = _merged(_columns(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
         lines = [replace(line, x0=width - line.x1, x1=width - line.x0) for line in lines]
@@ -106,7 +112,7 @@ def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: Box, suspects
     for match in _PIECE.finditer(text):
         found = _words(text, match, boxes, suspects)
         for piece in found:
-            piece.text = tidy(piece.text)
+            piece.text = cleaning.tidy(piece.text)
             piece.shown = boxes.shows(piece)
         if found and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
             found[-1].text += "-"
@@ -182,14 +188,22 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         x0, x1, top, bottom = box
         line = found[-1] if found else None
         suspect = suspects.is_suspect(start)
-        if line is None or suspect != line.suspect or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height:
-            found.append(Line(text[start:end], x0, x1, top, bottom, size=bottom - top, suspect=suspect))
+        if (
+            line is None
+            or suspect != line.suspect
+            or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height
+            or (top >= line.bottom and x0 < line.x1 and line.x1 - line.x0 > line.height)  # a row that pdfium ran on
+        ):
+            word = text[start:end]
+            found.append(Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)]))
         else:
             line.last_gap = x0 - line.x1
             line.first_gap = line.first_gap or line.last_gap
+            line.widest_gap = max(line.widest_gap, line.last_gap)
             line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
             line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
             line.text += (text[written:start] or " ") + text[start:end]
+            line.words.append((text[start:end], x0, x1))
         written = end
     return found
 
@@ -204,12 +218,6 @@ def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[
                 yield start, at
                 start = at
         yield start, word.end()
-
-
-def tidy(text: str) -> str:
-    """Surrogate pairs put together, unwanted signs dropped."""
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
-    return " ".join(cleaning.characters(text).split())
 
 
 def same_row(one: Line, two: Line) -> bool:
@@ -234,12 +242,12 @@ def _merged(pieces: list[Line]) -> list[Line]:
     """Neighbouring pieces of one row made one line."""
     lines: list[Line] = []
     for piece in pieces:
-        if not piece.text:
-            continue
         last = lines[-1] if lines else None
         if (
             last is None
             or last.cut
+            or last.row
+            or piece.row
             or last.shown != piece.shown
             or not same_row(last, piece)
             or not _continues(last, piece)
@@ -272,7 +280,11 @@ def _columns(pieces: list[Line]) -> list[Line]:
     Most files store their columns one after the other; then there is nothing to do. A table, whose cells belong
     side by side, is told by its short cells.
     """
-    pairs = [(one, two) for one, two in pairwise(pieces) if same_row(one, two) and two.x0 - one.x1 > _TAB * one.height]
+    pairs = [
+        (one, two)
+        for one, two in pairwise(pieces)
+        if not (one.row or two.row) and same_row(one, two) and two.x0 - one.x1 > _TAB * one.height
+    ]
     if len(pairs) < _COLUMN_ROWS or sum(len(one.text) + len(two.text) for one, two in pairs) < (
         2 * _COLUMN_TEXT * len(pairs)
     ):
@@ -313,8 +325,8 @@ def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
 
 def _right_to_left(lines: list[Line]) -> bool:
     signs = "".join(line.text for line in lines[:60])
-    letters = sum(sign.isalpha() for sign in signs)
-    return letters > 0 and len(_RTL.findall(signs)) > letters / 2
+    found = len(_RTL.findall(signs))
+    return found > 0 and found > sum(map(str.isalpha, signs)) / 2
 
 
 def _vertical(pieces: list[Line]) -> list[Line]:
@@ -322,6 +334,89 @@ def _vertical(pieces: list[Line]) -> list[Line]:
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
+
+
+def ruling_lines(page: pdfium.PdfPage) -> Rules:
+    """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
+
+    A page of many lines is a drawing, of which the first ones are taken.
+    """
+    rules = Rules()
+    turned = _turned(page)
+    a, b, c, d = (c_float() for _ in range(4))
+    refs = [byref(part) for part in (a, b, c, d)]
+    left = _MOST_SEGMENTS
+    for item in _paths(page):
+        if left <= 0:
+            break
+        if not raw.FPDFPageObj_GetBounds(item, *refs):
+            continue
+        boxes = [(a.value, b.value, c.value, d.value)]
+        if min(c.value - a.value, d.value - b.value) > _THIN:
+            boxes = list(_sides(item, left))
+        left -= len(boxes)
+        for box in boxes:
+            x0, x1, top, bottom = turned(*box)
+            if bottom - top <= _THIN < x1 - x0:
+                rules.across.append(((top + bottom) / 2, x0, x1))
+            elif x1 - x0 <= _THIN < bottom - top:
+                rules.down.append(((x0 + x1) / 2, top, bottom))
+    return rules
+
+
+def _paths(page: pdfium.PdfPage) -> Iterator[Any]:
+    """What is drawn on a page; the parts of it that are drawn elsewhere are left aside."""
+    for at in range(min(raw.FPDFPage_CountObjects(page.raw), _MOST_OBJECTS)):
+        item = raw.FPDFPage_GetObject(page.raw, at)
+        if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_PATH:
+            yield item
+
+
+def _sides(item: Any, most: int) -> Iterator[Box]:
+    """(left, bottom, right, top) of the straight sides of a path; none where it has curves or is a drawing."""
+    count = raw.FPDFPath_CountSegments(item)
+    if not 1 < count <= most:
+        return
+    matrix = raw.FS_MATRIX()
+    raw.FPDFPageObj_GetMatrix(item, byref(matrix))
+    x, y = c_float(), c_float()
+    refs = byref(x), byref(y)
+    before = start = (0.0, 0.0)
+    for at in range(count):
+        segment = raw.FPDFPath_GetPathSegment(item, at)
+        kind = raw.FPDFPathSegment_GetType(segment)
+        if kind == raw.FPDF_SEGMENT_BEZIERTO or not raw.FPDFPathSegment_GetPoint(segment, *refs):
+            return
+        point = (
+            matrix.a * x.value + matrix.c * y.value + matrix.e,
+            matrix.b * x.value + matrix.d * y.value + matrix.f,
+        )
+        if kind == raw.FPDF_SEGMENT_MOVETO:
+            start = point
+        else:
+            yield _around(before, point)
+            if raw.FPDFPathSegment_GetClose(segment):
+                yield _around(point, start)
+        before = point
+
+
+def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
+    return min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])
+
+
+def _turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
+    """Makes (left, bottom, right, top) of the page (x0, x1, top, bottom) as a reader holds it."""
+    rotation = page.get_rotation()
+    left, low, right, high = page.get_bbox()
+
+    def turn(x0: float, y0: float, x1: float, y1: float) -> Box:
+        return {
+            90: (y0 - low, y1 - low, x0 - left, x1 - left),
+            180: (right - x1, right - x0, y0 - low, y1 - low),
+            270: (high - y1, high - y0, right - x1, right - x0),
+        }.get(rotation, (x0 - left, x1 - left, high - y1, high - y0))
+
+    return turn
 
 
 class CharacterBoxes:
@@ -409,16 +504,26 @@ class Suspects:
         self._parts = [c_uint() for _ in range(4)]
         self._refs = [byref(part) for part in self._parts]
         self._has_image: bool | None = None
+        self._place = 0
+        self._suspect = False
 
     def is_suspect(self, index: int) -> bool:
         """Whether a character may be drawn so that nobody sees it."""
-        if raw.FPDFText_GetFillColor(self._raw, index, *self._refs):
+        piece = raw.FPDFText_GetTextObject(self._raw, index)
+        if not piece:
+            return False
+        place = addressof(piece.contents)
+        if place != self._place:
+            self._place, self._suspect = place, self._judge(piece)
+        return self._suspect
+
+    def _judge(self, piece: Any) -> bool:
+        """Whether a run of text may be; all its characters are drawn alike."""
+        if raw.FPDFPageObj_GetFillColor(piece, *self._refs):
             red, green, blue, alpha = (part.value for part in self._parts)
             if min(red, green, blue) >= _WHITE or alpha <= _FAINT:
                 return True
-        piece = raw.FPDFText_GetTextObject(self._raw, index)
-        inkless = bool(piece) and raw.FPDFTextObj_GetTextRenderMode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE
-        return inkless and not self._is_scan()
+        return raw.FPDFTextObj_GetTextRenderMode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
 
     def _is_scan(self) -> bool:
         if self._has_image is None:
@@ -488,7 +593,7 @@ def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
     found: list[Line] = []
     for match in _WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)
-        word = tidy(match.group())
+        word = cleaning.tidy(match.group())
         if box is None or not word:
             continue
         x0, x1, top, bottom = box

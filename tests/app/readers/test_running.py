@@ -103,7 +103,7 @@ def test_a_row_of_its_own_stops_the_search() -> None:
 def test_rows_of_a_table_are_no_headers() -> None:
     book = _book(5, "Date Text Amount", number=False)
     for page in book:
-        page[0].row = True
+        page[0].columns = (72.0, 200.0)
     assert not any(_dropped(book))
 
 

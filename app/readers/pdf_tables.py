@@ -1,0 +1,540 @@
+"""Tables on a PDF page: their rows put together as lines of cells with a mark between them. Child only.
+
+A table is told by the empty stripes between its columns, which its rows share, and by its ruling lines; cells may be
+empty and may have several lines. Two columns of prose side by side share a stripe as well: their lines go on from one
+to the next. Where it is unsure, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+
+from app.readers import cleaning
+from app.readers.layout import Line
+
+MARK = " | "
+"""Stands between two cells."""
+
+_NEXT_ROW = 3.5  # line heights to the next row of one table
+_BACK_UP = 12.0  # line heights by which a cell may begin above the end of the one before
+_BESIDE = 0.5  # of the height of the lower of two pieces of one row
+_FINE = 0.5  # line heights of a gap that may part cells if the rows around have one there too
+_WIDE = 1.2  # line heights of a gap that parts runs of text by itself
+_CLEAR = 0.8  # line heights of the gaps of columns that begin at the same points exactly
+_STRIPE = 0.4  # line heights that an empty stripe between columns is wide
+_CROSSED = 0.1  # of the rows may cross a stripe
+_FEW_ROWS = 3  # above that one row may
+_SEVERAL = 0.3  # of the printed rows of a table, cells of several lines among them, have several parts
+_FULL_ROWS = 0.5  # of the rows have cells in two columns
+_FAR = 1.6  # times the step that three in four rows do not exceed: the end of a table
+_LEVEL = 0.35  # line heights by which the edges of a column's cells differ
+_ALIGNED = 0.6  # of the cells of a column
+_FILL = 0.5  # of the cells of a table that is not drawn
+_WELL_FILL = 0.8  # of the cells of one of few rows
+_SHORT = 3  # characters of the cells of a table that is no drawing or formula
+_TEXT = 20  # characters of a cell that may be a line of prose
+_GOES_ON = 0.35  # of the lines of prose begin in small letters
+_FILLED = 0.6  # of the lines of prose end at the margin, for scripts without small letters
+_SAME_RULE = 2.0  # points
+_RULED = 0.4  # of a table's height or width that its rules have at least
+_GRID = 3  # rules down, the outer ones too, and two across between rows: a drawn table
+_MOST_LINES = 15  # of print between two rules that part rows
+_LOOSER = 1.2  # times the distance of the lines of a cell: a new row
+_CELL_PITCH = 1.7  # line heights between two lines of one cell
+_TOUCH = 0.15  # line heights between two pieces of one word
+_SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
+_SAME_COLUMN = 30.0  # points by which its columns may
+_NUMBERS = 0.6  # of the cells under the head of a column of numbers
+_NUMBER = re.compile(r"^[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
+_MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
+_RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+
+
+@dataclass
+class Rules:
+    """The straight lines drawn on a page: (y, x0, x1) across and (x, top, bottom) down."""
+
+    across: list[tuple[float, float, float]] = field(default_factory=list)
+    down: list[tuple[float, float, float]] = field(default_factory=list)
+
+
+Cells = list[list[Line]]
+"""The pieces of a row, column by column."""
+
+
+def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules]) -> list[Line]:
+    """The pieces of a page in their order, those of a table replaced by its rows.
+
+    Args:
+        pieces: runs of text with no wide gap in them.
+        rules: gives the ruling lines; asked only where there may be a table.
+    """
+    drawn: Rules | None = None
+    result: list[Line] = []
+    for chunk in _chunks([piece for piece in pieces if piece.shown]):
+        parts = [(part, at) for at, piece in enumerate(chunk) for part in _fine(piece)]
+        origin = {id(part): at for part, at in parts}
+        rows = _rows([part for part, _ in parts])
+        if sum(len(row) > 1 for row in rows) < 2:
+            result += chunk
+            continue
+        made: dict[int, list[Line]] = {}
+        taken: set[int] = set()
+        for some in _segments(rows):
+            drawn = rules() if drawn is None else drawn
+            lines = _table(some, drawn)
+            if lines:
+                inside = {origin[id(part)] for row in some for part in row}
+                taken |= inside
+                made[min(inside)] = lines
+        for at, piece in enumerate(chunk):
+            result += made.get(at, []) if at in taken else [piece]
+    return result + [piece for piece in pieces if not piece.shown]
+
+
+def repeat_heads(pages: Sequence[list[Line]]) -> None:
+    """Put the head of a table before its rows on every page that it goes on to, where the page does not repeat it."""
+    head: Line | None = None
+    for above, below in pairwise(pages):
+        last, first = above[-1] if above else None, below[0] if below else None
+        if last is None or first is None or not _is_same_table(last.columns, first.columns):
+            head = None
+            continue
+        start = next((line for line in reversed(above) if line.columns != last.columns or line.head), None)
+        if start is not None and start.head and start.columns == last.columns:
+            head = start
+        if head is not None and not first.head and first.text != head.text:
+            below.insert(0, replace(head, columns=first.columns, top=first.top - 2 * first.height, bottom=first.top))
+
+
+def _is_same_table(above: Sequence[float], below: Sequence[float]) -> bool:
+    return (
+        len(above) == len(below) > 1
+        and abs(above[0] - below[0]) < _SAME_LEFT
+        and all(abs(one - two) < _SAME_COLUMN for one, two in zip(above, below, strict=True))
+    )
+
+
+def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
+    """The pieces in runs in which each one stands beside or not far below those before it."""
+    chunks: list[list[Line]] = []
+    bottom = 0.0
+    for piece in pieces:
+        near = bool(chunks) and -_BACK_UP * piece.height < piece.top - bottom < _NEXT_ROW * piece.height
+        if near:
+            chunks[-1].append(piece)
+            bottom = max(bottom, piece.bottom)
+        else:
+            chunks.append([piece])
+            bottom = piece.bottom
+    return chunks
+
+
+def _rows(pieces: Sequence[Line]) -> list[list[Line]]:
+    """Printed rows from the top, each from left to right."""
+    rows: list[list[Line]] = []
+    top = bottom = 0.0
+    for piece in sorted(pieces, key=lambda piece: piece.top):
+        overlap = min(bottom, piece.bottom) - max(top, piece.top)
+        if rows and overlap > _BESIDE * min(bottom - top, piece.height):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+            top, bottom = piece.top, piece.bottom
+    for row in rows:
+        row.sort(key=lambda piece: piece.x0)
+    return rows
+
+
+def _fine(piece: Line) -> list[Line]:
+    """A piece in parts wherever there is more than a blank between its words."""
+    if len(piece.words) < 2 or piece.widest_gap <= _FINE * piece.height:
+        return [piece]
+    groups = [[piece.words[0]]]
+    for before, word in pairwise(piece.words):
+        if word[1] - before[2] > _FINE * piece.height:
+            groups.append([])
+        groups[-1].append(word)
+    if len(groups) == 1:
+        return [piece]
+    return _parts(piece, groups)
+
+
+def _parts(piece: Line, groups: Sequence[list[tuple[str, float, float]]]) -> list[Line]:
+    """A piece cut into groups of its words."""
+    parts = []
+    for at, words in enumerate(groups):
+        cut = piece.cut and at == len(groups) - 1
+        text = cleaning.tidy(" ".join(word for word, _, _ in words)) + ("-" if cut else "")
+        parts.append(replace(piece, text=text, x0=words[0][1], x1=max(word[2] for word in words), words=words, cut=cut))
+    return [part for part in parts if part.text]
+
+
+def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
+    """Runs of rows that begin and end with several pieces and have neither a paragraph nor a wide space between."""
+    left = min(piece.x0 for row in rows for piece in row)
+    right = max(piece.x1 for row in rows for piece in row)
+    steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
+    far = _FAR * sorted(steps)[len(steps) * 3 // 4]
+    segments: list[list[list[Line]]] = [[]]
+    wide = 0
+    for at, row in enumerate(rows):
+        wide = wide + 1 if len(row) == 1 and row[0].x1 - row[0].x0 > 0.6 * (right - left) else 0
+        if wide == 2:
+            segments[-1].pop()
+            segments.append([])
+        elif at and steps[at - 1] > far:
+            segments.append([])
+        if wide < 2:
+            segments[-1].append(row)
+    return [inner for some in segments if (inner := _inner(some))]
+
+
+def _inner(rows: list[list[Line]]) -> list[list[Line]]:
+    """The rows from the first to the last with several pieces, and further lines of their cells above and below."""
+    several = [at for at, row in enumerate(rows) if len(row) > 1]
+    if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
+        return []
+    first, last = several[0], several[-1]
+    while first and _is_line_of_cell(rows[first - 1], rows[several[0]], rows[first]):
+        first -= 1
+    while last + 1 < len(rows) and _is_line_of_cell(rows[last + 1], rows[several[-1]], rows[last]):
+        last += 1
+    return rows[first : last + 1]
+
+
+def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
+    """Whether a row of one piece stands close above or below another, where a cell but the first one begins."""
+    piece = row[0]
+    near = abs(piece.top - beside[0].top) < _CELL_PITCH * piece.height
+    return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < _SAME_RULE for other in of[1:])
+
+
+def _table(rows: list[list[Line]], rules: Rules) -> list[Line]:
+    """The rows of a table as lines; none where it is not one."""
+    left = min(piece.x0 for row in rows for piece in row)
+    right = max(piece.x1 for row in rows for piece in row)
+    top, bottom = rows[0][0].top, max(piece.bottom for piece in rows[-1])
+    height = median(piece.height for row in rows for piece in row)
+    down = _rules_down(rules, left, right, top, bottom, height)
+    walls = [x for x in down if left < x < right]
+    floors = _floors(rules, left, right, top, bottom)
+    stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
+    borders = _used(sorted(walls + stripes), rows)
+    cells = [_cells(row, borders) for row in rows]
+    grid = len(down) >= _GRID and len(floors) > 1 and any(x in walls for x in borders)
+    if not grid:
+        borders = [x for at, x in enumerate(borders) if sum(bool(row[at + 1]) for row in cells) > 1]
+        cells = [_cells(row, borders) for row in rows]
+    if not borders:
+        return []
+    if not grid and _is_list(cells):
+        return _as_list(cells)
+    if not grid and not _is_tabular(rows, cells, borders, height):
+        return []
+    if grid and _is_all_prose(cells):
+        return []
+    parted = floors if grid or len(rows) <= 3 * len(floors) else []
+    return _as_lines(_grouped(cells, parted, height), (left, *borders))
+
+
+def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
+    """Where ruling lines run down most of a table."""
+    found: dict[float, float] = {}
+    for x, y0, y1 in sorted(rules.down):
+        inside = min(y1, bottom + height) - max(y0, top - height)
+        if inside > 0 and left - 2 * height < x < right + 2 * height:
+            key = next((known for known in reversed(found) if abs(known - x) < _SAME_RULE), x)
+            found[key] = found.get(key, 0.0) + inside
+    return [x for x, length in found.items() if length >= _RULED * (bottom - top)]
+
+
+def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
+    """Where ruling lines run across most of a table, between its rows."""
+    found: dict[float, float] = {}
+    for y, x0, x1 in sorted(rules.across):
+        inside = min(x1, right) - max(x0, left)
+        if inside > 0 and top < y < bottom:
+            key = next((known for known in reversed(found) if abs(known - y) < _SAME_RULE), y)
+            found[key] = found.get(key, 0.0) + inside
+    return [y for y, length in found.items() if length >= _RULED * (right - left)]
+
+
+def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
+    """The middles of the stripes that hardly any row of several pieces crosses; of a stripe, of its emptiest part."""
+    several = [row for row in rows if len(row) > 1]
+    allowed = max(int(_CROSSED * len(several)), 1 if len(several) > _FEW_ROWS else 0)
+    edges = sorted(edge for row in several for piece in row for edge in ((piece.x0, 1), (piece.x1, -1)))
+    stripes: list[float] = []
+    parts: list[tuple[int, float, float]] = []  # (rows that cross, minus the width, the middle)
+    depth, inside = 0, False
+    for (x, step), (after, _) in pairwise(edges):
+        depth += step
+        inside = inside or depth > allowed
+        if depth <= allowed and inside:
+            parts.append((depth, x - after, (x + after) / 2))
+        elif parts:
+            if -sum(width for _, width, _ in parts) > _STRIPE * height:
+                stripes.append(min(part for part in parts if part[1] < 0)[2])
+            parts = []
+    return stripes
+
+
+def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
+    """Those borders that part the cells of two rows, and have text between them."""
+    kept: list[float] = []
+    for x in borders:
+        parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)
+        between = not kept or any(kept[-1] <= piece.x0 < x for row in rows for piece in row)
+        if between and parts > 1:
+            kept.append(x)
+    return kept
+
+
+def _cells(row: Sequence[Line], borders: Sequence[float]) -> Cells:
+    """The pieces of a row by column; a piece that crosses a border between two of its words is cut there."""
+    cells: Cells = [[] for _ in range(len(borders) + 1)]
+    for piece in row:
+        for part in _cut(piece, borders):
+            inner = part.x0 + 0.1 * (part.x1 - part.x0)
+            cells[sum(border <= inner for border in borders)].append(part)
+    return cells
+
+
+def _cut(piece: Line, borders: Sequence[float]) -> list[Line]:
+    crossed = [x for x in borders if piece.x0 < x < piece.x1]
+    if not crossed or len(piece.words) < 2:
+        return [piece]
+    groups = [[piece.words[0]]]
+    for before, word in pairwise(piece.words):
+        if any(before[2] - 1 <= x <= word[1] + 1 for x in crossed):
+            groups.append([])
+        groups[-1].append(word)
+    return _parts(piece, groups)
+
+
+def _is_tabular(
+    rows: Sequence[Sequence[Line]], cells: Sequence[Cells], borders: Sequence[float], height: float
+) -> bool:
+    """Whether the rows of what is not drawn as a table are those of one.
+
+    They may as well be a list with its markers, lines of prose that go on in columns, or parts of a formula.
+    """
+    several = [row for row in cells if sum(map(bool, row)) > 1]
+    if len(several) < 2 or (len(several) == 2 and len(borders) < 2) or len(several) < _FULL_ROWS * len(rows):
+        return False
+    crossing = sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
+    if crossing > 0.3 * len(rows):
+        return False
+    columns = [[_joined(row[at]) for row in cells if row[at]] for at in range(len(borders) + 1)]
+    numeric = any(
+        len(column) > 2 and sum(bool(_NUMBER.match(line.text)) for line in column) >= _NUMBERS * len(column)
+        for column in columns
+    )
+    wide = sum(
+        any(two.x0 - one.x1 > _WIDE * height for one, two in pairwise(part for cell in row for part in cell))
+        for row in several
+    )
+    exact = len(several) == len(rows) > 2 and all(
+        max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns
+    )
+    exact = exact and all(
+        max(two.x0 - one.x1 for one, two in pairwise(part for cell in row for part in cell)) > _CLEAR * height
+        for row in several
+    )
+    if wide < 2 and not numeric and not exact:
+        return False
+    filled = [line.text for column in columns for line in column]
+    worded = sum(sum(map(str.isalpha, text)) > 2 for text in filled)
+    least = (
+        _FILL if (numeric and worded) or (exact and len(rows) > _FEW_ROWS) or len(several) > _FEW_ROWS else _WELL_FILL
+    )
+    if len(filled) < (least if worded else 1) * len(rows) * len(columns):
+        return False
+    if not numeric and sum(map(len, filled)) < _SHORT * len(filled):
+        return False
+    level = sum(_is_level(row, height) for row in several)
+    if level < _ALIGNED * len(several):
+        return False
+    return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
+
+
+def _is_level(row: Cells, height: float) -> bool:
+    """Whether the cells of a row stand on one line."""
+    bottoms = [cell[0].bottom for cell in row if cell]
+    return max(bottoms) - min(bottoms) < _LEVEL * height
+
+
+def _is_list(cells: Sequence[Cells]) -> bool:
+    """Whether the first of two columns holds the marks or numbers of a list."""
+    if len(cells[0]) != 2:
+        return False
+    marks = [_joined(row[0]).text for row in cells if row[0]]
+    bare = [int(text) for text in marks if text.isdigit()]
+    if len(bare) == len(marks):
+        return len(bare) > 1 and {two - one for one, two in pairwise(bare)} == {1}
+    return sum(bool(_MARKER.match(text)) for text in marks) > 0.6 * len(marks)
+
+
+def _as_list(cells: Sequence[Cells]) -> list[Line]:
+    """The lines of a list, each mark before the text beside it."""
+    return [_joined([piece for cell in row for piece in cell]) for row in cells]
+
+
+def _is_aligned(column: Sequence[Line], height: float) -> bool:
+    """Whether most cells of a column begin, end or have their middles at the same place."""
+    for place in (lambda line: line.x0, lambda line: line.x1, lambda line: (line.x0 + line.x1) / 2):
+        places = sorted(map(place, column))
+        most = max(sum(0 <= other - here <= 2 * _LEVEL * height for other in places) for here in places)
+        if most >= _ALIGNED * len(places):
+            return True
+    return False
+
+
+def _is_all_prose(cells: Sequence[Cells]) -> bool:
+    """Whether the columns hold lines of prose that go on from row to row."""
+    columns = [[_joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
+    prose = [_is_prose(column) for column in columns if column]
+    return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1
+
+
+def _average(column: Sequence[Line]) -> float:
+    return sum(len(line.text) for line in column) / max(len(column), 1)
+
+
+def _is_prose(column: Sequence[Line]) -> bool:
+    texts = [line.text for line in column]
+    if _average(column) < _TEXT:
+        return False
+    cased = [text for text in texts if text[0].isupper() or text[0].islower()]
+    if len(cased) >= 0.5 * len(texts):
+        return sum(text[0].islower() for text in cased) > _GOES_ON * len(texts)
+    right = max(line.x1 for line in column)
+    return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)
+
+
+def _grouped(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
+    """Printed rows put together to the rows of the table: a cell may have several lines."""
+    tops = [min(piece.top for cell in row for piece in cell) for row in rows]
+    steps = [below - above for above, below in pairwise(tops)]
+    tight = min((step for step in steps if step > 0.8 * height), default=height)
+    loose = floors or any(step > _LOOSER * tight for step in steps)
+    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
+    bands: list[list[Cells]] = []
+    for at, row in enumerate(rows):
+        floor = at and any(tops[at - 1] + height / 2 < y < tops[at] + height / 2 for y in floors)
+        apart = at and steps[at - 1] > (_CELL_PITCH * height if floors else _LOOSER * tight)
+        if not at or not loose or floor or apart:
+            bands.append([])
+        bands[-1].append(row)
+    grouped: list[Cells] = []
+    for band in bands:
+        if len(band) > 1 and _is_one_row(band, edges):
+            grouped.append([[piece for row in band for piece in row[at]] for at in range(len(edges))])
+            continue
+        for row in band:
+            may_go_on = row is not band[0] or not (loose or row[0])
+            if grouped and may_go_on and _goes_on(grouped[-1], row, edges):
+                for above, below in zip(grouped[-1], row, strict=True):
+                    above += below
+            else:
+                grouped.append([list(cell) for cell in row])
+    return grouped
+
+
+def _is_one_row(band: Sequence[Cells], edges: Sequence[float]) -> bool:
+    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first."""
+    if len(band) > _MOST_LINES:
+        return False
+    numbers = sum(any(cell and _NUMBER.match(_joined(cell).text) for cell in row) for row in band)
+    filled = [sum(bool(row[at]) for row in band) for at in range(len(edges))]
+    return numbers < 2 and filled[0] == 1 and max(filled) == len(band)
+
+
+def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
+    """Whether a printed row holds only further lines of the cells of the row above it."""
+    small = False
+    for at, cell in enumerate(row):
+        if not cell:
+            continue
+        piece = cell[0]
+        if not above[at] or _NUMBER.match(piece.text) or piece.top - above[at][-1].top > _CELL_PITCH * piece.height:
+            return False
+        last = above[at][-1]
+        word = piece.text.split(" ", 1)[0]
+        room = (piece.x1 - piece.x0) / max(len(piece.text), 1) * (len(word) + 1)
+        full = edges[at] - last.x1 < room and not last.text.endswith(":")
+        if not full and (row[0] or not piece.text[0].islower()):
+            return False
+        small = small or piece.text[0].islower()
+    return small or not row[0]
+
+
+def _as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
+    texts = [[_cell_text(cell) for cell in row] for row in rows]
+    signs = "".join(map("".join, texts))
+    letters = sum(map(str.isalpha, signs))
+    right_to_left = 2 * len(_RTL.findall(signs)) > letters
+    head = _has_head(texts)
+    lines = []
+    for at, (row, cells) in enumerate(zip(rows, texts, strict=True)):
+        pieces = [piece for cell in row for piece in cell]
+        cells = cells[::-1] if right_to_left else cells
+        alone = sum(map(bool, cells)) == 1 and bool(cells[0])
+        lines.append(
+            Line(
+                cells[0] if alone else _row_text(cells),
+                min(piece.x0 for piece in pieces),
+                max(piece.x1 for piece in pieces),
+                min(piece.top for piece in pieces),
+                max(piece.bottom for piece in pieces),
+                size=max(piece.size for piece in pieces),
+                shown=pieces[0].shown,
+                columns=starts,
+                head=head and at == 0,
+            )
+        )
+    return lines
+
+
+def _row_text(cells: Sequence[str]) -> str:
+    """The cells with the mark between them; a label that ends in a colon and what was filled in after it are one."""
+    text = cells[0]
+    for before, cell in pairwise(cells):
+        text += (" " if before.endswith(":") else MARK) + cell
+    return text.strip()
+
+
+def _joined(cell: Sequence[Line]) -> Line:
+    """The pieces of a cell as one."""
+    if len(cell) == 1:
+        return cell[0]
+    return replace(
+        cell[0], text=_cell_text(cell), x0=min(piece.x0 for piece in cell), x1=max(piece.x1 for piece in cell)
+    )
+
+
+def _cell_text(cell: Sequence[Line]) -> str:
+    parts: list[str] = []
+    last: Line | None = None
+    for piece in cell:
+        beside = last is not None and abs(piece.top - last.top) < 0.6 * last.height
+        touches = beside and last is not None and piece.x0 - last.x1 < _TOUCH * last.height
+        parts += [piece.text] if last is None or touches or (not beside and last.cut) else [" ", piece.text]
+        last = piece
+    return "".join(parts)
+
+
+def _has_head(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns of numbers."""
+    if len(rows) < 3 or any(_NUMBER.match(text) for text in rows[0] if text):
+        return False
+    for at, name in enumerate(rows[0]):
+        below = [row[at] for row in rows[1:] if row[at]]
+        if name and below and sum(bool(_NUMBER.match(text)) for text in below) >= _NUMBERS * len(below):
+            return True
+    return False
