@@ -1,33 +1,140 @@
 """Long-context generation by hierarchical speculation. Usable without the app.
 
-    from engine import Engine, EngineConfig
-    with Engine(EngineConfig(model="path/to/model", draft="path/to/draft")) as engine:
-        for event in engine.read(document): ...
-        for event in engine.ask("Who kept the light?"): ...
+    from engine import Document, Engine, EngineConfig
 
-The public names below are imported without torch; it is loaded by the engine's thread. Read ``engine.session`` first.
+    with Engine(EngineConfig(model="path/to/model", draft="path/to/draft")) as engine:
+        engine.read(Document.from_text("A title", text)).result()
+        print(engine.ask("Who kept the light?").result().text)
+
+The names below are stable, with their fields and arguments; everything else in this package may change. They are
+imported without torch, which the engine's thread loads. Read ``engine.session`` first.
+
+Where Trifold is installed by pip, it is ``from trifold.engine import ...``.
 """
+
+import importlib.util
+import sys
+
+if __name__ != "engine":
+    # Installed, this file is imported as trifold.engine, and the modules in here name each other engine.…: so that no
+    # class is there twice, the package is loaded as engine, and both names are that one object.
+    if "engine" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("engine", __file__, submodule_search_locations=list(__path__))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["engine"] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules["engine"])
+        except BaseException:
+            del sys.modules["engine"]
+            raise
+    elif sys.modules["engine"].__file__ != __file__:
+        theirs = sys.modules["engine"].__file__
+        raise ImportError(f"Trifold's engine needs the module name engine, and another one has it: {theirs}")
+    sys.modules[__name__] = sys.modules["engine"]
+
+    class OneDoor:
+        """Refuses trifold.engine.events and the like, which would be second copies of engine.events and its classes."""
+
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name.startswith("trifold.engine."):
+                raise ImportError(f"What is public stands in trifold.engine itself, not in {name}.")
+
+    sys.meta_path.insert(0, OneDoor)
 
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.document import Document, OutlineItem, Page
-from engine.events import BookInfo, ModelInfo, Status
+from engine.errors import (
+    Busy,
+    Closed,
+    ContextTooSmall,
+    DocumentError,
+    EngineError,
+    InputError,
+    ModelError,
+    ModelNotFound,
+    NoTextLayer,
+    OptionError,
+    PasswordNeeded,
+    ResourceError,
+    SnapshotRefused,
+    SnapshotUnreadable,
+    TrifoldError,
+    UnsupportedModel,
+    VocabularyMismatch,
+)
+from engine.events import (
+    Acceptance,
+    AnswerDone,
+    AnswerStarted,
+    BookInfo,
+    BookRead,
+    Event,
+    Figures,
+    KvBytes,
+    Loading,
+    ModelInfo,
+    PagesScored,
+    ReadingProgress,
+    Status,
+    StopReason,
+    TextDelta,
+    TimeSplit,
+    TokenSource,
+)
+from engine.plan.memory_budget import BookFit
 from engine.prompt import Question, Turn
+from engine.version import VERSION as __version__
 from engine.worker import HANDOVER_S, Engine, EngineLike, Request
 
 __all__ = [
     "HANDOVER_S",
+    "Acceptance",
+    "AnswerDone",
+    "AnswerStarted",
+    "BookFit",
     "BookInfo",
+    "BookRead",
+    "Busy",
+    "Closed",
+    "ContextTooSmall",
     "Document",
+    "DocumentError",
     "Engine",
     "EngineConfig",
+    "EngineError",
     "EngineLike",
+    "Event",
+    "Figures",
+    "InputError",
+    "KvBytes",
+    "Loading",
     "Mode",
+    "ModelError",
     "ModelInfo",
+    "ModelNotFound",
+    "NoTextLayer",
+    "OptionError",
     "OutlineItem",
     "Page",
+    "PagesScored",
+    "PasswordNeeded",
     "Question",
+    "ReadingProgress",
     "Request",
+    "ResourceError",
     "SamplingParams",
+    "SnapshotRefused",
+    "SnapshotUnreadable",
     "Status",
+    "StopReason",
+    "TextDelta",
+    "TimeSplit",
+    "TokenSource",
+    "TrifoldError",
     "Turn",
+    "UnsupportedModel",
+    "VocabularyMismatch",
+    "__version__",
 ]

@@ -26,6 +26,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.threads",
         "engine.quantization",
         "engine.passages",
+        "engine.version",
         "engine.sandbox",
         "engine.model_files",
         "engine.chat_template",
