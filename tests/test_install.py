@@ -123,6 +123,7 @@ def test_the_page_with_all_its_scripts(place: Path, checkout: Path, tmp_path: Pa
         started(command, data, port, elsewhere),
         httpx.Client(base_url=base, trust_env=False, timeout=30, follow_redirects=True) as browser,
     ):
+        browser.headers["origin"] = base
         browser.get(opening_address(data, port))
         page = browser.get("/").text
         wanted = set(re.findall(r'"(/ui/[\w.-]+)"', page))

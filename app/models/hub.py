@@ -68,7 +68,7 @@ DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the 
 FIRST_ANSWER_SECONDS = 6.0
 REPORT_SECONDS = 0.2  # from one report of a transfer to the next
 _BLOCK = 1 << 20  # bytes; as much is lost when the connection breaks
-_LAST_WORDS = 400  # characters of what a process that broke has said
+_LAST_WORDS = 400  # characters of what a process that broke has said last
 
 Say = Callable[..., None]
 """Tells whoever has started this process how far it is."""
@@ -140,7 +140,7 @@ class Download:
             if self._cancelled:
                 raise Cancelled
         if status != 0:
-            raise EngineError(f"The download broke off: {said.strip()[-_LAST_WORDS:] or status}.", "Try it again.")
+            raise EngineError(f"The download broke off: {_last_words(said) or status}.", "Try it again.")
 
     def _start(self, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
         with self._lock:
@@ -157,6 +157,11 @@ class Download:
                 encoding="utf-8",
             )
             return self._process
+
+
+def _last_words(said: str) -> str:
+    """What a process that broke said last: the error, and nothing of the traceback before it, which names paths."""
+    return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
 
 def _program(name: str) -> str:

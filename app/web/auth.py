@@ -343,6 +343,8 @@ class Guard:
             return await _answer(send, 404, "There is nothing at this address.")
         if not route.open and not self._known(headers):
             return await self._admit(scope, headers, send)
+        if not route.open and not _says_its_origin(scope["method"], headers):
+            return await _answer(send, 403, "This request does not say which page it is from.")
         if int(headers.get("content-length", "0") or "0") > route.limit:
             return await _answer(send, 413, _too_large(route))
         await _limited(self._app, route, scope, receive, send)
@@ -423,6 +425,13 @@ def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
     """A request that says twice who it is: whoever reads the other one of the two is deceived. No browser does it."""
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
+
+
+def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
+    """Whether a request that changes something says where it is from; that this is here ``_stranger`` has seen. Every
+    browser says so, and the cookie is for browsers alone: other programs have the key of ``/v1``."""
+    reads = method in ("GET", "HEAD")
+    return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:

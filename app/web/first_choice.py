@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.format import View, size
-from app.core.settings import STARTER, STARTERS
+from app.core.settings import STARTER, STARTERS, is_hub_id
 from app.core.state import AppState, OpenBook, Stage
 from app.models import starter
 from app.models.catalogue import DEMO, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find, pairs
@@ -187,8 +187,8 @@ class FirstChoice:
         """Ask the hub for a model of the catalogue, and this machine how it would do with it."""
         asked = await body(request)
         pair = find(text(asked, "target"), text(asked, "draft") or None)
-        if pair is None or pair.target.shape is None:
-            raise OptionError("There is no such model in the list.", "Open the settings and name it there.")
+        if pair is None or pair.target.shape is None or not is_hub_id(pair.target.name):
+            raise OptionError("There is no such model of the hub in the list.", "Open the settings and name it there.")
         return await run_in_threadpool(answer_or_refusal, lambda: self._look(pair.target.name))
 
     def _options(self) -> list[View]:

@@ -72,7 +72,8 @@ def running(data: Path, *options: str, nursery: Nursery | None = None, **environ
     port = free_port()
     with (
         started(app_command(port, *options), data, port, ROOT, nursery, **environ) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as browser,
+        httpx.Client(base_url=(page := f"http://127.0.0.1:{port}"), trust_env=False, timeout=30) as browser,
     ):
+        browser.headers["origin"] = page
         assert browser.get(opening_address(data, port)).status_code == 200
         yield Running(port, data, browser, process)

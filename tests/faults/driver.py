@@ -153,7 +153,9 @@ class App:
         timeout: float = 60.0,
     ) -> Answer:
         """One request on a connection of its own; nothing is tidied up on its way."""
-        sent = {"Host": f"{HOST}:{self.port}", **({"Cookie": self.cookie} if cookie else {}), **(headers or {})}
+        own = f"{HOST}:{self.port}"
+        sent = {"Host": own, **({"Cookie": self.cookie} if cookie else {})}
+        sent |= {**({"Origin": f"http://{own}"} if method == "POST" else {}), **(headers or {})}
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)

@@ -171,7 +171,8 @@ def test_every_answer_has_its_headers(app: App) -> None:
 def test_an_upload_has_its_limit_and_its_kinds(app: App) -> None:
     promised = {"Content-Length": str((200 << 20) + 1)}
     connection = http.client.HTTPConnection(HOST, app.port, timeout=20)
-    connection.request("POST", "/books", headers={"Cookie": app.cookie, "x-file-name": "a.txt", **promised})
+    page = {"Cookie": app.cookie, "Origin": f"http://{HOST}:{app.port}"}
+    connection.request("POST", "/books", headers={**page, "x-file-name": "a.txt", **promised})
     assert connection.getresponse().status == 413
     connection.close()
     assert app.give("empty.txt", b"").status == 400

@@ -14,10 +14,11 @@ from app.core.settings import DEMO_DRAFT, DEMO_MODEL
 from app.models.hub import CONVERTER, MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
-from engine.errors import ModelError, ModelNotFound, ResourceError
+from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError
 from engine.plan import FreeMemory
 from tests.app.models.conftest import DRAFT, TARGET
 from tests.app.models.hub import PROPOSED, REVISION, Hub, Proposal
+from tests.house import ROOT
 
 WEIGHTS = "model.safetensors"
 PLENTY = FreeMemory(memory=10**12, disk=10**12, on_gpu=False)
@@ -48,6 +49,15 @@ def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, local_models: L
     hub.asked.clear()
     assert install(local_models, Download(), TARGET, DRAFT, seen.append, PLENTY) == installed
     assert hub.asked == []
+
+
+def test_a_program_that_breaks_says_why_and_not_where() -> None:
+    """The first choice's look at the starter answered with a traceback and paths of this machine."""
+    with pytest.raises(EngineError) as broken:
+        Download().about("starter")  # a program that can be asked for the model and not about it
+    assert broken.value.cause.startswith("The download broke off: ")
+    for word in ("Traceback", "File ", str(ROOT)):
+        assert word not in broken.value.cause
 
 
 def test_a_broken_connection_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:

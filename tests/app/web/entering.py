@@ -21,5 +21,6 @@ def enter(state: AppState, data: Path, port: int) -> Iterator[TestClient]:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
     base = f"http://127.0.0.1:{port}"
     with TestClient(server.guarded_app(state, chosen), base_url=base, client=("127.0.0.1", 1)) as client:
+        client.headers["origin"] = base
         client.get(opening_address(data, port).removeprefix(base))
         yield client

@@ -183,6 +183,14 @@ def test_our_own_origin_may_write(owner: TestClient) -> None:
     assert (answer.status_code, answer.text) == (200, "3")
 
 
+def test_a_change_says_where_it_is_from(owner: TestClient) -> None:
+    """A POST with the cookie and nothing else was taken. Every browser says its origin, and others have no cookie."""
+    assert owner.post("/ask").status_code == 403
+    assert owner.post("/ask", headers={"sec-fetch-site": "none"}).status_code == 403
+    for headers in ({"origin": BASE}, {"sec-fetch-site": "same-origin"}):
+        assert owner.post("/ask", headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_site_may_only_link_here(owner: TestClient, site: str) -> None:
     assert owner.post("/ask", headers={"sec-fetch-site": site}).status_code == 403
@@ -236,6 +244,7 @@ def test_a_method_that_a_route_does_not_have_is_unknown(owner: TestClient) -> No
 
 
 def test_a_body_has_its_limit_stated_or_not(owner: TestClient) -> None:
+    owner.headers["origin"] = BASE
     assert owner.post("/ask", content=b"x" * 1000).text == "1000"
     assert owner.post("/ask", content=b"x" * 1001).status_code == 413
 
