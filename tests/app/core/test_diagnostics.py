@@ -12,6 +12,7 @@ from app.cli.main import logging_to, main
 from app.core import diagnostics
 from app.core import diagnostics as machine
 from engine import ModelInfo, Status
+from engine.version import VERSION
 
 SECRET = "Call me Ishmael"
 MODEL = ModelInfo("demo/target", "x", 5_000_000, "llama", 131_072, "float32", "cpu", 4096, 12_288, None, None)
@@ -49,6 +50,7 @@ def test_neither_keys_nor_names_of_people_are_shown() -> None:
 def test_the_facts_name_machine_and_model(tmp_path: Path) -> None:
     facts = diagnostics.facts_of(tmp_path, Status("idle", "Ready for a book.", model=MODEL))
     text = "\n".join(facts)
+    assert facts[0] == f"Trifold    {VERSION}"
     for word in ("Processor", "Memory", "torch", "demo/target", "131,072"):
         assert word in text
 
