@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from app.web.auth import opening_address
+from engine.version import VERSION
 from tests.processes import free_port, started
 
 SOURCES = ("app", "engine", "assets", "launch.py", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
@@ -74,6 +75,7 @@ def run(command: list[str], status: int = 0) -> subprocess.CompletedProcess[str]
 
 
 def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Path) -> None:
+    assert wheel.name.startswith(f"trifold-{VERSION}-")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].removesuffix(".dist-info").split("-")[0] for name in names} == {"trifold"}
     page = [*checkout.glob("app/web/page/*"), *checkout.glob("assets/style/*"), *checkout.glob("assets/icons/*")]
@@ -88,7 +90,8 @@ def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Pat
     )
     starter = [checkout / "assets" / "starter" / name for name in kept]  # what makes it where there is no checkout
     catalogue = checkout / "app" / "models" / "catalogue.json"
-    for file in [checkout / "launch.py", *code, *page, *starter, catalogue]:
+    typed = checkout / "engine" / "py.typed"
+    for file in [checkout / "launch.py", *code, *page, *starter, catalogue, typed]:
         assert f"trifold/{file.relative_to(checkout).as_posix()}" in names
     assert not [name for name in names if "tests/" in name or name.endswith("requirements.txt")]
 
@@ -96,6 +99,10 @@ def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Pat
 def test_what_it_says_of_itself_is_true_of_an_installed_program(place: Path) -> None:
     told = run([program(place), "--help"]).stdout
     assert told.startswith("usage: trifold [options]")
+    assert run([program(place), "--version"]).stdout == f"Trifold {VERSION}\n"
+    python = Path(program(place)).with_name("python.exe" if os.name == "nt" else "python")
+    library = "from trifold.engine import Document, Engine, EngineConfig, __version__; print(__version__)"
+    assert run([str(python), "-c", library]).stdout.strip() == VERSION
     assert "launch.py" not in told
     assert "TRIFOLD_HOME" not in told  # there is no environment of its own to be put anywhere
     assert "checkout" in run([program(place), "test"], status=2).stderr

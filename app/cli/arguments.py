@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED
 from engine.config import GREEDY, MODES, OWN_SAMPLING, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
+from engine.version import VERSION
 
 APP = "app"
 
@@ -126,6 +127,13 @@ class Parser(argparse.ArgumentParser):
         raise OptionError(message[:1].upper() + message[1:] + ".", f"See: {self.prog} --help")
 
 
+class _Version(argparse.Action):
+    """``--version`` is answered as help is: by words, with nothing run."""
+
+    def __call__(self, *_: Any) -> NoReturn:
+        raise HelpAsked(f"Trifold {VERSION}\n")
+
+
 def _app_parser() -> Parser:
     commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
     parser = Parser(
@@ -133,6 +141,7 @@ def _app_parser() -> Parser:
         description="Talk with a whole book on this machine.\n\ncommands:\n" + commands,
         epilog=_EPILOG,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="which version of Trifold this is")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     parser.add_argument("--window", action="store_true", help="a window of its own, where pywebview is installed")
     parser.add_argument(

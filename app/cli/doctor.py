@@ -30,6 +30,7 @@ from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choo
 from app.models import gguf, starter
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
+from engine.version import VERSION
 
 if TYPE_CHECKING:
     from engine.document import Document
@@ -74,6 +75,7 @@ class Findings:
     selftest: SelftestResult | None = None
     starter: bool = False
     gguf: tuple[str, ...] = ()
+    version: str = VERSION
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -134,6 +136,7 @@ def lines_of(found: Findings) -> list[str]:
     """The findings as a person reads them."""
     here = found.machine
     lines = [
+        f"Trifold    {found.version}",
         f"System     {here.system}",
         f"Python     {here.python} at {here.python_path}",
         f"Processor  {here.processor}, {here.usable_cores} of {here.cores} cores usable",

@@ -28,6 +28,7 @@ from app.core.format import size
 from app.core.settings import LOG_NAME
 from app.launcher.torch_build import Gpu, find_amd_gpus, find_gpus, find_intel_gpus
 from engine import Status
+from engine.version import VERSION
 
 PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2", "flash-attn")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -168,6 +169,7 @@ def facts_of(data: Path, status: Status) -> list[str]:
     others = [*(f"AMD {target}" for target in here.amd_gpus), *(f"Intel {number}" for number in here.intel_gpus)]
     gpus = ", ".join([*nvidia, *others]) or "none"
     return [
+        f"Trifold    {VERSION}",
         f"System     {here.system}",
         f"Python     {here.python} at {here.python_path}",
         f"Processor  {here.processor}, {here.usable_cores} of {here.cores} cores usable",

@@ -57,6 +57,7 @@ from engine.plan import (
     roundings,
     shape_of,
 )
+from engine.version import VERSION
 
 if TYPE_CHECKING:
     from engine.plan import MachineRates
@@ -362,6 +363,7 @@ class Preferences:
             "remote": {"address": remote.address, "model": remote.model} if remote else None,
             "folder": str(self._switch.data),
             "repair": REPAIR,
+            "version": VERSION,
         }
 
     def _correct(self, models: Sequence[View]) -> None:

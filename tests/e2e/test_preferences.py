@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, Route
 
 from app.models.catalogue import pairs
+from engine.version import VERSION
 from tests.e2e.steps import PHONE, WIDE, Open, Server, until
 from tests.e2e.test_states import CONTRAST
 
@@ -119,4 +120,6 @@ def test_diagnostics_are_shown_and_hold_no_key(scripted: Server, open_page: Open
     page.wait_for_selector("#report:not([hidden])")
     report = page.input_value("#report")
     assert "Processor" in report
+    assert page.inner_text("#version") == VERSION
+    assert report.count(f"Trifold    {VERSION}") == 1
     assert key not in report

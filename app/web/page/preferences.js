@@ -49,6 +49,7 @@ async function refresh() {
   byId("api-key").value = shown.api.key;
   byId("data-folder").textContent = shown.folder;
   byId("repair").textContent = shown.repair;
+  byId("version").textContent = shown.version;
   byId("remote-leave").hidden = !shown.remote;
   byId("remote-now").textContent = shown.remote ? `Answers come from ${shown.remote.address}.` : "";
   if (shown.remote && !byId("remote-address").value) byId("remote-address").value = shown.remote.address;

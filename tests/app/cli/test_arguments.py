@@ -11,6 +11,7 @@ from app.cli.develop import run_bench
 from app.core import settings
 from engine.config import EngineConfig, SamplingParams
 from engine.errors import OptionError
+from engine.version import VERSION
 
 
 def test_no_command_is_the_app() -> None:
@@ -82,6 +83,13 @@ def test_every_command_has_help(command: str) -> None:
     assert str(caught.value).startswith("usage: python launch.py")
     with pytest.raises(HelpAsked, match="bench"):
         parse(["--help"])
+
+
+def test_the_version_is_said_before_anything_is_installed() -> None:
+    with pytest.raises(HelpAsked) as caught:
+        parse(["--version"])
+    assert str(caught.value) == f"Trifold {VERSION}\n"
+    assert not is_complete(["--version"])
 
 
 def test_help_explains_every_setting_of_the_engine() -> None:

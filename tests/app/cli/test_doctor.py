@@ -19,6 +19,7 @@ from engine.config import KV_NOTES, EngineConfig
 from engine.errors import ModelNotFound
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.hardware import DeviceFacts, Expected, ModelFacts, TorchFacts, inspect_model
+from engine.version import VERSION
 
 GB = 10**9
 HERE = Machine("System", "3.11", "/python", "Processor", 2, 2, 16 * GB, 9 * GB, 90 * GB, "/data", (), "/chromium")
@@ -60,6 +61,7 @@ def test_what_is_to_be_expected_says_where_it_comes_from() -> None:
     assert "blocks of 512 tokens, retrieval budget 1,024 tokens or 1/16 of the book (by the probes" in text
     assert "32,768 tokens: about 51 s to read, 20 ms a token before speculation, cache 0.9 GB of memory" in text
     assert "131,072 tokens: about 10 min to read" in text
+    assert lines_of(WELL)[0] == f"Trifold    {VERSION}"
     assert "by the probes of one layer and the 8 layers of the configuration" in text
     assert "about" not in "\n".join(lines_of(WELL))  # nothing was measured, and nothing is said
 
