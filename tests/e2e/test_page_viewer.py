@@ -30,6 +30,20 @@ def open_quote(page: Page) -> None:
     page.wait_for_selector("#page-marks i")
 
 
+def show_words(page: Page) -> None:
+    """Switch to what the model read of the page with the quotation, and see that it is that, to the letter."""
+    page.click("#page-words")
+    page.wait_for_selector("#page-text mark")
+    assert page.get_attribute("#page-words", "aria-pressed") == "true"
+    assert page.inner_text("#page-text mark") == QUOTE
+    told = page.evaluate("fetch('/pages/39').then((answer) => answer.json())")
+    assert page.text_content("#page-text") == told["text"]
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#page-text'))")
+    assert QUOTE in page.evaluate("getSelection().toString()")
+    page.evaluate("getSelection().empty()")
+    fine(page)
+
+
 def fine(page: Page) -> None:
     assert page.evaluate(CONTRAST) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -53,8 +67,17 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open
     assert panel is not None
     assert chat["x"] + chat["width"] <= panel["x"] + 1, "the page stands beside the chat"
     fine(page)
+    assert page.locator("#page-text").is_hidden()
+    show_words(page)
+    picture, text = page.locator("#page-picture").bounding_box(), page.locator("#page-text").bounding_box()
+    assert picture is not None
+    assert text is not None
+    assert picture["x"] + picture["width"] <= text["x"], "they stand side by side"
     page.click("#page-after")
     until(page, lambda: page.inner_text("#page-name").startswith("Page 40"))
+    assert QUOTE not in (page.text_content("#page-text") or QUOTE)
+    page.click("#page-words")
+    assert page.locator("#page-text").is_hidden()
     assert page.locator("#page-marks i").count() == 0
     page.focus("#page-panel")
     page.keyboard.press("ArrowLeft")
@@ -75,6 +98,9 @@ def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Op
     panel = page.locator("#page-panel").bounding_box()
     assert panel == {"x": 0, "y": 0, "width": PHONE[0], "height": PHONE[1]}
     fine(page)
+    assert page.evaluate("(name => name.scrollWidth <= name.clientWidth)(document.querySelector('#page-name'))")
+    show_words(page)
+    assert page.locator("#page-picture").is_hidden(), "words stand in the place of the picture"
     page.click("#page-close")
     page.wait_for_selector("#page-panel", state="hidden")
 
@@ -108,6 +134,7 @@ def test_a_book_without_pictures_shows_its_text(scripted: Server, open_page: Ope
     assert page.inner_text("#page-text mark") == "lamp3 lamp4 lamp5 lamp6 lamp7"
     assert page.locator("#page-text").inner_text().count("lamp3 lamp4 lamp5") == 3
     assert page.locator("#page-picture").is_hidden()
+    assert page.locator("#page-words").is_hidden(), "the text is all that there is to see"
     fine(page)
 
 

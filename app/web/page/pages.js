@@ -9,6 +9,7 @@ let first = 1; // number of the first page on the map
 let shown = null; // the page in the panel, as the server told it
 let cite = null; // the citation that opened it: { turn, chip }
 let zoom = 0;
+let words = false; // what the model read stands beside the picture
 let opener = null;
 let asked = 0; // answers to older requests are dropped
 
@@ -104,6 +105,7 @@ export function closePage() {
   asked++;
   byId("page-panel").hidden = true;
   delete root().dataset.page;
+  delete root().dataset.words;
   byId("page-picture").removeAttribute("src");
   shown = null;
   if (opener?.isConnected) opener.focus({ preventScroll: true });
@@ -120,6 +122,7 @@ function draw(query, now) {
   byId("page-after").disabled = shown.number >= shown.last;
   byId("page-trouble").hidden = true;
   byId("page-body").scrollTop = 0;
+  byId("page-words").hidden = !shown.picture;
   if (shown.picture) drawPicture(query, now);
   else drawText();
   showZoom();
@@ -129,14 +132,15 @@ const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 function drawPicture(query, now) {
   const picture = byId("page-picture");
-  byId("page-text").hidden = true;
   byId("page-marks").replaceChildren();
   byId("page-sheet").dataset.state = "drawing";
+  showWords();
   picture.alt = `${shown.name} of the book`;
   picture.hidden = false;
   picture.onload = () => (byId("page-sheet").dataset.state = "drawn");
   picture.onerror = () => {
     if (now !== asked) return;
+    byId("page-words").hidden = true;
     drawText();
     trouble("The picture of this page cannot be drawn; this is its text.");
   };
@@ -171,10 +175,24 @@ function drawMarks(marks) {
 }
 
 function drawText() {
-  const text = byId("page-text");
   byId("page-picture").hidden = true;
   byId("page-marks").replaceChildren();
-  text.hidden = false;
+  delete root().dataset.words;
+  byId("page-text").hidden = false;
+  writeText();
+  reveal(byId("page-text").querySelector("mark"));
+}
+
+// Beside a picture, so that a fault of reading is seen; on a phone in its place.
+function showWords() {
+  byId("page-words").setAttribute("aria-pressed", words);
+  root().dataset.words = words ? "yes" : "no";
+  byId("page-text").hidden = !words;
+  if (words) writeText();
+}
+
+function writeText() {
+  const text = byId("page-text");
   text.replaceChildren();
   let at = 0;
   for (const [start, end] of shown.marks) {
@@ -186,7 +204,6 @@ function drawText() {
   }
   text.append(shown.text.slice(units(0, at)[1]));
   if (!shown.text.trim()) text.textContent = "There is no text on this page.";
-  reveal(text.querySelector("mark"));
 }
 
 // The server counts characters, JavaScript counts UTF-16 units.
@@ -260,6 +277,10 @@ export function bindPages() {
   byId("page-close").addEventListener("click", closePage);
   byId("page-before").addEventListener("click", () => turn(-1));
   byId("page-after").addEventListener("click", () => turn(1));
+  byId("page-words").addEventListener("click", () => {
+    words = !words;
+    if (shown?.picture) showWords();
+  });
   byId("page-smaller").addEventListener("click", () => setZoom(-1));
   byId("page-larger").addEventListener("click", () => setZoom(1));
 }
