@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.devices import KINDS
-from engine.errors import is_out_of_memory
+from engine.errors import ModelError, is_out_of_memory
 from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
 from engine.quantization import SLIDING_SLACK
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
-    from engine.model.decoder import Decoder
+    from engine.model.decoder import Decoder, Rope
 
 # A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
 _CPU_BLOCK_FLOP = 20e9
@@ -99,9 +99,13 @@ def _segment(
     decoder: Decoder, cache: FullCache, ids: torch.Tensor, block: int | None, observer: Observer | None
 ) -> Iterator[float]:
     start, count = cache.length, ids.shape[0]
-    hidden = decoder.embed(ids)
-    rope = decoder.with_inputs(decoder.rope(decoder.span(start, count)), ids, hidden)
-    ropes = decoder.on_devices(rope)
+
+    def begun() -> tuple[torch.Tensor, list[Rope]]:
+        hidden = decoder.embed(ids)
+        rope = decoder.with_inputs(decoder.rope(decoder.span(start, count)), ids, hidden)
+        return hidden, decoder.on_devices(rope)
+
+    hidden, ropes = retry_with_spill(cache, begun)
     for layer in range(decoder.num_layers):
         first = 0
         rope = ropes[decoder.part_of(layer)]
@@ -122,6 +126,10 @@ def _segment(
                 continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
+    if decoder.dtype is torch.float16 and bool(hidden.isnan().any()):  # a wait for a GPU, once a segment
+        raise ModelError(
+            f"{decoder.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
+        )
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:

@@ -194,13 +194,15 @@ class FullCache:
         self._drop_buffers()
 
     def _copy(self, layer: int, store: SlowStore) -> None:
-        """Copy what a resident layer holds to another store, in pieces: memory is short."""
+        """Copy what a resident layer holds to another store, in pieces. Memory is short: the heads of a piece go to
+        the host one by one, since each lies there in one piece and needs none on the device."""
         store.reserve(self.capacity, 0)
         old, held = self._stores[layer], max(self.length, self._written)
         assert isinstance(old, ResidentStore)
         for start in range(0, held, _PIECE):
             span = slice(start, min(held, start + _PIECE))
-            store.write(start, old.keys[None, :, span], old.values[None, :, span])
+            k, v = (torch.stack([head[span].cpu() for head in mine]) for mine in (old.keys, old.values))
+            store.write(start, k[None], v[None])
 
     def _store(self, layer: int, tier: Tier) -> ResidentStore | SlowStore:
         return ResidentStore(self.shape.of_layer(layer)) if tier is Tier.DEVICE else self._slow_store(layer, tier)

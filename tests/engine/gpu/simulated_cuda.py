@@ -247,6 +247,10 @@ class Gpu:
         """Bytes that came to a card over its bus."""
         self.crossed: Counter[tuple[int, int]] = Counter()
         """Copies from one card to another."""
+        self.pages = False
+        """Whether the driver moves memory to the host instead of saying that there is no more, as on Windows."""
+        self.fractions: dict[int, float] = {}
+        """Of each card's memory that torch may take, where somebody has said so."""
         self.pinned: dict[int, int] = {}
         self.sticky = ""
         """An error that the runtime has kept: the next launch raises it, as after a call whose code nobody took."""
@@ -418,7 +422,19 @@ class Gpu:
             stream.graph.workspaces.add(held)
 
     def has_room(self, card: int, size: int) -> bool:
-        return self.limit is None or self.reserved(card) + size <= self.limit
+        allowed = [] if self.limit is None or self.pages else [self.limit]
+        share = self.fractions.get(card)
+        allowed += [] if share is None else [int(share * self.total)]
+        return not allowed or self.reserved(card) + size <= min(allowed)
+
+    @property
+    def total(self) -> int:
+        """Bytes of each card."""
+        return self.limit or 24 << 30
+
+    def set_fraction(self, share: float, device: Any = None) -> None:
+        """``torch.cuda.set_per_process_memory_fraction``."""
+        self.fractions[self.card_of(device)] = share
 
     # torch.cuda.cudart() -------------------------------------------------------------------------------------
 
@@ -972,7 +988,7 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
             gpu.pin(out)
         return out.to(device) if device is not None and torch.device(device).type == "cuda" else out
 
-    total = gpu.limit or 24 << 30
+    total = gpu.total
     properties = types.SimpleNamespace(multi_processor_count=128, name="simulated", total_memory=total)
 
     def of_device(device: Any = None) -> Any:
@@ -994,6 +1010,7 @@ def _stand_ins(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         (c, "CUDAGraph", Graph),
         (c, "graph", Capture),
         (c, "empty_cache", gpu.empty_cache),
+        (c, "set_per_process_memory_fraction", gpu.set_fraction),
         (c, "cudart", lambda: gpu),
         (c, "get_device_properties", of_device),
         (c, "get_device_capability", lambda device=None: gpu.capability),
