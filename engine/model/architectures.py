@@ -496,13 +496,18 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
     """The dtype of weights and KV: the one asked for, or what suits the device and the model's size."""
     import torch
 
+    from engine import devices
+
     if dtype != "auto":
         chosen: torch.dtype = getattr(torch, dtype)
         return chosen
     if device.type == "cpu":
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
-    return stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+    chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
+    # A model whose numbers float16 does not hold after all is refused when its first segment has been read.
+    slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
+    return torch.float16 if slow else chosen
 
 
 def cpu_holds_halves(parameters: int) -> bool:

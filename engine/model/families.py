@@ -25,6 +25,7 @@ class Family:
         experts: whether its MLPs are mixtures of experts.
         stored: a format of quantized weights from which they can be expanded; empty where there is none.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
+        overflows: whether its activations are known to leave the range of float16.
         norm_offset: what RMS norms add to their weights.
         last_norm_offset: what the last one does; None where it is as the others.
         rotates_apart: whether its RoPE turns queries and keys in calls of their own.
@@ -48,6 +49,7 @@ class Family:
     experts: bool = False
     stored: str = ""
     full_every: int = 0
+    overflows: bool = False
     norm_offset: float = 0.0
     last_norm_offset: float | None = None
     rotates_apart: bool = False
@@ -134,7 +136,9 @@ FAMILIES = {
     "qwen2": Family("Qwen 2", plain=True),
     "qwen3": Family("Qwen 3", plain=True),
     "qwen3_moe": Family("Qwen 3 with experts", experts=True, defaults=_QWEN_3_MOE),
-    "gpt_oss": Family("gpt-oss", others=SLIDING, full_every=2, experts=True, stored=MXFP4, defaults=_GPT_OSS),
+    "gpt_oss": Family(
+        "gpt-oss", others=SLIDING, full_every=2, experts=True, stored=MXFP4, overflows=True, defaults=_GPT_OSS
+    ),
     "phi3": Family("Phi-3 and Phi-4", plain=True),
     "smollm3": Family("SmolLM3", tied=True, reads=("no_rope_layers",)),
     "granite": Family("Granite"),
@@ -150,6 +154,7 @@ FAMILIES = {
     "hyperclovax": Family("HyperCLOVA X", logits_factor="logits_scaling"),
     "gemma2": Family(
         "Gemma 2",
+        overflows=True,
         tied=True,
         others=SLIDING,
         full_every=2,
@@ -159,6 +164,7 @@ FAMILIES = {
     ),
     "gemma3_text": Family(
         "Gemma 3",
+        overflows=True,
         tied=True,
         others=SLIDING,
         full_every=6,
@@ -168,6 +174,7 @@ FAMILIES = {
     ),
     "gemma4_text": Family(
         "Gemma 4",
+        overflows=True,
         tied=True,
         others=SLIDING,
         experts=True,
