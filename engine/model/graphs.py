@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _RECORD_AFTER, _MAX_RECORDINGS, MAX_TOKENS = 3, 12, 64
 # Runs before a recording, in which libraries make what they keep; timed runs of which the best counts.
 _WARM_UPS, _TIMED = 2, 3
+# The first version of torch whose captures give their memory back where they fail (pytorch 180395).
+_FIRST_TORCH = (2, 12)
 # Largest difference of a replay's logits to those of the ordinary pass, as a share of the largest of them: other
 # kernels round otherwise, more so in half precision, and a wrong pass is off by the whole.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
@@ -112,7 +114,14 @@ class CudaRecorder:
 
 def recorder_for(device: torch.device) -> Recorder | None:
     """The recorder of a device; None where nothing can be recorded, or launching costs nothing."""
-    return CudaRecorder(device) if KINDS[device.type].streams else None
+    if not KINDS[device.type].streams:
+        return None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _FIRST_TORCH:
+        _log.info(
+            "passes are not recorded by torch %s: a capture that fails leaves its memory taken", torch.__version__
+        )
+        return None
+    return CudaRecorder(device)
 
 
 class Replays:
