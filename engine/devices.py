@@ -8,10 +8,16 @@ copy after the other, and tokens are drawn on the processor. Which kernels compu
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+# The first of NVIDIA's GPUs with fast products in bfloat16.
+_BFLOAT16_CAPABILITY = (8, 0)
+# Share of a GPU's free memory up to which Windows' driver pages nothing, with some left for the desktop.
+_UNPAGED = 0.97
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,22 @@ def memory_without_us(device: torch.device) -> int:
     """Bytes that a GPU with memory of its own would have free if this process held nothing on it."""
     module = _module(device)
     return int(module.mem_get_info(device)[0] + module.memory_reserved(device))
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a GPU has fast products in bfloat16. NVIDIA's before Ampere (RTX 20, T4) compute slowly in it."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
+    return torch.cuda.get_device_capability(device) >= _BFLOAT16_CAPABILITY
+
+
+def forbid_paging(device: torch.device) -> None:
+    """Let torch say that a CUDA GPU's memory runs out where the driver would not: on Windows it moves memory to the
+    host without a word, and everything becomes slow."""
+    if device.type != "cuda" or sys.platform != "win32":
+        return
+    share = memory_without_us(device) / total_memory(device)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, _UNPAGED * share), device.index or 0)
 
 
 @functools.cache

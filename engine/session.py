@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from engine import devices as kinds
 from engine.chat_template import ChatFormat
 from engine.config import GREEDY, EngineConfig
 from engine.decode import prefill
@@ -40,7 +41,7 @@ from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
-from engine.model import decoder, distilled
+from engine.model import attention, decoder, distilled
 from engine.model.architectures import is_distilled
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
@@ -89,6 +90,9 @@ class Session:
         draft: decoder.Decoder | None,
         costs: CostModel | None = None,
     ) -> None:
+        for model in (target, draft):
+            if model is not None:
+                attention.choose_kernels(model.kv_shape, model.config.num_attention_heads)
         shape = target.kv_shape.stored_as(config.kv)
         self.config = config = planner.complete_config(config, costs, target.window, shape)
         self.costs = costs
@@ -113,6 +117,8 @@ class Session:
             OptionError: the device or the window is not to be had.
         """
         devices = planner.pick_devices(config.device)
+        for device in devices:
+            kinds.forbid_paging(device)
         load = partial(decoder.load, device=devices[0], dtype=config.dtype)
         # What small files can tell is told before any weights are read.
         settings = decoder.settings_of(config.model, config.context)

@@ -15,17 +15,24 @@ models that have one, is what scores stay below (``engine.model.kernels``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from engine.errors import is_out_of_memory
 from engine.model.kernels import cpu, cuda, in_pieces, join, plain
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.products import padded
 from engine.model.recurrent import States
+
+if TYPE_CHECKING:
+    from engine.kv.shape import KvShape
+
+_log = logging.getLogger(__name__)
 
 IMPLEMENTATION = "trifold"
 """Name under which ``register`` installs the attention function in transformers."""
@@ -122,6 +129,24 @@ def attend(
     if cap is not None:
         return _unpacked(q, *in_pieces(packed, k, v, scaling, cap))
     return _unpacked(q, *cuda.fastest(q.device, q.dtype, packed.shape[1], q.shape[3])(packed, k, v, scaling))
+
+
+def choose_kernels(shape: KvShape, heads: int) -> None:
+    """Measure the kernels of a model's attention on its GPUs, while there is memory for it: ``heads`` of queries.
+
+    Where there is none they are measured in the first pass, for which layers are spilled.
+    """
+    for part in shape.parts:
+        if part.device.type not in cuda.MEASURED:
+            continue
+        device = torch.device(part.device.type, part.device.index or 0)
+        try:
+            for count in (shape.kv_heads, heads):
+                cuda.measured(device, shape.dtype, count, shape.head_dim)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            _log.info("attention kernels are measured later: %s", error)
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,6 +19,7 @@ import time
 import torch
 
 from engine.devices import synchronize
+from engine.errors import is_out_of_memory
 from engine.model.kernels import Kernel, in_pieces, plain, split_attend
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,9 @@ KERNELS: dict[str, Kernel] = {
 
 NEED_COMPILER = ("triton",)
 
+MEASURED = ("cuda", "xpu")
+"""Kinds of devices that have some of them."""
+
 
 def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
     """Names of the kernels that may be right on this GPU."""
@@ -176,7 +180,11 @@ def measure(
     keys: int = _PROBE_KEYS,
     rows: int = _PROBE_ROWS,
 ) -> float | None:
-    """Milliseconds of one call of a kernel; None if it does not run here, or is wrong."""
+    """Milliseconds of one call of a kernel; None if it does not run here, or is wrong.
+
+    Raises:
+        RuntimeError: memory ran out, which says nothing of the kernel.
+    """
     generator = torch.Generator(device).manual_seed(0)
     shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
     q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
@@ -193,6 +201,8 @@ def measure(
         for _ in range(_PROBE_REPEATS):
             kernel(q, k, v, head_dim**-0.5)
         synchronize(device)
-    except (RuntimeError, ImportError, TypeError, ValueError, NotImplementedError, OSError):
+    except (RuntimeError, ImportError, TypeError, ValueError, NotImplementedError, OSError) as error:
+        if is_out_of_memory(error):
+            raise
         return None
     return (time.perf_counter() - began) * 1000.0 / _PROBE_REPEATS

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
+from engine.kv.shape import KvShape
+from engine.model import attention
 from engine.model.kernels import cuda, in_pieces, plain
 from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
@@ -162,6 +166,25 @@ def test_a_kernel_that_runs_is_chosen(
         mask = torch.ones(3, 3, dtype=torch.bool).tril()
         expected_out = plain(q.float(), k[:, :, :3].float(), v[:, :, :3].float(), 0.25, mask)[0]
         assert torch.allclose(causal, expected_out, atol=2e-2)
+
+
+def test_a_kernel_for_which_there_is_no_memory_is_not_taken_for_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    """A full card once chose the plain path for good. At load kernels are measured where there is memory, and else in
+    the first pass, which makes some."""
+    shape = KvShape(1, 2, 16, torch.bfloat16, GPU)
+    with simulated_cuda("eager") as gpu, caplog.at_level(logging.INFO, "engine.model.attention"):
+        for failing in (1, 12, 14):
+            gpu.allocations, gpu.fails_at = 0, failing
+            with pytest.raises(torch.OutOfMemoryError):
+                cuda.fastest(torch.device("cuda", 0), torch.bfloat16, 2, 16)
+        gpu.allocations, gpu.fails_at = 0, 5
+        attention.choose_kernels(shape, 4)
+        assert "measured later" in caplog.text
+        assert cuda.fastest(torch.device("cuda", 0), torch.bfloat16, 2, 16) is not in_pieces
+        attention.choose_kernels(shape, 4)
+        known = gpu.launches
+        cuda.fastest(torch.device("cuda", 0), torch.bfloat16, 4, 16)
+        assert gpu.launches == known
 
 
 def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
