@@ -43,6 +43,7 @@ _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
 )
+_PLAIN = re.compile("[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")  # on one line, with no sign to change
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
@@ -80,6 +81,13 @@ def spaces(text: str) -> str:
     text = re.sub(r" {2,}", " ", text)
     text = re.sub(r" ?\n ?", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def paragraph(text: str) -> str:
+    """Both at once; text that needs neither comes back as it is, which takes no time."""
+    if _PLAIN.match(text):
+        return text.strip(" ") if "  " not in text else spaces(text)
+    return spaces(characters(text))
 
 
 def line_ends(text: str) -> str:

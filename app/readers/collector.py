@@ -36,7 +36,6 @@ _LISTS = frozenset(("ol", "ul", "menu", "dir", "list"))
 _OF_THE_HEAD = ("base", "link", "meta")
 _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
-_PLAIN = re.compile("[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*$")  # nothing that cleaning would change
 _LONGEST_TITLE = 1000
 PUT_AWAY = "\ue000"
 """What stands for a "<" that begins no tag while the text is parsed."""
@@ -61,6 +60,7 @@ _NAMELESS = re.compile(
     re.I,
 )
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
+_BACK = ("↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
@@ -608,6 +608,9 @@ class BlockCollector:
             return
         raised = next((outer for outer in reversed(self._frames) if outer.kind in ("sup", "super")), None)
         mark = text.strip("[]^()")
+        if frame.target and mark.strip("\ufe0e\ufe0f") in _BACK:
+            self._replace(frame, "")
+            return
         if raised is not None:
             raised.linked = True
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
@@ -636,12 +639,7 @@ class BlockCollector:
             if self._images:
                 self._spell_images()
             text = "".join(self._parts)
-            if not _PLAIN.match(text):
-                text = cleaning.characters(text)
-            if self._preformatted:
-                text = text.strip("\n")
-            else:
-                text = cleaning.spaces(text) if "  " in text or "\n" in text else text.strip(" ")
+            text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if text.strip():
                 text, marked = self._with_marker(text)
                 self._add(text, marked)

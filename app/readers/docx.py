@@ -269,9 +269,7 @@ def _around(node: ElementTree.Element) -> ElementTree.Element:
 def _headers_shown(root: ElementTree.Element) -> list[str]:
     """Relations of the headers and footers of all sections; those of a first page only where it has its own."""
     found: dict[str, None] = {}
-    for section in root.iter():
-        if local(section.tag) != "sectPr":
-            continue
+    for section in root.iter(_named(root, "sectPr")):
         parts = {local(part.tag): part for part in section}
         first = "titlePg" in parts and attribute(parts["titlePg"], "val") not in ("0", "false", "off")
         for part in section:
@@ -284,8 +282,12 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
     """Number the references to notes in the order of the text, as the page shows them: id -> number."""
     numbers: dict[str, str] = {}
-    for node in root.iter():
-        if local(node.tag) == kind:
-            node.text = numbers.setdefault(attribute(node, "id"), str(len(numbers) + 1))
-            node.tag = MARK
+    for node in list(root.iter(_named(root, kind))):
+        node.text = numbers.setdefault(attribute(node, "id"), str(len(numbers) + 1))
+        node.tag = MARK
     return numbers
+
+
+def _named(root: ElementTree.Element, name: str) -> str:
+    """A name in the root's namespace, by which a tree is searched fast."""
+    return f"{root.tag.rpartition('}')[0]}}}{name}" if "}" in root.tag else name

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from app.readers import cleaning, formulas, scripts, symbols, tables
 from app.readers.archive import attribute, local
 from app.readers.docx_numbers import Numbering
-from app.readers.docx_styles import Look, Styles, heading, look, numbered, over
+from app.readers.docx_styles import Look, Numbered, Style, Styles, heading, look, numbered, over
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -52,12 +52,26 @@ class _Field:
     has_text: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class _Run:
     """Text of one script; ``script``: "superscript", "subscript" or ""."""
 
     text: str
     script: str = ""
+
+
+@dataclass(slots=True)
+class _About:
+    """What a paragraph says of itself. ``heading``: its level, 0 for text, None where the style says it."""
+
+    style: str = ""
+    heading: int | None = None
+    numbered: Numbered = field(default_factory=Numbered)
+    is_initial: bool = False
+    ends_deleted: bool = False
+
+
+_NOTHING = _About()
 
 
 @dataclass
@@ -150,44 +164,40 @@ class Walk:
             self._around.alive()
         while self._fields and not self._fields[-1].in_result:
             self._fields.pop()  # nobody closed it: what follows is text
-        properties = next((part for part in node if local(part.tag) == "pPr"), None)
-        style = self._around.styles.of(_value(properties, "pStyle"))
+        about = _about(node)
+        style = self._around.styles.of(about.style)
         runs, self._runs = self._runs, []
         boxes, self._boxes = self._boxes, []
         self._inline(node, style.look)
         text = self._held + self._take()
         self._held = ""
         drawn, self._runs, self._boxes = self._boxes, runs, boxes
-        settings = properties if properties is not None else ()
-        if any(local(part.tag) == "framePr" and attribute(part, "dropCap") in ("drop", "margin") for part in settings):
+        if about.is_initial:
             self._held = text.strip()
-        elif _ends_deleted(properties):
+        elif about.ends_deleted:
             self._held = text
         else:
-            level = style.heading if properties is None else heading(properties, style.heading)
-            label = self._label(properties, _value(properties, "pStyle"))
-            if style.is_contents:
-                text = text.replace("\t", " ")
-            text = _cleaned(text)
+            level = (style.heading if about.heading is None else about.heading) or 0
+            label = self._label(about, style)
+            if text:
+                text = _cleaned(text.replace("\t", " ") if style.is_contents else text)
             if text:
                 if label and not text.startswith(label):
                     text = f"{label} {text}"
-                yield Block(" ".join(text.split()) if level else text, level or 0)
+                yield Block(" ".join(text.split()) if level else text, level)
         yield from drawn
 
-    def _label(self, properties: ElementTree.Element | None, style: str) -> str:
+    def _label(self, about: _About, style: Style) -> str:
         """The number in front of a paragraph."""
-        own = numbered(properties) if properties is not None else None
-        taken = self._around.styles.of(style).numbered
-        number = taken.number if own is None or own.number is None else own.number
-        if number in (None, "0"):
+        number = style.numbered.number if about.numbered.number is None else about.numbered.number
+        if number is None or number == "0":
             return ""
-        level = own.level if own is not None else None
+        level = about.numbered.level
         if level is None:
-            level = self._around.numbering.level_of(number or "", style)
+            level = self._around.numbering.level_of(number, about.style)
         if level is None:
-            level = taken.level or 0
-        return self._around.numbering.count(number or "", level)
+            level = style.numbered.level or 0
+        return self._around.numbering.count(number, level)
 
     # Tables.
 
@@ -220,8 +230,8 @@ class Walk:
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
         """A cell, and whether it goes on with the one above it."""
         cell, goes_on = Cell(), False
-        settings = next((part for part in node if local(part.tag) == "tcPr"), None)
-        for setting in settings if settings is not None else ():
+        settings = node[0] if len(node) and local(node[0].tag) == "tcPr" else ()
+        for setting in settings:
             tag, value = local(setting.tag), attribute(setting, "val")
             if tag == "gridSpan":
                 cell.columns = max(_whole(value, 1), 1)
@@ -232,7 +242,7 @@ class Walk:
         else:
             cell.content = [block for part in node.iter() if local(part.tag) == "p" for block in self._paragraph(part)]
         for part in cell.content:
-            if isinstance(part, Block):
+            if isinstance(part, Block) and "\t" in part.text:
                 part.text = part.text.replace("\t", " ")
         return cell, goes_on
 
@@ -332,6 +342,8 @@ class Walk:
 
     def _take(self) -> str:
         """The text of the runs so far, raised and lowered parts written on the line."""
+        if len(self._runs) == 1 and not self._runs[0].script:
+            return self._runs.pop().text
         text = ""
         for run in self._runs:
             if run.script == "superscript":
@@ -468,12 +480,24 @@ def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Elemen
             stack.extend(reversed(current))
 
 
-def _ends_deleted(properties: ElementTree.Element | None) -> bool:
-    """Whether the end of a paragraph is marked as deleted, so that the next one goes on with it."""
-    if properties is None:
-        return False
-    marks = next((part for part in properties if local(part.tag) == "rPr"), None)
-    return marks is not None and any(local(part.tag) in ("del", "moveFrom") for part in marks)
+def _about(node: ElementTree.Element) -> _About:
+    """The properties of a paragraph. A deleted end lets the next paragraph go on with this one."""
+    if not len(node) or local(node[0].tag) != "pPr":
+        return _NOTHING
+    properties, about = node[0], _About()
+    for part in properties:
+        tag = local(part.tag)
+        if tag == "pStyle":
+            about.style = attribute(part, "val")
+        elif tag == "numPr":
+            about.numbered = numbered(properties)
+        elif tag == "outlineLvl":
+            about.heading = heading(properties, None)
+        elif tag == "framePr":
+            about.is_initial = attribute(part, "dropCap") in ("drop", "margin")
+        elif tag == "rPr":
+            about.ends_deleted = any(local(mark.tag) in ("del", "moveFrom") for mark in part)
+    return about
 
 
 def _sign(node: ElementTree.Element) -> str:
@@ -538,8 +562,8 @@ def _size(text: str) -> int:
 def _cleaned(text: str) -> str:
     """Text without unwanted signs; tabs stay until it is known whether they part columns."""
     if "\t" not in text:
-        return cleaning.spaces(cleaning.characters(text))
-    return "\t".join(cleaning.spaces(cleaning.characters(part)) for part in text.split("\t"))
+        return cleaning.paragraph(text)
+    return "\t".join(map(cleaning.paragraph, text.split("\t")))
 
 
 def _columns(blocks: list[Block]) -> list[Block]:

@@ -18,6 +18,8 @@ _OF_FORMULAS = frozenset(
 )
 """Names of several letters that are raised to powers: functions and units."""
 
+_VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
+_OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
 _SHORTENED = "rstdo"  # what Mr, Dr, No and St raise
 _SEEN_BACK = 24  # characters before it that tell what a superscript is
 _LONGEST_MARK = 12  # characters of the mark of a note
@@ -49,11 +51,16 @@ def _takes_notes(before: str, base: str) -> bool:
     """Whether a number here is a note's: after a word, a year or the end of a sentence, or at the head of a line."""
     if not base:
         return not before or not before[-1].isspace()
+    if base.isalpha() and _OPERATOR.search(before[: len(before) - len(base)][-_SEEN_BACK:]):
+        return False
     return _is_word(base) or bool(_YEAR.fullmatch(base)) or base[-1] in ".,"
 
 
 def _is_word(base: str) -> bool:
-    return base.isalpha() and base not in _OF_FORMULAS and (len(base) > 2 or (len(base) == 2 and base.islower()))
+    """Whether letters are a word, which has no power; two letters are one when a vowel is among them."""
+    if not base.isalpha() or base in _OF_FORMULAS:
+        return False
+    return len(base) > 2 or (len(base) == 2 and base.islower() and bool(_VOWEL.search(base)))
 
 
 def _is_shortened(base: str, inner: str) -> bool:

@@ -23,7 +23,7 @@ DEEPEST = 20
 """Tables within tables; what lies deeper belongs to the cell around it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Cell:
     """What a cell holds, in order, and how many columns and rows it takes."""
 
@@ -38,7 +38,7 @@ class Cell:
         return [part for part in self.content if isinstance(part, Table)]
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """Cells of a row. ``skipped``: columns that it leaves out in front; ``header``: it names the columns."""
 
@@ -74,8 +74,9 @@ def _lays_out(table: Table) -> bool:
     if not any(_is_full(cell) for row in table.rows for cell in row.cells[1:]):
         return not (len(cells) > 1 and all(_is_short(cell) for cell in cells))
     return any(
-        sum(len(block.text) for block in cell.blocks()) > _LONGEST_CELL or len(cell.blocks()) > _MOST_BLOCKS
+        len(cell.content) > _MOST_BLOCKS or sum(len(block.text) for block in cell.blocks()) > _LONGEST_CELL
         for cell in cells
+        if cell.content
     )
 
 
@@ -90,7 +91,7 @@ def _is_short(cell: Cell) -> bool:
 
 
 def _is_full(cell: Cell) -> bool:
-    return any(block.text for block in cell.blocks()) or bool(cell.tables())
+    return any(isinstance(part, Table) or part.text for part in cell.content)
 
 
 def _contents(table: Table) -> Iterator[Block]:
@@ -115,6 +116,11 @@ def _all_blocks(table: Table) -> Iterator[Block]:
 
 def _text(cell: Cell) -> str:
     """A cell on one line; a small table in it too."""
+    if not cell.content:
+        return ""
+    first = cell.content[0]
+    if len(cell.content) == 1 and isinstance(first, Block):
+        return " ".join(first.text.split()) if "\n" in first.text or "  " in first.text else first.text
     parts = []
     for part in cell.content:
         if isinstance(part, Block):

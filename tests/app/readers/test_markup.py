@@ -76,6 +76,8 @@ TEXT = {
     "chemistry and indexes": ("<p>H<sub>2</sub>SO<sub>4</sub> v<sub>max</sub> y<sub>1</sub>", "H2SO4 v_max y_1"),
     "raised by a style": ("<p>10<span style='vertical-align:super'>6</span>", "10^6"),
     "notes by links": ("<p>1871<sup><a href='#n3'>3</a></sup> it<a href='#n4'><sup>4</sup></a>", "1871[3] it[4]"),
+    "a formula without markup": ("<p>E = <em>mc</em><sup>2</sup>, but of<sup>3</sup>", "E = mc^2, but of[3]"),
+    "a link back from a note": ("<p>Colza.<a href='#r1'>↩︎</a>", "Colza."),
     "a note that has brackets": ("<p>lost<sup><a href='#c'>[3]</a></sup>", "lost[3]"),
     "readings": ("<p><ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>に", "東京(とうきょう)に"),
     "readings with brackets": ("<p><ruby>住<rp>(</rp><rt>す</rt><rp>)</rp></ruby>む", "住(す)む"),
