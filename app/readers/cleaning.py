@@ -43,7 +43,7 @@ _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
 )
-_PLAIN = re.compile("[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")  # on one line, with no sign to change
+_PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")  # on one line, with no sign to change
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")

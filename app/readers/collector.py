@@ -60,6 +60,7 @@ _NAMELESS = re.compile(
     re.I,
 )
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
+_NEAR = 4  # parts of a block that are looked at before raised or lowered text
 _BACK = ("↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
 _TICKED, _OPEN = "☒", "☐"
@@ -580,7 +581,11 @@ class BlockCollector:
         text = "".join(self._parts[frame.start :])
         if frame.kind in ("sup", "super", "sub"):
             if "\n" not in text.strip():
-                before = "".join(self._parts[max(frame.start - 4, 0) : frame.start])
+                near = max(frame.start - _NEAR, 0)
+                before = "".join(self._parts[near : frame.start])
+                if frame.kind == "sub" and not self._images and (fraction := scripts.over_a_line(before)) != before:
+                    self._parts[near : frame.start] = [fraction]
+                    frame.start, before = near + 1, fraction
                 linked = frame.linked or any(outer.kind == "link" for outer in self._frames)
                 written = scripts.lowered(before, text) if frame.kind == "sub" else None
                 self._replace(frame, written or scripts.raised(before, text, linked=linked and bool(text.strip())))

@@ -349,6 +349,7 @@ class Walk:
             if run.script == "superscript":
                 text += scripts.raised(text, run.text)
             elif run.script == "subscript":
+                text = scripts.over_a_line(text)
                 text += scripts.lowered(text, run.text)
             else:
                 text += run.text

@@ -123,7 +123,7 @@ def _package(files: zipfile.ZipFile) -> _Package:
     if not found.spine and found.pictures:
         raise Refused("has no text in it: its pages are images.", "Choose an edition with text.")
     if found.pictures:
-        found.warnings.append(f"{found.pictures:,} pages of the book are pictures; what they show is not read.")
+        found.warnings.append(f"Pages that are pictures, whose words are not read: {found.pictures:,}.")
     named = {_inside(base, item.get("href", ""))[0]: None for item in manifest.values() if _is_text(item)}
     ordered = set(found.spine)
     found.texts = [name for name in named if name not in ordered and name.lower().endswith(_TEXT_NAMES)]

@@ -10,7 +10,7 @@ _REASONS = {
     "deleted": "it is marked as deleted",
     "codes": "it belongs to the codes of fields",
     "page numbers": "numbers of the printed pages",
-    "other": "buttons, choices not taken and frames of other pages",
+    "other": "buttons, choices not taken, frames of other pages, definitions of drawings",
 }
 
 

@@ -18,6 +18,8 @@ _OF_FORMULAS = frozenset(
 )
 """Names of several letters that are raised to powers: functions and units."""
 
+_INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
+_UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
 _SHORTENED = "rstdo"  # what Mr, Dr, No and St raise
@@ -79,4 +81,9 @@ def lowered(before: str, text: str) -> str:
         return text
     if inner.isdigit() and _CHEMISTRY.search(before[-_SEEN_BACK:]):
         return inner
-    return f"_{inner}" if inner.isalnum() else f"_({inner})"
+    return f"_{inner}" if _INDEX.match(inner) else f"_({inner})"
+
+
+def over_a_line(before: str) -> str:
+    """The line up to the lower part of a fraction, whose upper part was raised: 2 1/ and not 2^1/."""
+    return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], before)

@@ -277,6 +277,7 @@ _BOX = (
 
 INLINE = {
     "powers, also in pieces": (_r("10") + _r("1", _SUP) + _r("6", _SUP) + _r(" m") + _r("3", _SUP), "10^16 m^3"),
+    "a fraction": (_r("2") + _r("1", _SUP) + _r("/") + _r("2", _SUB) + _r(" cups"), "2 1/2 cups"),
     "notes and chemistry": (_r("1871") + _r("3", _SUP) + _r(" H") + _r("2", _SUB) + _r("O"), "1871[3] H2O"),
     "signs of Symbol": (
         _r("5 ")

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.readers import read_document
+from app.readers import epub, read_document
+from app.readers.parsed import Limits
 from app.readers.sections import cut
 from engine.document import Document
 from engine.errors import DocumentError
+from tests.app.readers.conftest import CONTAINER
 
 _PARAGRAPH = "The keeper went up the stairs. " * 12
 
@@ -212,6 +214,88 @@ def test_epub(files: Any) -> None:
     ]
     assert _outline(document) == [("Part I", 1, 0), ("One", 2, 1), ("Two", 3, 1)]
     assert document.warnings == ("“gone.xhtml” could not be read: it is missing from the file.",)
+
+
+_BOOKS: dict[str, tuple[str, list[tuple[str, str, str]], dict[str, str], str, tuple[str, ...]]] = {
+    "chapters of other types": (
+        "a b c",
+        [("a.xml", "text/xml", ""), ("b.htm", "text/xhtml", ""), ("c.txt", "text/plain", "")],
+        {"a.xml": "<html><p>first</p></html>", "b.htm": "<p>second</p>", "c.txt": "third\n\nfourth"},
+        "first\n\nsecond\n\nthird\n\nfourth",
+        (),
+    ),
+    "a book of DAISY": (
+        "a",
+        [("a.xml", "application/x-dtbook+xml", "")],
+        {
+            "a.xml": "<dtbook><book><level1><h1>One</h1><p>lit <pagenum>12</pagenum>the lamp<noteref idref='#n'>1"
+            "</noteref></p><note id='n'><p>Colza.</p></note><list type='ol'><li>Ring</li></list></level1></book>"
+        },
+        "One\n\nlit the lamp[1]\n\n[1] Colza.\n\n1. Ring",
+        ("6% of the text was left out: numbers of the printed pages.",),
+    ),
+    "the contents are the book": (
+        "n",
+        [("n.xhtml", "application/xhtml+xml", "properties='nav'")],
+        {"n.xhtml": "<nav epub:type='toc'><ol><li><a href='#c'>One</a></ol></nav><h1 id='c'>One</h1><p>the words</p>"},
+        "One\n\nthe words",
+        (),
+    ),
+    "contents with a preface": (
+        "n a",
+        [("n.xhtml", "application/xhtml+xml", "properties='nav'"), ("a.xhtml", "application/xhtml+xml", "")],
+        {"n.xhtml": "<p>preface</p><nav><ol><li><a href='a.xhtml'>A</a></ol></nav>", "a.xhtml": "<p>the words"},
+        "preface\n\nthe words",
+        (),
+    ),
+    "a drawn page": (
+        "a",
+        [("a.svg", "image/svg+xml", "")],
+        {"a.svg": "<svg><title>x</title><text y='1'>The map</text><text y='9'>shows ships</text></svg>"},
+        "The map\nshows ships",
+        (),
+    ),
+    "pictures, one with a text in its place": (
+        "p q",
+        [
+            ("p.jpg", "image/jpeg", "fallback='t'"),
+            ("q.jpg", "image/jpeg", ""),
+            ("t.xhtml", "application/xhtml+xml", ""),
+        ],
+        {"t.xhtml": "<p>the words</p>"},
+        "the words",
+        ("Pages that are pictures, whose words are not read: 1.",),
+    ),
+    "notes that only links lead to": (
+        "a",
+        [("a.xhtml", "application/xhtml+xml", ""), ("n.xhtml", "application/xhtml+xml", ""), ("x.xhtml", "", "")],
+        {"a.xhtml": "<p>oil<a epub:type='noteref' href='n.xhtml#1'>1</a>", "n.xhtml": "<p>Colza", "x.xhtml": "<p>lost"},
+        "oil[1]\n\nColza",
+        (),
+    ),
+    "numbers by a style sheet of its own": (
+        "a",
+        [("a.xhtml", "application/xhtml+xml", ""), ("s.css", "text/css", "")],
+        {"a.xhtml": "<link href='s.css' rel='stylesheet'/><ol><li>x</ol>", "s.css": "ol {list-style: lower-roman}"},
+        "i. x",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _BOOKS)
+def test_parts_of_an_epub_beside_the_usual(files: Any, name: str) -> None:
+    spine, items, contents, expected, warnings = _BOOKS[name]
+    manifest = "".join(
+        f"<item id='{file.partition('.')[0]}' href='{file}' media-type='{kind}' {more}/>" for file, kind, more in items
+    )
+    order = "".join(f"<itemref idref='{identity}'/>" for identity in spine.split())
+    package = f"<package><metadata/><manifest>{manifest}</manifest><spine>{order}</spine></package>"
+    entries = [("META-INF/container.xml", CONTAINER), ("OPS/book.opf", package)]
+    path = files.zipped("a.epub", [*entries, *((f"OPS/{file}", text) for file, text in contents.items())])
+    parsed = epub.parse(path, {}, Limits(), lambda done, total, page: None)
+    assert "\n\n".join(section.text for section in parsed.sections) == expected
+    assert tuple(parsed.warnings) == warnings
 
 
 def test_epub_locked_by_drm(files: Any) -> None:

@@ -74,6 +74,10 @@ TEXT = {
     "powers and units": ("<p>10<sup>6</sup> m<sup>3</sup> at 10<sup>-3</sup>", "10^6 m^3 at 10^-3"),
     "ordinals and titles stay": ("<p>the 1<sup>st</sup> of M<sup>r</sup> X, V<sup>e</sup>", "the 1st of Mr X, Ve"),
     "chemistry and indexes": ("<p>H<sub>2</sub>SO<sub>4</sub> v<sub>max</sub> y<sub>1</sub>", "H2SO4 v_max y_1"),
+    "fractions of raised and lowered numbers": (
+        "<p>take 2<sup>1</sup>/<sub>2</sub> or <sup>3</sup>⁄<sub>4</sub> or a<sup>1</sup>/<sub>3</sub>",
+        "take 2 1/2 or 3⁄4 or a1/3",
+    ),
     "raised by a style": ("<p>10<span style='vertical-align:super'>6</span>", "10^6"),
     "notes by links": ("<p>1871<sup><a href='#n3'>3</a></sup> it<a href='#n4'><sup>4</sup></a>", "1871[3] it[4]"),
     "a formula without markup": ("<p>E = <em>mc</em><sup>2</sup>, but of<sup>3</sup>", "E = mc^2, but of[3]"),
