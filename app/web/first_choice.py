@@ -26,7 +26,7 @@ from app.models.local import LocalModels
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
 from app.web.preferences import about_view
-from app.web.routes import SMALL_BODY, answer_or_refusal, body, said, text
+from app.web.routes import SMALL_BODY, Asked, Text, answer_or_refusal, parsed, said
 from engine.errors import OptionError, ResourceError
 from engine.plan import (
     BOOK_TOKENS,
@@ -146,6 +146,11 @@ def _demo_window(switch: ModelSwitch) -> int:
     return shape_of(read_config(folder), DEMO.title).window if folder else 0
 
 
+class PairAsked(Asked):
+    target: Text = ""
+    draft: Text = ""
+
+
 class FirstChoice:
     """A panel of the page (``app.web.live``).
 
@@ -185,8 +190,8 @@ class FirstChoice:
 
     async def look(self, request: Request) -> Response:
         """Ask the hub for a model of the catalogue, and this machine how it would do with it."""
-        asked = await body(request)
-        pair = find(text(asked, "target"), text(asked, "draft") or None)
+        asked = await parsed(request, PairAsked)
+        pair = find(asked.target, asked.draft or None)
         if pair is None or pair.target.shape is None or not is_hub_id(pair.target.name):
             raise OptionError("There is no such model of the hub in the list.", "Open the settings and name it there.")
         return await run_in_threadpool(answer_or_refusal, lambda: self._look(pair.target.name))

@@ -40,7 +40,7 @@ from app.core.state import AppState
 from app.web import messages
 from app.web.auth import App, AsgiMessage, Receive, Scope, Send
 from app.web.live import record_of
-from app.web.routes import json_object, number, text
+from app.web.routes import REQUIRED, Asked, Number, Text, parsed
 from engine.errors import EngineError, OptionError
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "DejaVu Sans", "sans-serif")
@@ -51,6 +51,15 @@ PREDICT = "/gradio_api/run/predict"
 
 _TABS = 64
 _LOOK_SECONDS = 1.0
+
+
+class EventAsked(Asked):
+    """What Gradio's script sends for an event of the page."""
+
+    data: Any = None
+    fn_index: Number = REQUIRED
+    session_hash: Text = ""
+
 
 Shown = tuple[list[messages.ChatMessage], str]
 """The chat, and the name of what is shown (``live.record_of``), by which the page knows that it has arrived."""
@@ -143,10 +152,10 @@ def _checked(app: App, functions: Collection[int]) -> App:
         if scope["type"] != "http" or (scope["method"], scope["path"]) != ("POST", PREDICT):
             return await app(scope, receive, send)
         try:
-            asked = json_object(await Request(scope, receive).body())
-            if asked.get("data") != [] or number(asked, "fn_index") not in functions:
+            asked = await parsed(Request(scope, receive), EventAsked)
+            if asked.data != [] or asked.fn_index not in functions:
                 raise OptionError("The page has nothing that does this.", "Load the page again.")
-            sent = {"data": [], "fn_index": asked["fn_index"], "session_hash": text(asked, "session_hash") or None}
+            sent = {"data": [], "fn_index": asked.fn_index, "session_hash": asked.session_hash or None}
         except ClientDisconnect:
             return None
         except OptionError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
@@ -27,13 +26,25 @@ from app.core.suggestions import Sample, continuations, phrase_questions, sugges
 from app.core.trial import Trial
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
-from app.web.routes import SMALL_BODY, Handler, body, number, said, text
+from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
 from engine.errors import OptionError
 
 LOOK_SECONDS = 5.0  # sizes on disk and days are looked at this often
 _HUES = 360
 _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")  # of Markdown: a list of findings shows words alone
 _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
+
+
+class ChatAsked(Asked):
+    """``message``: what is to be seen of it."""
+
+    id: Text = ""
+    name: Text = ""
+    message: NumberIfSaid = None
+
+
+class WordsAsked(Asked):
+    words: Text = ""
 
 
 class Library:
@@ -150,7 +161,7 @@ class Library:
         return FileResponse(file, media_type="image/png", headers={"cache-control": "private, max-age=86400"})
 
     async def delete_book(self, request: Request) -> None:
-        await run_in_threadpool(self._state.delete, text(await body(request), "id"))
+        await run_in_threadpool(self._state.delete, (await parsed(request, BookAsked)).id)
 
     async def close_book(self, request: Request) -> None:
         self._state.close_book()
@@ -158,9 +169,9 @@ class Library:
     # Chats ---------------------------------------------------------------------------------------------------
 
     async def open_chat(self, request: Request) -> Response:
-        """Open a chat, with its book if that is another one; ``message``: what is to be seen of it."""
-        asked = await body(request)
-        chat, message = self._chat(asked), number(asked, "message") if asked.get("message") else None
+        """Open a chat, with its book if that is another one."""
+        asked = await parsed(request, ChatAsked)
+        chat, message = self._chat(asked.id), asked.message
         state, current = self._state, self._state.current
         if current.book is None or current.book.sha256 != chat.book:
             state.open(state.books.get(chat.book), chat=chat.id)
@@ -173,18 +184,18 @@ class Library:
         return JSONResponse({"position": at})
 
     async def rename_chat(self, request: Request) -> None:
-        asked = await body(request)
-        self._state.chats.rename(self._chat(asked).id, text(asked, "name"))
+        asked = await parsed(request, ChatAsked)
+        self._state.chats.rename(self._chat(asked.id).id, asked.name)
 
     async def delete_chat(self, request: Request) -> None:
-        self._state.delete_chat(self._chat(await body(request)).id)
+        self._state.delete_chat(self._chat((await parsed(request, ChatAsked)).id).id)
 
     async def show_version(self, request: Request) -> None:
-        self._state.show_version(number(await body(request), "message"))
+        self._state.show_version((await parsed(request, MessageAsked)).message)
 
     async def text_of(self, request: Request) -> Response:
         """The words of a message as they were written, for the clipboard and for editing."""
-        message, chat = number(await body(request), "message"), self._state.chat
+        message, chat = (await parsed(request, MessageAsked)).message, self._state.chat
         at = chat.position_of(message) if chat else None
         if chat is None or at is None:
             raise OptionError("This message is no longer on the page.", "Load the page again.")
@@ -192,7 +203,7 @@ class Library:
         return JSONResponse({"text": turn.question if message == turn.question_id else turn.answer})
 
     async def search(self, request: Request) -> Response:
-        words = text(await body(request), "words")
+        words = (await parsed(request, WordsAsked)).words
         found = await run_in_threadpool(self._state.chats.search, words)
         titles = {book.sha256: book.shown for book in self._state.books.all()}
         names = {line.id: line.title for line in self._state.chats.all()}
@@ -200,7 +211,7 @@ class Library:
         return JSONResponse({"found": [_found(hit, titles[hit.book], names.get(hit.chat, "")) for hit in kept]})
 
     async def export_chat(self, request: Request) -> Response:
-        chat, form = self._chat(dict(request.query_params)), request.query_params.get("form", "md")
+        chat, form = self._chat(request.query_params.get("id", "")), request.query_params.get("form", "md")
         if form not in _KINDS:
             raise OptionError("A chat can be saved as Markdown (md) or as JSON (json).")
         book = self._state.books.get(chat.book)
@@ -214,8 +225,8 @@ class Library:
         headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "cache-control": "no-store"}
         return Response(content, media_type=_KINDS[form], headers=headers)
 
-    def _chat(self, asked: dict[str, Any]) -> Chat:
-        chat = self._state.chats.get(text(asked, "id"))
+    def _chat(self, chat_id: str) -> Chat:
+        chat = self._state.chats.get(chat_id)
         if chat is None:
             raise OptionError("This chat is no longer there.", "Choose another one.")
         return chat

@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import AfterValidator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -43,7 +44,7 @@ from app.models.openai_client import parse_address
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
-from app.web.routes import SMALL_BODY, body, said, text
+from app.web.routes import SMALL_BODY, Asked, Text, parsed, said
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
 from engine.plan import (
     BOOK_TOKENS,
@@ -277,6 +278,34 @@ def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
     return switch
 
 
+def _model_name(name: str) -> str:
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise OptionError("This is no name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
+    return name
+
+
+ModelName = Annotated[Text, AfterValidator(_model_name)]
+"""A folder or a hub id."""
+
+
+class ModelAsked(Asked):
+    """``weights`` and ``kv`` are what they are rounded to; "" leaves them as they are."""
+
+    weights: Text = ""
+    kv: Text = ""
+    model: ModelName = ""
+    draft: ModelName = ""
+
+
+class RemoteAsked(Asked):
+    """``confirmed``: the person has agreed that the book is sent there."""
+
+    address: Text = ""
+    model: Text = ""
+    key: Text = ""
+    confirmed: Any = False
+
+
 class Preferences:
     """A panel of the page (``app.web.live``).
 
@@ -323,24 +352,23 @@ class Preferences:
         return JSONResponse(await run_in_threadpool(self._shown))
 
     async def use(self, request: Request) -> None:
-        asked = await body(request)
-        rounded = {name: text(asked, name) for name in ("weights", "kv")}
-        self._switch.use(_model_name(asked, "model"), _model_name(asked, "draft") or None, **rounded)
+        asked = await parsed(request, ModelAsked)
+        self._switch.use(asked.model, asked.draft or None, weights=asked.weights, kv=asked.kv)
 
     async def stop(self, request: Request) -> None:
         self._switch.cancel()
 
     async def look(self, request: Request) -> Response:
         """What a folder or a hub id is, before anything large is fetched."""
-        name = _model_name(await body(request), "model").strip()
+        name = (await parsed(request, ModelAsked)).model.strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
         return JSONResponse(await run_in_threadpool(self._look, name))
 
     async def use_remote(self, request: Request) -> None:
-        asked = await body(request)
-        remote = Remote(text(asked, "address"), text(asked, "model").strip(), text(asked, "key").strip())
-        self._switch.use_remote(remote, asked.get("confirmed") is True)
+        asked = await parsed(request, RemoteAsked)
+        remote = Remote(asked.address, asked.model.strip(), asked.key.strip())
+        self._switch.use_remote(remote, asked.confirmed is True)
 
     async def leave_remote(self, request: Request) -> None:
         self._switch.leave_remote()
@@ -432,11 +460,3 @@ class Preferences:
         if switching.cause:
             facts.append(f"Model      {switching.cause}")
         return diagnostics.report(self._switch.data, facts)
-
-
-def _model_name(asked: dict[str, Any], field: str) -> str:
-    """A folder or a hub id. Raises: OptionError."""
-    name = text(asked, field)
-    if len(name) > _LONGEST_NAME or not name.isprintable():
-        raise OptionError("This is no name of a model.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
-    return name

@@ -17,7 +17,7 @@ from app.core.format import View
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.routes import body, text
+from app.web.routes import Asked, Text, parsed
 from engine.errors import InputError, TrifoldError
 
 _BODY = 64 << 10
@@ -27,6 +27,10 @@ _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay e
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
 _REPLAY_OF_SEVERAL = REPLAY.replace("the first token", "each first token")
+
+
+class RaceAsked(Asked):
+    question: Text = ""
 
 
 class RacePanel:
@@ -53,7 +57,7 @@ class RacePanel:
 
     async def start(self, request: Request) -> Response:
         try:
-            self._race.start(text(await body(request), "question"))
+            self._race.start((await parsed(request, RaceAsked)).question)
         except TrifoldError as error:
             status = 400 if isinstance(error, InputError) else 409
             return JSONResponse({"cause": error.cause, "remedy": error.remedy}, status_code=status)

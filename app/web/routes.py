@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -48,11 +49,6 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
-async def body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises: OptionError."""
-    return json_object(await request.body())
-
-
 def json_object(sent: bytes) -> dict[str, Any]:
     """Raises: OptionError."""
     try:
@@ -64,31 +60,116 @@ def json_object(sent: bytes) -> dict[str, Any]:
     return asked
 
 
-def text(asked: dict[str, Any], name: str) -> str:
-    """Text, "" if it is missing. Half of a pair of UTF-16 can be sent; it is no text, and "?" stands for it.
-
-    Raises: OptionError.
-    """
-    value = asked.get(name, "")
+def _text(value: Any, info: ValidationInfo) -> str:
+    """Half of a pair of UTF-16 can be sent; it is no text, and "?" stands for it."""
     if not isinstance(value, str):
-        raise OptionError(f"{name} must be text.")
+        raise OptionError(f"{info.field_name} must be text.")
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
-def number(asked: dict[str, Any], name: str) -> int:
-    """A whole number. Raises: OptionError."""
-    value = asked.get(name)
+def _number(value: Any, info: ValidationInfo) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
-        raise OptionError(f"The {name} must be a whole number.", "Load the page again.")
+        raise OptionError(f"The {info.field_name} must be a whole number.", "Load the page again.")
     return value
 
 
-def fraction(asked: dict[str, Any], name: str) -> float:
-    """A number. Raises: OptionError."""
-    value = asked.get(name)
+def _number_if_said(value: Any, info: ValidationInfo) -> int | None:
+    return _number(value, info) if value else None
+
+
+def _count_if_said(value: Any, info: ValidationInfo) -> int | None:
+    return None if value is None else _number(value, info)
+
+
+def _fraction_if_said(value: Any, info: ValidationInfo) -> float | None:
+    if value is None:
+        return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
-        raise OptionError(f"The {name} must be a number.")
+        raise OptionError(f"The {info.field_name} must be a number.")
     return float(value)
+
+
+def _known_mode(value: str) -> str:
+    if value not in get_args(Mode):
+        raise OptionError(f"There is no mode {value!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Number = Annotated[int, BeforeValidator(_number)]
+NumberIfSaid = Annotated[int | None, BeforeValidator(_number_if_said)]
+REQUIRED: Any = Field(default=None, validate_default=True)
+"""Default of a number that has to be sent: its absence is told as a wrong value is."""
+
+
+class Asked(BaseModel):
+    """A request of the page's scripts. Types are taken as they are; of several wrong fields the first is told."""
+
+
+_Asked = TypeVar("_Asked", bound=Asked)
+
+
+async def parsed(request: Request, kind: type[_Asked]) -> _Asked:
+    """The JSON object of a request as a record. Raises: OptionError, for the first field that is wrong."""
+    return kind.model_validate(json_object(await request.body()))
+
+
+class BookAsked(Asked):
+    id: Text = ""
+    password: Text = ""
+
+
+class PagesAsked(Asked):
+    """Pages from 1, both included."""
+
+    first: Number = REQUIRED
+    last: Number = REQUIRED
+
+
+class AnswerAsked(Asked):
+    """How an answer is to be made, and the tab that waits for it. What is null or missing of how it is sampled is as
+    the model's own settings say; ``length`` is in tokens."""
+
+    mode: Annotated[str, AfterValidator(_known_mode), BeforeValidator(_text)] = Field(default="", validate_default=True)
+    temperature: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
+    top_p: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
+    top_k: Annotated[int | None, BeforeValidator(_count_if_said)] = None
+    repetition_penalty: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
+    exact_quotes: Any = None
+    length: Number = REQUIRED
+    tab: Text = ""
+
+    @property
+    def how(self) -> tuple[SamplingParams, Mode, str]:
+        """Raises: OptionError, for a value out of its range."""
+        said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
+        sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
+        return sampling, self.mode, self.tab  # type: ignore[return-value]
+
+
+def _some_question(value: str) -> str:
+    if not value.strip():
+        raise OptionError("There is no question.", "Type one first.")
+    return value.strip()
+
+
+class MessageAsked(Asked):
+    message: Number = REQUIRED
+
+
+class _Question(Asked):
+    """``message``: the earlier question in whose place this one stands, which stays as another version.
+    ``instead``: stop what is being answered, and ask when it has let go."""
+
+    question: Annotated[str, AfterValidator(_some_question), BeforeValidator(_text)] = Field(
+        default="", validate_default=True
+    )
+    message: NumberIfSaid = None
+    instead: Any = False
+
+
+class QuestionAsked(AnswerAsked, _Question):
+    """Fields are looked at from the last base to the first: the question, then how it is answered."""
 
 
 NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
@@ -144,9 +225,8 @@ class BookRoutes:
         return JSONResponse({"note": _same_file(name_of(name), book)})
 
     async def open(self, request: Request) -> None:
-        asked = await body(request)
-        book = self._state.books.get(text(asked, "id"))
-        self._state.open(book, text(asked, "password") or None)
+        asked = await parsed(request, BookAsked)
+        self._state.open(self._state.books.get(asked.id), asked.password or None)
 
     async def open_sample(self, request: Request) -> None:
         if self._sample.file is None:
@@ -154,8 +234,8 @@ class BookRoutes:
         self._state.open(await run_in_threadpool(self._state.books.copy_in, self._sample.file))
 
     async def choose(self, request: Request) -> None:
-        asked = await body(request)
-        self._state.choose(number(asked, "first"), number(asked, "last"))
+        asked = await parsed(request, PagesAsked)
+        self._state.choose(asked.first, asked.last)
 
     async def again(self, request: Request) -> None:
         self._state.read_again()
@@ -190,35 +270,30 @@ class ChatRoutes:
         return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
 
     async def ask(self, request: Request) -> Response:
-        """``message``: the earlier question in whose place this one stands, which stays as another version.
-        ``instead``: stop what is being answered, and ask when it has let go."""
-        asked = await body(request)
-        question = text(asked, "question").strip()
-        if not question:
-            raise OptionError("There is no question.", "Type one first.")
-        position = self._position(number(asked, "message")) if asked.get("message") else None
-        sampling, mode, tab = how_of(asked)
-        if asked.get("instead"):
+        asked = await parsed(request, QuestionAsked)
+        position = self._position(asked.message) if asked.message else None
+        sampling, mode, tab = asked.how
+        if asked.instead:
             await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
-        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
+        return await self._begin(chat_run.ask(self._state, asked.question, sampling, mode, position, tab))
 
     async def ask_again(self, request: Request) -> Response:
         """The question of the answer ``message`` once more."""
-        asked = await body(request)
-        chat, position = self._state.chat, self._position(number(asked, "message"))
+        asked = await parsed(request, MessageAsked)
+        chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
             raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
         question = chat.exchanges[position].question
-        sampling, mode, tab = how_of(asked)
+        sampling, mode, tab = (await parsed(request, AnswerAsked)).how
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
 
     async def go_on(self, request: Request) -> Response:
         """Continue the answer ``message``, which was cut."""
-        asked = await body(request)
-        chat, position = self._state.chat, self._position(number(asked, "message"))
+        asked = await parsed(request, MessageAsked)
+        chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None or not chat.exchanges[position].can_be_continued:
             raise OptionError("There is no answer here that was cut.", "Ask again instead.")
-        sampling, mode, tab = how_of(asked)
+        sampling, mode, tab = (await parsed(request, AnswerAsked)).how
         return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab))
 
     async def stop(self, request: Request) -> None:
@@ -240,19 +315,6 @@ class ChatRoutes:
         """Where a message stands that is still in sight."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
-
-
-def how_of(asked: dict[str, Any]) -> tuple[SamplingParams, Mode, str]:
-    """How an answer is to be made, and the tab that waits for it. What is null or missing of how it is sampled is as
-    the model's own settings say. Raises: OptionError."""
-    mode = text(asked, "mode")
-    if mode not in get_args(Mode):
-        raise OptionError(f"There is no mode {mode!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
-    said: dict[str, Any] = {name: asked[name] for name in OWN_SAMPLING if asked.get(name) is not None}
-    for name in said.keys() - {"exact_quotes"}:
-        said[name] = number(asked, name) if name == "top_k" else fraction(asked, name)
-    sampling = from_mapping(SamplingParams, {**said, "max_tokens": number(asked, "length")})
-    return sampling, mode, text(asked, "tab")  # type: ignore[return-value]
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:

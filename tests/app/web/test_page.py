@@ -25,7 +25,7 @@ from app.core.format import glow
 from app.core.state import AppState, OpenBook, Stage
 from app.web import gradio_page, live
 from app.web.live import RunningAnswer, changes, map_view, page_view
-from app.web.routes import how_of
+from app.web.routes import AnswerAsked
 from app.web.server import quiet_gradio
 from engine.config import SamplingParams
 from engine.errors import OptionError
@@ -194,7 +194,7 @@ _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "add
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
-    assert how_of(unsaid) == (SamplingParams(max_tokens=64), "plain", "")
+    assert AnswerAsked.model_validate(unsaid).how == (SamplingParams(max_tokens=64), "plain", "")
     said = {
         "mode": "plain",
         "temperature": 0,
@@ -205,9 +205,9 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
         "tab": "t",
     }
     expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, exact_quotes=True, max_tokens=64)
-    assert how_of(said) == (expected, "plain", "t")
+    assert AnswerAsked.model_validate(said).how == (expected, "plain", "t")
     with pytest.raises(OptionError, match="whole number"):
-        how_of({**said, "top_k": 1.5})
+        AnswerAsked.model_validate({**said, "top_k": 1.5})
 
 
 def test_exact_quotes_are_offered_where_they_can_be_had() -> None:
