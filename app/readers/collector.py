@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from app.readers import cleaning, css, formulas, numerals, scripts, tables
+from app.readers import cleaning, css, formulas, numerals, scripts, symbols, tables
 from app.readers.css import Styles
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
@@ -23,7 +23,7 @@ _BLOCKS = frozenset(
     re.findall(
         r"\w+",
         "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption"
-        " figure footer form header hr html li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
+        " figure footer form header hr html legend li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
         # of DTBook, the books of DAISY
         " author bridgehead byline dateline docauthor doctitle epigraph hd level level1 level2 level3 level4 level5"
         " level6 line linegroup list note poem prodnote sidebar",
@@ -60,8 +60,9 @@ _NAMELESS = re.compile(
     re.I,
 )
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
+_FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _NEAR = 4  # parts of a block that are looked at before raised or lowered text
-_BACK = ("↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
+_BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
@@ -79,6 +80,7 @@ class _List:
     value: int = 1
     step: int = 1
     backwards: bool = False
+    counters: list[tuple[str, str]] = field(default_factory=list)  # that a style sheet sets in front of its items
     marked: list[tuple[Block, str]] = field(default_factory=list)  # of a list that counts down to one
 
 
@@ -138,6 +140,7 @@ class BlockCollector:
         self._frames: list[_Frame] = []
         self._lists: list[_List] = []
         self._marker: list[tuple[str, _List | None]] = []  # stands in front of the next text
+        self._counts: dict[str, int] = {}  # counters of style sheets
         self._marks: dict[str, str] = {}  # anchors of notes -> the marks that lead to them
         self._tables: list[_OpenTable] = []
         self._flat_tables = 0  # open tables that lie too deep
@@ -369,8 +372,12 @@ class BlockCollector:
         if self._drawing and tag in ("desc", "metadata", "defs"):
             return _Frame("drawing", start)
         if tag in ("span", "font"):
-            raised = attributes.get("style", "")
-            found = css.declarations(raised) if raised else self._styles.of(tag, attributes.get("class", "").split())
+            style = attributes.get("style", "")
+            font = _FONT.search(style) if tag == "span" else None
+            name = (font[1] if font else attributes.get("face", "")).strip("'\" ")
+            if symbols.is_symbolic(name):
+                return _Frame("font", start, name)
+            found = css.declarations(style) if style else self._styles.of(tag, attributes.get("class", "").split())
             align = found.get("vertical-align")
             return _Frame(align, start) if align in ("super", "sub") else None
         return None
@@ -406,9 +413,12 @@ class BlockCollector:
         kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(found) or kind
         if self._navigation or attributes.get("role") in ("menu", "tree", "tablist", "presentation", "none"):
             kind = _NO_NUMBERS
+        counters = css.counters(found)
         start, backwards = _whole(attributes.get("start")), "reversed" in attributes
         self._lists.append(
-            _List(tag, kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
+            _List(
+                tag, kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None, counters
+            )
         )
 
     def _start_item(self, attributes: Mapping[str, str]) -> None:
@@ -422,10 +432,19 @@ class BlockCollector:
             "li", attributes.get("class", "").split()
         )
         kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
-        marker = _marker(kind, around.value)
+        marker = self._generated(around) if around.counters else _marker(kind, around.value)
         if marker:
             self._marker.append((marker, around))
         around.value += around.step
+
+    def _generated(self, around: _List) -> str:
+        """A number that a style sheet sets, as Google writes it: the last counter is the list's own."""
+        own = next(name for name, _ in reversed(around.counters) if name)
+        self._counts[own] = around.value
+        texts = (
+            numerals.written(self._counts.get(name, 1), style) if name else style for name, style in around.counters
+        )
+        return f"{''.join(texts).strip()} "
 
     def _end_list(self) -> None:
         if not self._lists:
@@ -604,6 +623,8 @@ class BlockCollector:
         elif frame.kind == "page" and _PAGE_NUMBER.match(text.strip()):
             self.left_out["page numbers"] += _size(text)
             self._replace(frame, "")
+        elif frame.kind == "font":
+            self._replace(frame, symbols.spelled(text, frame.target))
         elif frame.kind == "choice":
             self._close_choice(frame)
 
@@ -613,13 +634,15 @@ class BlockCollector:
             return
         raised = next((outer for outer in reversed(self._frames) if outer.kind in ("sup", "super")), None)
         mark = text.strip("[]^()")
-        if frame.target and mark.strip("\ufe0e\ufe0f") in _BACK:
+        if frame.target and (mark or text).strip("\ufe0e\ufe0f") in _BACK:
             self._replace(frame, "")
             return
         if raised is not None:
             raised.linked = True
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
             self._replace(frame, f"[{text}]")
+        elif frame.target and not frame.start and mark[:1].isalnum():
+            self._after_formula = True  # the number of a note, whose text may follow without a space
         if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
             self._marks.setdefault(frame.target, mark.strip("[]^()"))
 
@@ -700,7 +723,7 @@ def _entered(attributes: Mapping[str, str]) -> str:
     """What an input of a form shows."""
     kind = attributes.get("type", "text").casefold()
     if kind in ("checkbox", "radio"):
-        return f"{_TICKED if 'checked' in attributes else _OPEN} "
+        return f" {_TICKED if 'checked' in attributes else _OPEN} "
     return "" if kind in _SILENT_INPUTS else attributes.get("value", "")
 
 

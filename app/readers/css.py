@@ -13,8 +13,9 @@ _COMMENT = re.compile(r"/\*.*?\*/|<!--|-->", re.S)
 _RULE = re.compile(r"([^{}@;]{1,2000})\{([^{}]{0,5000})\}")
 _AT_BLOCK = re.compile(r"@[^{};]{0,500}(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
 _SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
-_ITEM = re.compile(r"\s*>?\s*\bli$", re.I)
-_WANTED = frozenset(("list-style", "list-style-type", "display", "visibility", "vertical-align"))
+_ITEM = re.compile(r"\s*>?\s*\bli(:{1,2}before)?$", re.I)
+_WANTED = frozenset(("content", "list-style", "list-style-type", "display", "visibility", "vertical-align"))
+_COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
 _LONGEST = 200_000  # characters of a style sheet that are looked at
 _NOT_A_TYPE = frozenset(("inside", "outside", "inherit", "initial", "unset", "!important"))
 
@@ -44,11 +45,16 @@ class Styles:
             if not found:
                 continue
             for selector in selectors.split(","):
-                selector, items = _ITEM.subn("", selector.strip()) if " " in selector.strip() else (selector.strip(), 0)
-                match = _SELECTOR.match(selector)
-                if match and selector:
-                    key = ((match[1] or "").casefold(), match[2] or "", bool(items))
-                    self._rules.setdefault(key, {}).update(found)
+                selector = selector.strip()
+                item = _ITEM.search(selector) if " " in selector or ">" in selector else None
+                match = _SELECTOR.match(selector[: item.start()] if item else selector)
+                if match and match[0]:
+                    wanted = {
+                        name: value for name, value in found.items() if (name == "content") == bool(item and item[1])
+                    }
+                    self._rules.setdefault(((match[1] or "").casefold(), match[2] or "", item is not None), {}).update(
+                        wanted
+                    )
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -72,7 +78,9 @@ def declarations(body: str) -> Declarations:
         name, _, value = part.partition(":")
         name = name.strip().casefold()
         if name in _WANTED:
-            found["list-style-type" if name == "list-style" else name] = value.strip().casefold()
+            found["list-style-type" if name == "list-style" else name] = (
+                value.strip() if name == "content" else value.strip().casefold()
+            )
     return found
 
 
@@ -80,6 +88,15 @@ def list_type(found: Declarations) -> str:
     """The kind of a list's numbers, "none", or "" where nothing is said."""
     words = [word for word in found.get("list-style-type", "").split() if word not in _NOT_A_TYPE]
     return words[0] if words else ""
+
+
+def counters(found: Declarations) -> list[tuple[str, str]]:
+    """What is generated in front of an item: (name, style) of counters and ("", text) between them; [] without one."""
+    parts = [
+        (name, style or "decimal") if name else ("", text)
+        for text, name, style in _COUNTER.findall(found.get("content", ""))
+    ]
+    return parts if any(name for name, _ in parts) else []
 
 
 def hides(found: Declarations) -> bool:

@@ -68,6 +68,13 @@ LISTS = {
         "<ul class=task-list><li><input type=checkbox checked disabled> wick<li><input type=checkbox> oil</ul>",
         "☒ wick\n\n☐ oil",
     ),
+    "numbers that Google writes": (
+        '<style>ol.k-0{list-style-type:none}.k-0 > li:before{content:"" counter(c-0,decimal) ". "}.k-1 > li:before'
+        '{content:"" counter(c-0,decimal) "." counter(c-1,lower-latin) ") "}ol.k-1{list-style-type:none}</style>'
+        "<ol class='k-0 start' start=3><li>Ring</ol><ol class='k-1 start'><li>Trim<li>Fill</ol>"
+        "<ol class=k-0 start=4><li>Row</ol>",
+        "3. Ring\n\n3.a) Trim\n\n3.b) Fill\n\n4. Row",
+    ),
     "a list that begins with a list": ("<ol><li><ol type=i><li>x</ol></ol>", "1. i. x"),
 }
 TEXT = {
@@ -81,6 +88,9 @@ TEXT = {
     "raised by a style": ("<p>10<span style='vertical-align:super'>6</span>", "10^6"),
     "notes by links": ("<p>1871<sup><a href='#n3'>3</a></sup> it<a href='#n4'><sup>4</sup></a>", "1871[3] it[4]"),
     "a formula without markup": ("<p>E = <em>mc</em><sup>2</sup>, but of<sup>3</sup>", "E = mc^2, but of[3]"),
+    "a note of LibreOffice": ("<p><a href='#a' name='b'>1</a>Colza<p><a href='#a'>2</a>. Rope", "1 Colza\n\n2. Rope"),
+    "signs of Symbol": ("<p><span style='font-family:Symbol'>a</span> <font face=Wingdings>þ</font>", "α ☑"),
+    "a choice of one": ("<label><input type=radio checked>Yes</label><label><input type=radio>No", "☒ Yes ☐ No"),
     "a link back from a note": ("<p>Colza.<a href='#r1'>↩︎</a>", "Colza."),
     "a note that has brackets": ("<p>lost<sup><a href='#c'>[3]</a></sup>", "lost[3]"),
     "readings": ("<p><ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>に", "東京(とうきょう)に"),
