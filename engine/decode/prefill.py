@@ -47,8 +47,11 @@ def prefill(
 ) -> Iterator[PrefillProgress]:
     """Append ids (n,) to the cache; yields after every block. Without a ``block`` the device decides.
 
-    Closing the generator leaves the cache at the last segment border. The logits are not computed: the last committed
-    token of a context is never in the cache, it is the first input of the decoding loop.
+    Closing the generator leaves the cache at the last segment border, and so does an error. The logits are not
+    computed: the last committed token of a context is never in the cache, it is the first input of the decoding loop.
+
+    Raises:
+        ModelError: the weights are damaged.
     """
     total = max(1.0, work_of(decoder, cache.length, ids.shape[0]))
     done = 0.0
@@ -126,10 +129,26 @@ def _segment(
                 continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
-    if decoder.dtype is torch.float16 and bool(hidden.isnan().any()):  # a wait for a GPU, once a segment
+    _check_finite(decoder, hidden)
+    if not start:  # what is no number in the head is so for every token
+        _check_finite(decoder, decoder.head(hidden[:, -1:]))
+
+
+def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
+    """Refuse to go on with what is no number. Waits for the device: once a segment.
+
+    Raises:
+        ModelError: some are not finite.
+    """
+    if torch.isfinite(numbers).all():
+        return
+    if decoder.dtype is torch.float16:
         raise ModelError(
             f"{decoder.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
         )
+    raise ModelError(
+        f"{decoder.name} computes what is no number: its weights are damaged.", "Download the model again."
+    )
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:

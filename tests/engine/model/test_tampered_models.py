@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
-from engine.errors import ModelError, TrifoldError
+from engine.errors import InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
 from engine.model import decoder, gguf
 from engine.model_files import INDEX
@@ -290,3 +290,25 @@ def test_pickles_alone(folder: Path) -> None:
     (folder / _WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(_PICKLE)
     assert "no .safetensors weights" in _said(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", 0),
+        ("model.embed_tokens.weight", slice(None)),
+        ("model.norm.weight", 3),
+        ("lm_head.weight", (7, 0)),
+    ],
+)
+def test_weights_that_are_no_numbers(folder: Path, book: Document, name: str, place: Any) -> None:
+    """They were answered with nothing, or with exclamation marks, and it ended well."""
+    held = load_file(folder / _WEIGHTS)
+    held[name][place] = _NAN
+    save_file(held, folder / _WEIGHTS, {"format": "pt"})
+    session = Session.load(EngineConfig(model=str(folder), context=4096))
+    with pytest.raises(ModelError, match="no number: its weights are damaged"):
+        list(session.read(book))
+    with pytest.raises(InputError, match="No book is open"):
+        list(session.ask(Question("Where does the key hang?")))
+    count("model folders, damaged or altered")
