@@ -16,7 +16,9 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
-_NO_WRAP = 3  # characters: lines this short were ended for another reason than a margin
+_NO_WRAP = 38  # characters: lines this short were ended for another reason than a margin
+_NO_WRAP_WIDE = 3  # the same in scripts whose characters are words
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
 _HARD_WRAP = 120  # characters; a text with longer lines has no hard line ends
 _NUMERAL = (
     r"(?:\d{1,3}|[ivxlcdm]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
@@ -152,6 +154,11 @@ def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[
     return chapters
 
 
+def flowed(text: str) -> str:
+    """A plain text whose paragraphs stand on one line each; it has no chapters."""
+    return "\n\n".join(_paragraphs(text, lambda: None))
+
+
 def _headings(paragraphs: list[str]) -> dict[int, str]:
     """Which paragraphs are chapter headings: index -> title. Lists of contents are not."""
     found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
@@ -221,7 +228,8 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
     groups = [part for group in groups if group.strip() for part in _parts(group)]
     lengths = sorted(len(line) for group in groups for line in group.split("\n"))
     usual = lengths[int(len(lengths) * 0.98)] if lengths else 0
-    if not _NO_WRAP < usual <= _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
+    narrowest = _NO_WRAP_WIDE if _WIDE.search(text) else _NO_WRAP
+    if not narrowest < usual <= _HARD_WRAP or lengths[-1] > 4 * _HARD_WRAP:
         return [
             group if all(kept for kept, _ in lines.blocks(group.split("\n"))) else group.strip() for group in groups
         ]

@@ -196,6 +196,11 @@ def test_tabs_show_what_they_mean(files: Any) -> None:
     )
 
 
+def test_short_lines_are_no_paragraph(files: Any) -> None:
+    text = "Dear Tom,\nthe oil is low.\n\nBest regards\nAda Quill\nHarbour Office"
+    assert _read(files, "a.txt", text) == text
+
+
 def test_a_long_log_is_cut_at_its_lines(files: Any) -> None:
     rows = [f"2026-03-01 09:11:{at % 60:02} INFO lamp {at}. lit. Again." for at in range(1_000)]
     pages = [section.text.split("\n") for section in _parse(files.text("a.log", "\n".join(rows))).sections]
@@ -210,7 +215,7 @@ def test_markdown_keeps_a_sharp_and_the_settings_at_its_head(files: Any) -> None
 
 def test_signs_of_a_font_are_left_out_with_a_warning(files: Any) -> None:
     parsed = _parse(files.text("a.txt", "5 \uf06dg \uf0b7 \U000f0001 so"))
-    assert parsed.sections[0].text == "5 g • so"
+    assert parsed.sections[0].text == "5 g •  so"
     assert parsed.warnings == ["2 signs of a font of their own, which no other program knows, are left out."]
 
 
