@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, docx, encoding, rows
+from app.readers import archive, cleaning, docx, encoding, mail, rows
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
 
 _DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file."
@@ -92,8 +92,11 @@ _FRAGMENT = re.compile(r"<(?:p|div|h[1-6]|table|ul|ol|section|article|span|title
 _HTML_NAMES = {".html", ".htm", ".xhtml"}
 _ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
+_SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
 _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_PDF_REACH = 1024  # bytes at either end within which readers of PDF look for its marks
+_PDF = re.compile(rb"%PDF-\d\.\d")
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
 _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
@@ -106,6 +109,7 @@ _PARSERS = {
     "epub": "app.readers.epub",
     "docx": "app.readers.docx",
     "html": "app.readers.markup",
+    "mail": "app.readers.mail",
     "markdown": "app.readers.text",
     "table": "app.readers.text",
     "text": "app.readers.text",
@@ -163,7 +167,7 @@ def _book_author(author: str) -> str:
 
 
 def kind_of(path: Path, limits: Limits) -> str:
-    """ "pdf", "epub", "docx", "html", "markdown", "table" or "text".
+    """ "pdf", "epub", "docx", "html", "mail", "markdown", "table" or "text".
 
     Raises:
         Refused: the file is something else; says what.
@@ -173,7 +177,9 @@ def kind_of(path: Path, limits: Limits) -> str:
     if not head:
         raise Refused("is empty (0 bytes).", "Get the file again.")
     binary = encoding.CONTROL.search(head[:1024]) is not None
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:1024]):
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
+        return "pdf"
+    if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):  # after junk that is text
         return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
@@ -183,6 +189,12 @@ def kind_of(path: Path, limits: Limits) -> str:
         if head.startswith(magic, place) and (binary or magic in _PLAIN_MAGIC):
             raise Refused(f"{what}, not a document.", remedy)
     return _textual(head, path, limits)
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _PDF_REACH))
+        return file.read()
 
 
 def _zipped(path: Path, limits: Limits) -> str:
@@ -234,8 +246,10 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
             return "html"
     if start.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
-    if _MAIL.search(start) and _PARTS.search(start):
+    if _MAIL.search(start) and _PARTS.search(start) and not _SENT.search(start):
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
+    if mail.is_mail(start.replace("\r\n", "\n")):
+        return "mail"
     if path.suffix.casefold() in _MARKDOWN_NAMES:
         return "markdown"
     if rows.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):

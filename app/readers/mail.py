@@ -1,0 +1,188 @@
+"""Mails, one (.eml) or a box of them (.mbox): who wrote to whom, and the words of every part, decoded. Child only.
+
+Python's own parser takes a mail apart. Technical heads (the way that it took, signatures of servers) are left out; a
+part that is no text is named in a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from email import message_from_bytes, policy
+from email.errors import MessageError
+from email.header import decode_header, make_header
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+from app.readers import cleaning, encoding, lines, markup, text
+from app.readers.parsed import Limits, Parsed, Refused, Step
+from app.readers.sections import Chapter, finish
+
+_TECHNICAL = re.compile(
+    r"(?:x-.*|content-.*|mime-version|received.*|return-path|delivered-to|dkim-.*|domainkey-.*|arc-.*|authentication-.*"
+    r"|list-.*|precedence|auto-submitted|envelope-.*|thread-.*|feedback-id|errors-to|require-recipient.*|user-agent"
+    r"|msip_labels|autocrypt|xref|nntp-.*)",
+    re.I,
+)
+_NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)  # of mails; a person may write such a line too
+_NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
+_FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
+_FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
+_SENDERS = frozenset(("from", "sender", "received", "return-path"))
+_OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
+_DEEPEST = 20  # mails in mails
+_MORE_IN_HTML = 3  # times as many characters in the HTML form of a text as in the plain one: the plain one is a stub
+_MOST_NAMED = 5
+
+
+def is_mail(start: str) -> bool:
+    """Whether a text begins as a mail does, or as a box of mails: a sender, and another head of a mail."""
+    rows = start.split("\n")
+    if rows and rows[0].startswith("From "):
+        rows = rows[1:]
+    names: set[str] = set()
+    for row in rows:
+        field = _FIELD.match(row)
+        if field is not None:
+            names.add(field[1].casefold())
+        elif not row.strip() or not row[0].isspace() or not names:
+            break
+    return bool(names & _SENDERS) and bool(names & _OTHERS)
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a mail or a box of mails."""
+    step(0, 1, None)
+    data = path.read_bytes()
+    if len(data) > 4 * limits.characters:
+        raise Refused(f"has {len(data) / 1e6:,.0f} MB; that is more than a book.", "Split it into parts.")
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
+    starts = [match.start() + (match[0][:1] == b"\n") for match in _FROM_LINE.finditer(data)]
+    starts = starts if starts and starts[0] == 0 else [0]
+    reader = _Reader()
+    chapters = []
+    for at, (start, end) in enumerate(zip(starts, [*starts[1:], len(data)], strict=True)):
+        step(at, len(starts), None)
+        piece = data[start:end]
+        if piece.startswith(b"From "):
+            piece = piece.partition(b"\n")[2]
+        mail = message_from_bytes(piece, policy=policy.compat32)
+        words = reader.words(mail)
+        chapters.append(Chapter(_head(mail, "subject") or "No subject", words, listed=len(starts) > 1))
+    sections, outline = finish(chapters)
+    one = len(chapters) == 1
+    title = chapters[0].title if one and chapters[0].title != "No subject" else ""
+    author = _head(mail, "from") if one else ""
+    return Parsed("mail", "section", sections, title, author, outline, reader.warnings())
+
+
+class _Reader:
+    """Takes mails apart, and remembers what is no text in them."""
+
+    def __init__(self) -> None:
+        self._attached: list[str] = []
+        self._broken = 0
+
+    def warnings(self) -> list[str]:
+        said = []
+        if count := len(self._attached):
+            named = ", ".join(self._attached[:_MOST_NAMED]) + (", …" if count > _MOST_NAMED else "")
+            what = "1 attachment or picture is" if count == 1 else f"{count} attachments or pictures are"
+            said.append(f"{what} not read: {named}. Save and open what is a document by itself.")
+        if self._broken:
+            said.append(f"{self._broken} characters could not be read and are shown as \ufffd.")
+        return said
+
+    def words(self, mail: Message, depth: int = 0) -> str:
+        """The heads that people read, and every part of a mail."""
+        heads = [f"{name}: {_decoded(value)}" for name, value in mail.raw_items() if not _is_technical(name, value)]
+        return "\n\n".join(part for part in ("\n".join(heads), self._part(mail, depth)) if part.strip())
+
+    def _part(self, part: Message, depth: int) -> str:
+        kind = part.get_content_type()
+        if kind in ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime"):
+            raise Refused("is an encrypted mail.", "Open it in your mail program and save its words as text.")
+        if kind == "multipart/alternative":
+            return self._alternative(part, depth)
+        if part.is_multipart():
+            payload = part.get_payload()
+            inner = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
+            if depth > _DEEPEST:
+                raise Refused("holds mails in mails without end.", "Save the one that you need by itself.")
+            read = self.words if kind == "message/rfc822" else self._part
+            return "\n\n".join(words for one in inner if (words := read(one, depth + 1)))
+        name = _decoded(part.get_filename() or "")
+        if part.get_content_maintype() not in ("text", "message"):
+            self._attached.append(cleaning.one_line(name) or kind)
+            return ""
+        words = self._text(part, kind)
+        attached = part.get_content_disposition() == "attachment" and name
+        return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
+
+    def _alternative(self, part: Message, depth: int) -> str:
+        """One of the forms that a mail has of the same words: the plain one, unless it is a stub."""
+        payload = part.get_payload()
+        forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
+        plain = next((one for one in forms if one.get_content_type() == "text/plain"), None)
+        rich = [one for one in forms if one is not plain and one.get_content_type() != "text/x-amp-html"]
+        written = self._part(plain, depth + 1) if plain is not None else ""
+        shown = self._part(rich[-1], depth + 1) if rich and depth <= _DEEPEST else ""
+        return shown if len(shown) > _MORE_IN_HTML * len(written) else written
+
+    def _text(self, part: Message, kind: str) -> str:
+        payload = part.get_payload(decode=True)
+        data = payload if isinstance(payload, bytes) else b""
+        if kind == "text/html":
+            found = markup.read(_read(data, part) or markup.decode_html(data), lambda: None)
+            return "\n\n".join(block.text for block in found.blocks)
+        raw = _read(data, part) or encoding.decode(data)[0]
+        self._broken += raw.count("\ufffd")
+        raw = raw.replace("\r\n", "\n").replace("\r", "\n")
+        flowing = str(part.get_param("format", "")).casefold() == "flowed"
+        if flowing:
+            raw = _unfolded(raw, "" if part.get_param("delsp") == "yes" else " ")
+        whole = kind != "text/plain" or flowing
+        words = cleaning.characters(lines.tabs(raw, whole))
+        return words if whole else text.flowed(words)
+
+
+def _unfolded(raw: str, joint: str) -> str:
+    """Lines that end in a blank go on in the next one (RFC 3676); quoted ones and the rule above a name do not."""
+    rows: list[str] = []
+    for row in raw.split("\n"):
+        above = rows[-1] if rows else ""
+        if above.endswith(" ") and above != "-- " and not above.startswith(">") and not row.startswith(">"):
+            rows[-1] = above[:-1] + joint + row if row != "-- " else above + "\n" + row
+        else:
+            rows.append(row)
+    return "\n".join(rows)
+
+
+def _read(data: bytes, part: Message) -> str | None:
+    """The text of a part as it says that it is written; None where that is wrong or unsaid."""
+    charset = part.get_content_charset()
+    if charset is None:
+        return None
+    try:
+        return data.decode(charset)
+    except (LookupError, UnicodeError, ValueError):
+        return None
+
+
+def _is_technical(name: str, value: str) -> bool:
+    return bool(_TECHNICAL.fullmatch(name) or (_NUMBERS.fullmatch(name) and _NUMBER.search(value)))
+
+
+def _head(mail: Message, name: str) -> str:
+    found = (value for one, value in mail.raw_items() if one.casefold() == name)
+    return cleaning.one_line(_decoded(next(found, "")))
+
+
+def _decoded(value: str) -> str:
+    """A head in plain words, unfolded."""
+    value = encoding.decode(value.encode("utf-8", errors="surrogateescape"))[0]
+    try:
+        plain = str(make_header(decode_header(value)))
+    except (LookupError, UnicodeError, ValueError, MessageError):
+        plain = value
+    return " ".join(cleaning.characters(plain).split())
