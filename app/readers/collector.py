@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from app.readers import cleaning, css, formulas, numerals, scripts, symbols, tables
+from app.readers import cleaning, css, formulas, lists, scripts, symbols, tables
 from app.readers.css import Styles
+from app.readers.lists import List, Lists, whole
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -32,7 +33,6 @@ _BLOCKS = frozenset(
 _CONDITIONAL = frozenset(("nav", "dialog", "epub:case", "epub:default"))
 _FRAMED = frozenset(("sup", "sub", "ruby", "rt", "rtc", "pagenum", "noteref", "select", "option"))
 _TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr", "td", "th", "colgroup", "col"))
-_LISTS = frozenset(("ol", "ul", "menu", "dir", "list"))
 _OF_THE_HEAD = ("base", "link", "meta")
 _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -50,8 +50,6 @@ _NOTE_LIKE = re.compile(r"note|fn|ftn|foot", re.I)
 _REFERENCES = re.compile(r"\b(?:noteref|doc-noteref|footnote-?ref|note-?ref|fnref|annoref)\b", re.I)
 _PAGE_CLASSES = frozenset(("pagenum", "pageno", "pagenumber", "page-number", "pagebreak", "x-ebookmaker-pageno"))
 _PAGE_NUMBER = re.compile(r"[\[({]?\s*(?:p(?:g|age)?\.?\s*)?(?:\d{1,5}|[ivxlcdm]{1,9})\s*[\])}]?$", re.I)
-_HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
-_BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
 _EMPHASIS = re.compile(r"[\s・•﹅﹆●○◎、﹅﹆．.]*$")
 _NAMELESS = re.compile(
     r"(?:(?:an? |the )?(?:image|img|picture|photo(?:graph)?|figure|fig|illustration|icon|logo|cover|ornament|decoration"
@@ -66,22 +64,7 @@ _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a not
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
-_NO_NUMBERS = "none"
-_ONES = {"1": "decimal", "a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
 _SWITCHED = ("MathML", "xhtml", "svg")  # what is read of the namespaces that a book offers a choice of
-
-
-@dataclass
-class _List:
-    """An open list: how its items are marked, and which number comes next."""
-
-    tag: str
-    kind: str
-    value: int = 1
-    step: int = 1
-    backwards: bool = False
-    counters: list[tuple[str, str]] = field(default_factory=list)  # that a style sheet sets in front of its items
-    marked: list[tuple[Block, str]] = field(default_factory=list)  # of a list that counts down to one
 
 
 @dataclass
@@ -138,9 +121,7 @@ class BlockCollector:
         self._preformatted = 0
         self._open: list[_Frame | None] = []  # a frame for each open element that needs one
         self._frames: list[_Frame] = []
-        self._lists: list[_List] = []
-        self._marker: list[tuple[str, _List | None]] = []  # stands in front of the next text
-        self._counts: dict[str, int] = {}  # counters of style sheets
+        self._lists = Lists()
         self._marks: dict[str, str] = {}  # anchors of notes -> the marks that lead to them
         self._tables: list[_OpenTable] = []
         self._flat_tables = 0  # open tables that lie too deep
@@ -195,9 +176,9 @@ class BlockCollector:
             self._preformatted -= tag == "pre"
             self._navigation -= tag == "nav"
             if tag == "li":
-                self._marker.clear()
-            elif tag in _LISTS:
-                self._end_list()
+                self._lists.end_item()
+            elif tag in lists.TAGS:
+                self._lists.end()
         elif tag in _TABLE_PARTS:
             self._end_table_part(tag)
         elif tag == "svg" and self._drawing:
@@ -391,89 +372,14 @@ class BlockCollector:
             self._level = 1
         self._preformatted += tag == "pre"
         self._navigation += tag == "nav"
-        if tag in _LISTS:
-            self._start_list(tag, attributes)
+        if tag in lists.TAGS:
+            self._lists.start(tag, attributes, self._styles, bare=self._navigation > 0)
         elif tag == "li":
-            self._start_item(attributes)
+            self._lists.item(attributes, self._styles)
         elif attributes.get("id") in self._marks and (
             tag in ("aside", "note") or _NOTE_TYPES.search(f"{attributes.get('epub:type')} {attributes.get('role')}")
         ):
-            self._marker.append((f"[{self._marks[attributes['id']]}] ", None))
-
-    # Lists.
-
-    def _start_list(self, tag: str, attributes: Mapping[str, str]) -> None:
-        kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
-        if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
-            kind = _ONES.get(kind, "decimal")
-        else:
-            kind = _NO_NUMBERS if kind in ("none", "pl") else "disc"
-        classes = attributes.get("class", "").split()
-        found = {**self._styles.of(tag, classes), **self._styles.of(tag, classes, items=True)}
-        kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(found) or kind
-        if self._navigation or attributes.get("role") in ("menu", "tree", "tablist", "presentation", "none"):
-            kind = _NO_NUMBERS
-        counters = css.counters(found)
-        start, backwards = _whole(attributes.get("start")), "reversed" in attributes
-        self._lists.append(
-            _List(
-                tag, kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None, counters
-            )
-        )
-
-    def _start_item(self, attributes: Mapping[str, str]) -> None:
-        if not self._lists:
-            return
-        around = self._lists[-1]
-        value = _whole(attributes.get("value"))
-        if value is not None:
-            around.value, around.backwards = value, False
-        found = css.declarations(attributes.get("style", "")) or self._styles.of(
-            "li", attributes.get("class", "").split()
-        )
-        kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
-        marker = self._generated(around) if around.counters else _marker(kind, around.value)
-        if marker:
-            self._marker.append((marker, around))
-        around.value += around.step
-
-    def _generated(self, around: _List) -> str:
-        """A number that a style sheet sets, as Google writes it: the last counter is the list's own."""
-        own = next(name for name, _ in reversed(around.counters) if name)
-        self._counts[own] = around.value
-        texts = (
-            numerals.written(self._counts.get(name, 1), style) if name else style for name, style in around.counters
-        )
-        return f"{''.join(texts).strip()} "
-
-    def _end_list(self) -> None:
-        if not self._lists:
-            return
-        ended = self._lists.pop()
-        if not ended.backwards:
-            return
-        for at, (block, marker) in enumerate(ended.marked):  # how many there are is only known now
-            block.text = block.text.replace(marker, _marker(ended.kind, len(ended.marked) - at), 1)
-
-    def _with_marker(self, text: str) -> tuple[str, list[tuple[str, _List]]]:
-        """The text of a block with the numbers of the items that it begins, but where it says them itself."""
-        if not self._marker:
-            return text, []
-        head = _HEADED.match(text)
-        prefix, used = "", list[tuple[str, _List]]()
-        for marker, around in self._marker:
-            if around is None:
-                own = text.startswith((marker.strip(), f"{marker.strip(' []')} ", f"{marker.strip(' []')}.", "["))
-                prefix += "" if own else marker
-                continue
-            bare = marker.strip(" .")
-            said = text.casefold().startswith(bare.casefold()) if head else False
-            if (head and (head[1] or said)) or (not bare[0].isalnum() and _BULLETED.match(text)):
-                continue
-            prefix += marker
-            used.append((marker, around))
-        self._marker.clear()
-        return prefix + text, used
+            self._lists.note(self._marks[attributes["id"]])
 
     # Tables.
 
@@ -498,7 +404,7 @@ class BlockCollector:
             if here.row is None:
                 here.row = Row(header=here.in_head)
                 here.table.rows.append(here.row)
-            columns, rows = _whole(attributes.get("colspan")), _whole(attributes.get("rowspan"))
+            columns, rows = whole(attributes.get("colspan")), whole(attributes.get("rowspan"))
             here.cell = Cell(columns=columns or 1, rows=rows or 1)
             if not here.in_head:  # a first row of nothing but heads is the header too
                 first = here.row is here.table.rows[0] and (not here.row.cells or here.row.header)
@@ -669,7 +575,7 @@ class BlockCollector:
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if text.strip():
-                text, marked = self._with_marker(text)
+                text, marked = self._lists.headed(text)
                 self._add(text, marked)
             self._parts.clear()
             for frame in self._frames:
@@ -677,7 +583,7 @@ class BlockCollector:
             self._after_formula = False
         self._level = 0
 
-    def _add(self, text: str, marked: list[tuple[str, _List]]) -> None:
+    def _add(self, text: str, marked: list[tuple[str, List]]) -> None:
         cell = self._cell()
         last = next(_last_text(self.blocks if cell is None else cell.content), None)
         block = Block(text, self._level, tuple(self._anchors))
@@ -701,22 +607,6 @@ def _last_text(content: list[Block] | list[Block | Table]) -> Iterator[Block]:
 
 def _size(text: str) -> int:
     return sum(len(word) for word in text.split())
-
-
-def _whole(text: str | None) -> int | None:
-    match = re.match(r"\s*([+-]?\d{1,9})", text or "")
-    return int(match[1]) if match else None
-
-
-def _marker(kind: str, value: int) -> str:
-    """What stands in front of a list's item."""
-    if kind == _NO_NUMBERS:
-        return ""
-    if kind in ("disc", "circle", "square") or kind.startswith("disclosure"):
-        return "• "
-    if kind[:1] in "\"'" and len(kind) > 2:
-        return f"{kind.strip(kind[0]).strip()} "
-    return f"{numerals.written(value, kind)}. "
 
 
 def _entered(attributes: Mapping[str, str]) -> str:

@@ -75,6 +75,7 @@ LISTS = {
         "<ol class=k-0 start=4><li>Row</ol>",
         "3. Ring\n\n3.a) Trim\n\n3.b) Fill\n\n4. Row",
     ),
+    "a mark that is only a point": ("<ol style='list-style-type: \".\"'><li>x</ol>", ". x"),
     "a list that begins with a list": ("<ol><li><ol type=i><li>x</ol></ol>", "1. i. x"),
 }
 TEXT = {

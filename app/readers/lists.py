@@ -1,0 +1,138 @@
+"""The numbers and bullets in front of the items of HTML lists, as a browser counts them. Child only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.readers import css, numerals
+from app.readers.css import Styles
+from app.readers.sections import Block
+
+TAGS = frozenset(("ol", "ul", "menu", "dir", "list"))
+"""Elements that hold items; the last is of DTBook."""
+
+_HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
+_BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
+_NO_NUMBERS = "none"
+_ONES = {"1": "decimal", "a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
+_ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
+
+
+@dataclass
+class List:
+    """An open list: how its items are marked, and which number comes next.
+
+    ``counters``: what a style sheet sets in front of its items. ``marked``: the blocks with a number of a list that
+    counts down to one.
+    """
+
+    kind: str
+    value: int = 1
+    step: int = 1
+    backwards: bool = False
+    counters: list[tuple[str, str]] = field(default_factory=list)
+    marked: list[tuple[Block, str]] = field(default_factory=list)
+
+
+class Lists:
+    """The open lists, and the marks that stand in front of the next text."""
+
+    def __init__(self) -> None:
+        self._open: list[List] = []
+        self._waiting: list[tuple[str, List | None]] = []
+        self._counts: dict[str, int] = {}  # counters of style sheets
+
+    def start(self, tag: str, attributes: Mapping[str, str], styles: Styles, *, bare: bool) -> None:
+        """A list begins; a ``bare`` one has no numbers."""
+        kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
+        if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
+            kind = _ONES.get(kind, "decimal")
+        else:
+            kind = _NO_NUMBERS if kind in ("none", "pl") else "disc"
+        classes = attributes.get("class", "").split()
+        found = {**styles.of(tag, classes), **styles.of(tag, classes, items=True)}
+        kind = css.list_type(css.declarations(attributes.get("style", ""))) or css.list_type(found) or kind
+        if bare or attributes.get("role") in _ROLES_WITHOUT:
+            kind = _NO_NUMBERS
+        start, backwards = whole(attributes.get("start")), "reversed" in attributes
+        begun = List(kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
+        begun.counters = css.counters(found)
+        self._open.append(begun)
+
+    def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
+        """An item begins: its number waits for its text."""
+        if not self._open:
+            return
+        around = self._open[-1]
+        value = whole(attributes.get("value"))
+        if value is not None:
+            around.value, around.backwards = value, False
+        found = css.declarations(attributes.get("style", "")) or styles.of("li", attributes.get("class", "").split())
+        kind = css.list_type(found) or (_ONES.get(attributes.get("type", "")) or around.kind)
+        mark = self._generated(around) if around.counters else _mark(kind, around.value)
+        if mark:
+            self._waiting.append((mark, around))
+        around.value += around.step
+
+    def end_item(self) -> None:
+        """An item ends: a number without text is shown to nobody."""
+        self._waiting.clear()
+
+    def end(self) -> None:
+        """A list ends: how many items it has is only known now."""
+        if not self._open:
+            return
+        ended = self._open.pop()
+        for at, (block, mark) in enumerate(ended.marked if ended.backwards else ()):
+            block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
+
+    def note(self, mark: str) -> None:
+        """A note begins, to which this mark in the text leads."""
+        self._waiting.append((mark, None))
+
+    def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
+        """A block's text with the marks that wait for it, but where it says them itself; and what was set."""
+        if not self._waiting:
+            return text, []
+        head = _HEADED.match(text)
+        prefix, used = "", list[tuple[str, List]]()
+        for mark, around in self._waiting:
+            if around is None:
+                prefix += "" if text.startswith((mark, "[", f"{mark} ", f"{mark}.")) else f"[{mark}] "
+                continue
+            bare = mark.strip(" .")
+            said = head and (head[1] or text.casefold().startswith(bare.casefold()))
+            if said or (not bare[:1].isalnum() and _BULLETED.match(text)):
+                continue
+            prefix += mark
+            used.append((mark, around))
+        self._waiting.clear()
+        return prefix + text, used
+
+    def _generated(self, around: List) -> str:
+        """A number that a style sheet sets, as Google writes it: the last counter is the list's own."""
+        own = next(name for name, _ in reversed(around.counters) if name)
+        self._counts[own] = around.value
+        texts = (
+            numerals.written(self._counts.get(name, 1), style) if name else style for name, style in around.counters
+        )
+        return f"{''.join(texts).strip()} "
+
+
+def _mark(kind: str, value: int) -> str:
+    """What stands in front of a list's item."""
+    if kind == _NO_NUMBERS:
+        return ""
+    if kind in ("disc", "circle", "square") or kind.startswith("disclosure"):
+        return "• "
+    if kind[:1] in "\"'" and len(kind) > 2:
+        return f"{kind.strip(kind[0]).strip()} "
+    return f"{numerals.written(value, kind)}. "
+
+
+def whole(text: str | None) -> int | None:
+    """A whole number at the head of an attribute."""
+    match = re.match(r"\s*([+-]?\d{1,9})", text or "")
+    return int(match[1]) if match else None
