@@ -209,7 +209,8 @@ class _File:
             if not attribute(note, "type") and (text := self._text(note, part)):
                 texts[attribute(note, "id")] = text
         order = [*(identity for identity in numbers if identity in texts), *sorted(texts.keys() - numbers.keys())]
-        return "\n\n".join(f"{numbers.get(at, at)}. {texts[at]}" for at in order)
+        marks = {at: numbers.get(at, at) for at in order}
+        return "\n\n".join(f"{marks[at]}. {texts[at]}" if marks[at] else texts[at] for at in order)
 
     def _comments(self) -> str:
         """Comments of reviewers with their authors and the passages that they are about."""
@@ -280,10 +281,17 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in the order of the text, as the page shows them: id -> number."""
+    """Number the references to notes in the order of the text, as the page shows them: id -> number; "" where the
+    text has a mark of its own."""
     numbers: dict[str, str] = {}
+    count = 0
     for node in list(root.iter(_named(root, kind))):
-        node.text = numbers.setdefault(attribute(node, "id"), str(len(numbers) + 1))
+        identity = attribute(node, "id")
+        if identity not in numbers:
+            marked = attribute(node, "customMarkFollows") in ("1", "true", "on")
+            count += not marked
+            numbers[identity] = "" if marked else str(count)
+        node.text = numbers[identity]
         node.tag = MARK
     return numbers
 

@@ -293,7 +293,7 @@ class Walk:
             elif tag in _SIGNS:
                 self._add(_SIGNS[tag])
             elif tag == MARK:
-                self._add(f"[{current.text}]")
+                self._add(f"[{current.text}]" if current.text else "")
             elif tag == "sym":
                 self._text(_sign(current), Look(own.hidden), script or "")
             elif tag == "fldChar":

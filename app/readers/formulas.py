@@ -171,7 +171,9 @@ def _root(content: str, degree: str) -> _Piece:
 def _accent(base: str, sign: str, *, below: bool = False) -> _Piece:
     mark = _ACCENTS.get(sign)
     if mark and not below:
-        return (base + mark, "") if len(base) == 1 else (f"overline({base})" if mark == "\u0304" else base + sign, "")
+        if len(base) == 1:
+            return base + mark, ""
+        return (f"overline({base})", "name") if mark == "\u0304" else (base + sign, "")
     return f"{_group(base)}{'_' if below else '^'}{sign}" if sign not in "⏞⏟︷︸" else base, ""
 
 

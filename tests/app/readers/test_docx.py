@@ -415,6 +415,14 @@ def _tabbed(*texts: str) -> str:
     return "<w:p>" + "<w:r><w:tab/></w:r>".join(_r(text) if text else "" for text in texts) + "</w:p>"
 
 
+def test_notes_with_marks_of_their_own(tmp_path: Path) -> None:
+    own = 'w:customMarkFollows="1"'
+    reference = '<w:r><w:footnoteReference {} w:id="{}"/></w:r>'
+    body = f"<w:p>{_r('oil')}{reference.format(own, 3)}{_r('*', _SUP)}{_r(' rope')}{reference.format('', 2)}</w:p>"
+    notes = f'<w:footnote w:id="2">{_p("Hemp.")}</w:footnote><w:footnote w:id="3">{_p("* Colza.")}</w:footnote>'
+    assert _text(_document(tmp_path, body, footnotes=notes)) == "oil* rope[1]\n\n* Colza.\n\n1. Hemp."
+
+
 def test_columns_made_with_tabs(tmp_path: Path) -> None:
     rows = _tabbed("Name", "Jan", "Mar") + _tabbed("Holm", "", "12") + _tabbed("Bray", "7", "")
     other = _p("Text.") + _tabbed("1.", "Ring") + _tabbed("2.", "Light") + _p("End.") + _tabbed("", "indented")
