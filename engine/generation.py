@@ -27,6 +27,7 @@ import torch
 from engine.decode import rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, pass_ms
+from engine.decode.tuning import waits_for_bus
 from engine.decode.verify import make_generator, make_sampler
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
 from engine.kv.retrieval import QueryRecorder
@@ -115,6 +116,8 @@ class GenerationLoop:
             observer = None if self._has_newest_query else self._queries
             self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
             self._has_newest_query = True
+            if waits_for_bus(self._full.placement.spilled, self._plain_ms[-1]):
+                break
         self._plain_ms = self._plain_ms[-PLAIN_PROBES:]
 
     def decode(

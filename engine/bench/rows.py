@@ -34,11 +34,11 @@ from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
-from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
+from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy, most_passes
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.decode.levels import Hierarchy, measure
 from engine.decode.rounds import Context, full_pass, pass_ms
-from engine.decode.tuning import TUNING
+from engine.decode.tuning import TUNING, waits_for_bus
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import OptionError
 from engine.events import Round
@@ -325,15 +325,16 @@ class Bench:
             given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
         if row not in self._policies:
-            probes = range(PLAIN_PROBES)
-            plain = min(pass_ms(context.decoder, context.full, context.tokens, 1, None) for _ in probes)
+            plain = pass_ms(context.decoder, context.full, context.tokens, 1, None)
+            for _ in () if waits_for_bus(context.full.placement.spilled, plain) else range(PLAIN_PROBES - 1):
+                plain = min(plain, pass_ms(context.decoder, context.full, context.tokens, 1, None))
+            costs = measure(context, plain, retrieval, levels.model_drafter if kind.draft else None)
             limits = PlanLimits(
                 TUNING.most_draft if draft else 0,
-                TUNING.most_passes if kind.middle else 0,
+                most_passes(costs) if kind.middle else 0,
                 TUNING.copy_lengths[-1] if kind.copies else 0,
             )
-            model = levels.model_drafter if kind.draft else None
-            self._policies[row] = Controller(measure(context, plain, retrieval, model), limits)
+            self._policies[row] = Controller(costs, limits)
         return self._policies[row]
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:

@@ -116,7 +116,7 @@ def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tup
     if plan.passes == 0:
         ms = plan.draft * costs.draft + costs.verify.ms(plan.draft + 1)
         return expected_tokens(rates.direct, plan.draft) if plan.draft else 1.0, ms
-    pending = plan.passes * expected_tokens(rates.middle, plan.draft)
+    pending = min(plan.pending, plan.passes * expected_tokens(rates.middle, plan.draft))
     ms = plan.passes * (plan.draft * costs.draft + costs.middle.ms(plan.draft + 1)) + costs.verify.ms(pending + 1)
     return expected_tokens(rates.verify, pending), ms + costs.beside
 
@@ -125,6 +125,13 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
     """Expected speed of a round."""
     tokens, ms = expected_round(plan, costs, rates)
     return tokens / ms
+
+
+def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
+    """Middle passes that a round may have: where KV comes over a bus for seconds, as many as take that time, while
+    their tokens fit in one verification."""
+    beside = int(costs.verify.ms(1) / costs.middle.ms(1))
+    return max(tuning.most_passes, min(tuning.most_pending, beside))
 
 
 def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
@@ -384,7 +391,8 @@ class Controller:
     def _rethink(self) -> None:
         tuning, costs, rates = self._tuning, self.costs, self.rates
         self._since_rethink = 0
-        allowed = tuning.first_passes + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
+        first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
+        allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
         best = best_plan(costs, rates, PlanLimits(self.limits.draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)

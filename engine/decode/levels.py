@@ -15,11 +15,11 @@ import torch
 
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
-from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, cost_of, policy_of
-from engine.decode.controller import Controller, FixedLengths, PlanLimits
+from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, cost_of, policy_of
+from engine.decode.controller import Controller, FixedLengths, PlanLimits, most_passes
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, since
-from engine.decode.tuning import TUNING
+from engine.decode.tuning import TUNING, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
@@ -186,12 +186,12 @@ class Hierarchy:
         key = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         if key not in self._controllers:
             copies = TUNING.copy_lengths[-1] if self.index is not None else 0
-            limits = PlanLimits(TUNING.most_draft if self.has_draft_model else 0, TUNING.most_passes, copies)
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 return fixed  # so near the end of the window there is no place to measure in, and little to gain
             costs = known or measure(context, plain_ms, self.retrieval, self.model_drafter)
+            limits = PlanLimits(TUNING.most_draft if self.has_draft_model else 0, most_passes(costs), copies)
             self._controllers[key] = Controller(costs, limits)
         return self._controllers[key]
 
@@ -223,22 +223,26 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
 
     In the order of a round and with the sampling that is part of it: a pass finds less of what it reads in the
     processor's cache behind another level's than behind its like. The better of two runs counts: the first one pays for
-    memory that is touched for the first time. Of two tokens there is one, since a pass may take a second.
+    memory that is touched for the first time. Of two tokens there is one, since a pass may take a second. Where KV
+    comes over a bus for longer than that (``waits_for_bus``) no verification is timed: a row more costs the computing
+    that it costs a middle pass.
     """
-    generator = make_generator(0, context.decoder.token_device)
-    first, cheap, verified = _verify_ms(context, _LONG_VERIFY, generator), [], []
+    generator, slow = (
+        make_generator(0, context.decoder.token_device),
+        waits_for_bus(context.full.placement.spilled, plain_ms),
+    )
+    cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]
     for count in (2, _LONG_VERIFY):
         draft_ms = 0.0 if draft is None else _draft_ms(draft, context, generator) / _DRAFT_RUN
         cheap.append((draft_ms, *(_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE))))
-        verified.append(_verify_ms(context, count, generator))
+        verified += [] if slow else [_verify_ms(context, count, generator)]
     draft_ms, one, long = (min(runs) for runs in zip(*cheap, strict=True))
-    two, last = verified
     middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(context.tokens)))
-    return Costs(
-        draft_ms,
-        cost_of(one, long, _LONG_MIDDLE, middle_reads),
-        cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two),
-    )
+    middle = cost_of(one, long, _LONG_MIDDLE, middle_reads)
+    if slow:
+        return Costs(draft_ms, middle, PassCost(plain_ms, middle.slope, experts=reads))
+    first, two, last = verified
+    return Costs(draft_ms, middle, cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two))
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:

@@ -5,6 +5,7 @@ They change speed only, never the distribution of the text. Tests and sweeps pas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -117,7 +118,7 @@ class Tuning:
     most_draft: int = 8
     """Drafted tokens before a middle pass, or straight before a verification, at most."""
     most_passes: int = 12
-    """Middle passes of a round at most."""
+    """Middle passes of a round at most, where they take longer than its verification."""
     most_pending: int = 48
     """Tokens of one verification at most, apart from what the last middle pass adds beyond them."""
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
@@ -146,10 +147,15 @@ class Tuning:
     """Tokens that each trial of such matches, also one that was only watched, allows beside these."""
     highest_threshold: float = 0.9
     """Early stops are never so early that a sure token ends a proposal."""
+    slow_pass_ms: float = 300.0
+    """Of a pass that brings KV over a bus. Where it takes longer one is timed before an answer instead of six, and what
+    passes over more tokens cost is derived from it and followed by the rounds."""
     overtime: int = 2
     """Tokens, and times the passes, by which an early-stopped round may exceed the average one."""
     first_passes: int = 2
     """Middle passes of the first rounds: an unknown text is tried in short rounds."""
+    first_share: float = 0.1
+    """Of a verification's time, which middle passes of the first rounds may take where that is more of them."""
     tokens_per_pass: int = 3
     """Verified tokens that allow one more middle pass."""
     first_rounds: int = 16
@@ -207,3 +213,9 @@ class Tuning:
 
 
 TUNING = Tuning()
+
+
+def waits_for_bus(spilled: Sequence[int], pass_ms: float) -> bool:
+    """Whether a pass took so long, because the KV of ``spilled`` layers came over a bus, that nobody should wait for
+    one more."""
+    return bool(spilled) and pass_ms > TUNING.slow_pass_ms

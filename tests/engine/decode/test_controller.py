@@ -32,6 +32,7 @@ from engine.decode.controller import (
     RoundObservation,
     best_plan,
     expected_tokens,
+    most_passes,
     stop_thresholds,
     tokens_per_ms,
 )
@@ -106,6 +107,21 @@ def test_times_of_a_round_that_records_are_no_costs() -> None:
     assert costs[True] == LONG_BOOK
     assert costs[False] != LONG_BOOK
     assert trust[True] == trust[False] != 0
+
+
+def test_limits_are_of_cost_where_a_verification_takes_seconds() -> None:
+    """KV that comes over a bus for 2.9 s: more middle passes than 12, from the first round on, while their tokens fit
+    in one verification."""
+    bus = Costs(draft=1.0, middle=PassCost(17.0, 0.3), verify=PassCost(2900.0, 0.3))
+    assert most_passes(bus) == TUNING.most_pending
+    assert most_passes(LONG_BOOK) == most_passes(SHORT_TEXT) == TUNING.most_passes
+    assert best_plan(bus, rates(0.2, 0.98), PlanLimits(8, most_passes(bus))).passes > TUNING.most_passes
+    controller = Controller(bus, PlanLimits(8, most_passes(bus)))
+    assert controller.next().passes > TUNING.first_passes
+    # More tokens than a verification takes promise nothing.
+    sure, narrow = rates(0.99, 0.99), PlanLimits(8, 48)
+    best = best_plan(bus, sure, narrow)
+    assert (best.passes - 1) * expected_tokens(0.99, best.draft) <= TUNING.most_pending
 
 
 def test_copies_grow_with_acceptance() -> None:

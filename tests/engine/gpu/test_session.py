@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from engine.config import EngineConfig, SamplingParams
-from engine.decode import rounds
+from engine.decode import rounds, tuning
+from engine.decode.tuning import TUNING
 from engine.document import Document, Page
-from engine.events import AnswerDone, KvBytes
+from engine.events import AnswerDone, KvBytes, TextDelta
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.model import decoder
@@ -89,6 +91,26 @@ def test_a_card_that_is_full_spills_and_goes_on(answered: Any, expected: Any) ->
     with simulated_cuda("lazy", limit=int(peak * 0.97)) as gpu:
         assert answered("cuda", Placement.resident(LAYERS), dtype="float32", graphs="off") == expected
         assert gpu.peak <= int(peak * 0.97)
+
+
+@pytest.mark.parametrize(("slow_ms", "trips"), [(0.0, 3.3), (1e9, 9.0)])
+def test_the_first_word_comes_after_few_trips_over_the_bus(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, slow_ms: float, trips: float
+) -> None:
+    """Where one takes seconds: the question's prefill, one plain step, the first round. Eight were 23 s."""
+    monkeypatch.setattr(tuning, "TUNING", replace(TUNING, slow_pass_ms=slow_ms))
+    place = planner.Plan(1800, Placement((Tier.HOST,) * LAYERS), KvBytes(), 0)
+    monkeypatch.setattr(planner, "plan_for_book", lambda *_: place)
+    with simulated_cuda("eager"):
+        options: dict[str, Any] = {"context": 2048, "retrieval_budget": 64, "graphs": "off", "dtype": "float32"}
+        session = Session.load(EngineConfig(model=pair[0], draft=pair[1], device="cuda", **options))
+        list(session.read(BOOK))
+        before = session.full.moved_bytes
+        asked = session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=40)))
+        next(event for event in asked if isinstance(event, TextDelta))
+        moved = (session.full.moved_bytes - before) / session.full.kv_bytes().host
+        session.close()
+    assert trips - 2 < moved < trips
 
 
 @pytest.mark.parametrize(
