@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 
@@ -239,6 +239,33 @@ class Pending:
         )
 
 
+class TokensAhead(Sequence[int]):
+    """Committed tokens and the pending ones after them as one sequence, which follows both: a book is not copied for
+    every middle pass."""
+
+    def __init__(self, committed: list[int], pending: list[int]) -> None:
+        self._committed, self._pending = committed, pending
+
+    def __len__(self) -> int:
+        return len(self._committed) + len(self._pending)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        count = len(self._committed)
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                raise ValueError("these tokens are read in order")
+            return self._committed[start:stop] + self._pending[max(0, start - count) : max(0, stop - count)]
+        at = range(len(self))[at]
+        return self._committed[at] if at < count else self._pending[at - count]
+
+
 def propose(
     context: Context,
     retrieval: RetrievalCache,
@@ -283,11 +310,11 @@ def _middle_passes(
 ) -> Pending:
     """Draft, and sample on the retrieval cache, until enough tokens are pending."""
     pending = Pending(probs=[])
+    known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
     most = min(most, max(enough, MOST_ROWS - 1))  # wider verifications have other bits than plain steps
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
-        known = context.tokens + pending.tokens
         made = drafter.propose(known, plan.draft, sampler, context.generator, plan.draft_stop)
         draft_ms = since(clock)
         _count_steps(observation, made, draft_ms)
@@ -315,7 +342,7 @@ def _middle_pass(
     context: Context,
     retrieval: RetrievalCache,
     sampler: Sampler,
-    known: list[int],
+    known: TokensAhead,
     made: Proposal,
     most: int,
     stop: EarlyStop,
@@ -345,7 +372,7 @@ def _middle_pass(
     for sure in found:
         pending.confidences += sure[: len(tokens)]
     retrieval.advance(ids.shape[0])
-    retrieval.crop(len(known) + len(tokens) - 1)
+    retrieval.crop(len(known) - 1)
     return ids.shape[0], tokens
 
 

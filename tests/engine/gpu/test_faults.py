@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from engine.decode import prefill
 from engine.decode.acceptance import Every
 from engine.decode.controller import FixedLengths
 from engine.decode.drafters import ModelDrafter, NoDrafter
-from engine.decode.rounds import Context, Speculation, full_pass, hierarchical, middle_logits, start
+from engine.decode.rounds import Context, Speculation, TokensAhead, full_pass, hierarchical, middle_logits, start
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import ModelError
 from engine.kv import offload
@@ -97,6 +98,27 @@ def test_cheap_passes_find_room_too(pair: tuple[str, str]) -> None:
         cache.clear()
 
 
+class Uncopied(list[int]):
+    """Tokens of a book, which a round must not copy: it would for every middle pass."""
+
+    def __add__(self, other: object) -> Any:
+        raise AssertionError("all tokens of the context were copied")
+
+
+def test_tokens_ahead_are_read_as_one_list() -> None:
+    for committed, pending in ((5, 3), (0, 3), (5, 0)):
+        first, then = list(range(committed)), list(range(100, 100 + pending))
+        both = TokensAhead(first, then)
+        then.append(7)
+        whole = first + then
+        assert list(both) == whole
+        assert both[-1] == 7
+        for begin in range(-9, 10):
+            assert both[begin:] == whole[begin:]
+            for end in range(-9, 10):
+                assert both[begin:end] == whole[begin:end]
+
+
 def test_a_refresh_of_the_selection_finds_room_too(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes behind the pass, whose own second try does not help it."""
     finish, failing = SelectionRefresh.finish, [2]
@@ -113,7 +135,7 @@ def test_a_refresh_of_the_selection_finds_room_too(pair: tuple[str, str], monkey
             full_pass(target, cache, 0, ids[:-1], queries)
             cache.advance(len(ids) - 1)
             sampler, generator = Sampler(SamplingParams()), make_generator(0, target.token_device)
-            context = Context(target, cache, list(ids), sampler, generator, frozenset(), 16)
+            context = Context(target, cache, Uncopied(ids), sampler, generator, frozenset(), 16)
             drafter = NoDrafter(target.token_device)
             start(context, retrieval, drafter, queries)
             made = hierarchical(context, retrieval, drafter, Speculation(FixedLengths(0, 3), Every(1), 10))
