@@ -103,6 +103,9 @@ _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 
 
+# A PDF with something readable before it, such as what a server said; a text about PDFs has no object next to it.
+_PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b", re.S | re.M)
+
 _WARNINGS = 30  # that are said one by one
 _PARSERS = {
     "pdf": "app.readers.pdf",
@@ -180,6 +183,8 @@ def kind_of(path: Path, limits: Limits) -> str:
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
         return "pdf"
     if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):  # after junk that is text
+        return "pdf"
+    if _PDF_AFTER_TEXT.search(head):
         return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)

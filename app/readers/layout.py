@@ -28,7 +28,8 @@ _CUT_REACH = 3.0  # line heights to the next line of a paragraph
 _LARGER = 0.2  # relative difference of height that tells a heading from text
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # characters
-_SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*\d{0,3}$")
+_SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
+_ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # characters of a line that says something about the margin
@@ -113,6 +114,8 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if verse:
         return "break"
     flush = abs(line.x0 - above.x0) <= _INDENT * line.height
+    if above.x0 - line.x0 > _INDENT * line.height and _ITEM.match(line.text):
+        return "break"
     shift = 0.0 if flush else line.x0 - _base(lines, index)
     indented = abs(shift) > _INDENT * line.height
     if not ended:

@@ -21,7 +21,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
-from app.readers.pdf_tables import Rules, with_tables
+from app.readers.pdf_tables import MARKER, Rules, with_tables
 
 Box = tuple[float, float, float, float]
 
@@ -31,6 +31,14 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
+_DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
+_RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
+_SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
+_HIGHER = 0.15  # of it by which a superscript stands above their feet
+_NAME = re.compile(r"[^\W\d_]{3,}")
+_POWER_BASE = re.compile(
+    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω])$", re.ASCII
+)  # a small number, a unit, a letter that stands alone
 _FILLER = "\u200b"  # no space and no letter; cleaned away
 _WORD = re.compile(r"\S+")
 _LETTERS = re.compile(
@@ -48,6 +56,7 @@ _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _RTL_WORD = re.compile(f"[{_RTL_SIGNS}]{{2,}}")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
+_NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
 _SPELLED = 2  # letters that one ligature has at most
 _UPSIDE_DOWN = 180
 _LOOK = 400  # characters by which it is judged how the letters of a page stand
@@ -147,6 +156,8 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
         one, two = boxes.place(match.start()), boxes.place(match.end() - 1)
         if one is not None and two is not None and (one < two or (one == two and len(match[0]) > _SPELLED)):
             signs[match.start() : match.end()] = reversed(match[0])
+        else:
+            _put_pairs_right(signs, match, boxes)
     text = "".join(signs)
     for match in _RTL_PHRASE.finditer(text):
         words = list(_WORD.finditer(text, match.start(), match.end()))
@@ -154,6 +165,21 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
         if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
             signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
     return "".join(signs)
+
+
+def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
+    """Turn round the two letters of one glyph that pdfium gives in the wrong order, such as lam and alef.
+
+    The first letter of such a glyph is joined to the next one; of a letter that never is, the order is wrong.
+    """
+    at = match.start()
+    while at < match.end() - 1:
+        if signs[at] in _NEVER_JOINED and signs[at + 1] not in _NEVER_JOINED:
+            one, two = boxes.span(at, at), boxes.span(at + 1, at + 1)
+            if one is not None and one == two:
+                signs[at], signs[at + 1] = signs[at + 1], signs[at]
+                at += 1
+        at += 1
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
@@ -186,6 +212,11 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         if box is None:
             continue
         x0, x1, top, bottom = box
+        word = text[start:end]
+        if _DIGIT_LAST.search(word):
+            word = _with_raised(word, start, boxes)
+        if not found and _RAISED.match(word):
+            word = _raised_anew(text, start, word, boxes)
         line = found[-1] if found else None
         suspect = suspects.is_suspect(start)
         if (
@@ -194,7 +225,6 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height
             or (top >= line.bottom and x0 < line.x1 and line.x1 - line.x0 > line.height)  # a row that pdfium ran on
         ):
-            word = text[start:end]
             found.append(Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)]))
         else:
             line.last_gap = x0 - line.x1
@@ -202,10 +232,62 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             line.widest_gap = max(line.widest_gap, line.last_gap)
             line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
             line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
-            line.text += (text[written:start] or " ") + text[start:end]
-            line.words.append((text[start:end], x0, x1))
+            line.text += (text[written:start] or " ") + word
+            line.words.append((word, x0, x1))
         written = end
     return found
+
+
+def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
+    """A word with the superscript at its end marked, as ``10^6`` or, of a note, as ``1871[3]``."""
+    match = _DIGIT_LAST.search(word)
+    if match is None or match.start() == 0:
+        return word
+    last = match.start()
+    first, raised = boxes.span(start, start), boxes.span(start + last, start + last)
+    if first is None or raised is None or not _is_raised(raised, first):
+        return word
+    at = last
+    while at > 1 and (box := boxes.span(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
+        at -= 1
+    base, above, rest = word[:at], word[at : last + 1], word[last + 1 :]
+    if not _RAISED.fullmatch(above) or not any(map(str.isalnum, base)):
+        return word
+    return f"{base}^{above}{rest}" if _is_power(base, above) else f"{base}[{above}]{rest}"
+
+
+def _raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
+    """A word at the beginning of a run of text, where pdfium broke the row before a superscript, with that marked."""
+    before = text[:start].rstrip()
+    match = _RAISED.match(word)
+    if not before or match is None or text[len(before) : start].count("\n") != 1:
+        return word
+    end = len(before) - 1
+    base, raised = boxes.span(end, end), boxes.span(start, start)
+    if base is None or raised is None or not _is_raised(raised, base):
+        return word
+    if abs(raised[0] - base[1]) > _TOUCH * (base[3] - base[2]) or raised[3] <= base[2]:
+        return word
+    last = before.split()[-1]
+    if not any(map(str.isalnum, last)):
+        return word
+    above, rest = match[0], word[match.end() :]
+    return f"^{above}{rest}" if _is_power(last, above) else f"[{above}]{rest}"
+
+
+def _is_raised(box: Box, line: Box) -> bool:
+    """Whether a character is smaller than those of its line and stands higher."""
+    height = line[3] - line[2]
+    return box[3] - box[2] < _SMALLER * height and line[3] - box[3] > _HIGHER * height
+
+
+def _is_power(base: str, above: str) -> bool:
+    """Whether a superscript is an exponent and no mark of a note: by its sign, and by what stands before it."""
+    if not above[0].isdigit():
+        return True
+    if base[-1] in ")]}":
+        return not _NAME.search(base)
+    return _POWER_BASE.search(base) is not None
 
 
 def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[tuple[int, int]]:
@@ -283,7 +365,10 @@ def _columns(pieces: list[Line]) -> list[Line]:
     pairs = [
         (one, two)
         for one, two in pairwise(pieces)
-        if not (one.row or two.row) and same_row(one, two) and two.x0 - one.x1 > _TAB * one.height
+        if not (one.row or two.row)
+        and same_row(one, two)
+        and two.x0 - one.x1 > _TAB * one.height
+        and not MARKER.match(one.text)
     ]
     if len(pairs) < _COLUMN_ROWS or sum(len(one.text) + len(two.text) for one, two in pairs) < (
         2 * _COLUMN_TEXT * len(pairs)

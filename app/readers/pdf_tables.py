@@ -3,6 +3,9 @@
 A table is told by the empty stripes between its columns, which its rows share, and by its ruling lines; cells may be
 empty and may have several lines. Two columns of prose side by side share a stripe as well: their lines go on from one
 to the next. Where it is unsure, nothing is changed.
+
+pdfplumber's words and tables take 80 ms for a page of a book where all of our reading takes 7, and find tables without
+rules only where every page is taken for one.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ _SAME_LEFT = 6.0  # points by which the left edges of the parts of a table diffe
 _SAME_COLUMN = 30.0  # points by which its columns may
 _NUMBERS = 0.6  # of the cells under the head of a column of numbers
 _NUMBER = re.compile(r"^[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
+MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
@@ -233,7 +236,7 @@ def _table(rows: list[list[Line]], rules: Rules) -> list[Line]:
     if not borders:
         return []
     if not grid and _is_list(cells):
-        return _as_list(cells)
+        return []
     if not grid and not _is_tabular(rows, cells, borders, height):
         return []
     if grid and _is_all_prose(cells):
@@ -377,12 +380,7 @@ def _is_list(cells: Sequence[Cells]) -> bool:
     bare = [int(text) for text in marks if text.isdigit()]
     if len(bare) == len(marks):
         return len(bare) > 1 and {two - one for one, two in pairwise(bare)} == {1}
-    return sum(bool(_MARKER.match(text)) for text in marks) > 0.6 * len(marks)
-
-
-def _as_list(cells: Sequence[Cells]) -> list[Line]:
-    """The lines of a list, each mark before the text beside it."""
-    return [_joined([piece for cell in row for piece in cell]) for row in cells]
+    return sum(bool(MARKER.match(text)) for text in marks) > 0.6 * len(marks)
 
 
 def _is_aligned(column: Sequence[Line], height: float) -> bool:

@@ -67,3 +67,8 @@ def test_cut_word_is_made_whole_only_by_the_next_line() -> None:
     first.cut = True
     assert "lighthouse stood." in _reflow(first, second)
     assert "light-\n\n16" in _reflow(first, _line("16", 9))
+
+
+def test_an_item_begins_left_of_the_lines_of_the_one_before() -> None:
+    text = _reflow(_line("1. " + _FULL, 0), _line(_FULL + ".", 1, x0=90), _line("2. " + _FULL, 2))
+    assert text == f"1. {_FULL} {_FULL}.\n2. {_FULL}"

@@ -9,6 +9,7 @@ import pytest
 
 from app.readers import detect, pdf, read_document
 from app.readers.page_images import find_on_page, render_page
+from app.readers.parsed import Limits
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 from tests.app.readers.conftest import assembled
 
@@ -390,3 +391,77 @@ def test_what_was_filled_in_is_read_where_it_stands(files: Any, make_stream: Any
 def test_what_a_browser_calls_a_page_is_no_title(files: Any) -> None:
     assert detect._NOT_A_TITLE.match("about:blank")
     assert detect._NOT_AN_AUTHOR.match("(anonymous)")
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        (
+            "(The lake holds 10) R (6) ( cubic metres, 10) R (-3) ( of it.)",
+            "The lake holds 10^6 cubic metres, 10^-3 of it.",
+        ),
+        (
+            "(The census of 1871) R (3) ( was lost; that of 1899.) R (4)",
+            "The census of 1871[3] was lost; that of 1899.[4]",
+        ),
+        ("(the keeper) R (12) (, who had 40 m) R (2) (.)", "the keeper[12], who had 40 m^2."),
+        ("(a new lamp) L (2) ( and 20 tons)", "a new lamp2 and 20 tons"),
+        ("(10 tons on the 19) R (th) ( of May)", "10 tons on the 19th of May"),
+    ],
+)
+def test_superscripts_are_told_from_the_number_before_them(
+    files: Any, make_stream: Any, drawn: str, expected: str
+) -> None:
+    """R and L raise and lower the words after them in smaller type."""
+    content = b"BT /F1 12 Tf 60 700 Td "
+    for kind, words in re.findall(r"([RL]?) ?\(([^)]*)\)", drawn):
+        if kind:
+            content += b"%d Ts /F1 8 Tf (%s) Tj 0 Ts /F1 12 Tf " % (5 if kind == "R" else -3, words.encode())
+        else:
+            content += b"(%s) Tj " % words.encode()
+    path = files.pdf("raised.pdf", [], streams=[make_stream(content + b"ET")])
+    assert _parsed(path)[0] == expected
+    assert len(find_on_page(path, 1, expected)) == 1
+
+
+def _parsed(path: Any) -> list[str]:
+    """The texts of the pages, read in this process."""
+    return [section.text for section in detect.parse(path, {}, Limits(), lambda *_: None).sections]
+
+
+@pytest.mark.parametrize(
+    ("glyphs", "word"),
+    [
+        (["0633", "06440627", "0645"], "سلام"),
+        (["06440627"], "لا"),
+        (["06440623", "0646"], "لأن"),
+        (["0627", "0644", "0639", "0627", "0644", "0645"], "العالم"),  # alef and lam of their own stay as they are
+    ],
+)
+def test_two_arabic_letters_of_one_glyph_keep_their_order(
+    files: Any, make_stream: Any, glyphs: list[str], word: str
+) -> None:
+    codes = bytes(range(0x41, 0x41 + len(glyphs)))
+    lines = "".join(f"<{code:02X}> <{letters}>\n" for code, letters in zip(codes, glyphs, strict=True))
+    table = (
+        "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /T def /CMapType 2 def\n"
+        f"1 begincodespacerange <00> <FF> endcodespacerange\n{len(codes)} beginbfchar\n{lines}endbfchar\nendcmap"
+    )
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R"
+        b" /Resources << /Font << /F1 3 0 R >> >> >>",
+        make_stream(b"BT /F1 12 Tf 72 700 Td (%s) Tj ET" % codes[::-1]),
+        make_stream(table.encode()),
+    ]
+    assert _parsed(files.raw("pair.pdf", assembled(objects))) == [word]
+
+
+def test_a_pdf_after_words_of_a_server_is_a_pdf(files: Any) -> None:
+    whole = files.pdf("a.pdf", [[(72, 700, "Some words of the keeper.")]]).read_bytes()
+    path = files.raw("b.pdf", b"<html>\n<head></head>\n" + whole)
+    assert _parsed(path) == ["Some words of the keeper."]
+    told = files.raw("c.txt", b"A PDF begins with a line such as\n%PDF-1.4\nand goes on with its objects. " * 3)
+    assert "begins with" in _parsed(told)[0]
