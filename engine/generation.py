@@ -27,7 +27,7 @@ import torch
 from engine.decode import rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, pass_ms
-from engine.decode.tuning import waits_for_bus
+from engine.decode.tuning import is_slow, waits_for_bus
 from engine.decode.verify import make_generator, make_sampler
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
 from engine.kv.retrieval import QueryRecorder
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 PLAIN_PROBES = 3
 """Plain steps timed on a new context, for the controller's first costs; the median counts."""
+SLOW_PROBES = 2
+"""Of steps that are slow, since the first word waits for them; the faster one counts."""
 # A speedup rests on plain steps that are spread over the answer: at least these, timed these seconds apart, and taking
 # at most this share of its time. What is still wanting at its end may take a larger share, or a moment (seconds)
 # that nobody notices.
@@ -113,6 +115,8 @@ class GenerationLoop:
         if mode == "plain":
             return
         for _ in range(1 if self._plain_ms else PLAIN_PROBES):
+            if len(self._plain_ms) == SLOW_PROBES and is_slow(self._plain_ms[-1]):
+                break
             observer = None if self._has_newest_query else self._queries
             self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
             self._has_newest_query = True
@@ -155,7 +159,7 @@ class GenerationLoop:
         else:
             rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
             yield generation.scored(hierarchy.retrieval.chunk_scores())
-            made = hierarchy.rounds(context, sampling, statistics.median_high(self._plain_ms))
+            made = hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
         # What comes before belongs to the time to first token.
         began = clock = time.perf_counter()
         plain = generation.meter.plain

@@ -221,6 +221,7 @@ class Controller:
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
         self._beside, self._hierarchical = 0.0, 0  # as in ``Costs``; rounds with middle passes
+        self._draft_start = 0.0
         self._was_plain = False  # the last round
         self._worth_changing = tuning.worth_starting  # until something has been tried
         self.plan = PLAIN
@@ -237,6 +238,14 @@ class Controller:
         self._planned: tuple[float, float] | None = None
         self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
         self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
+
+    def begin(self, draft_start_ms: float) -> None:
+        """Another answer begins. ``draft_start_ms``: what the first round with the draft model takes beside its
+        steps."""
+        self._draft_start = draft_start_ms
+        if draft_start_ms and self.plan.draft:
+            self.plan = PLAIN
+            self._since_rethink = self._tuning.rethink_plain_rounds
 
     @property
     def costs(self) -> Costs:
@@ -323,6 +332,7 @@ class Controller:
             self._beside += weight * (done.split.other - self._beside)
         if observation.draft_steps and not observation.records:
             self._draft.add(1, observation.draft_ms / observation.draft_steps)
+            self._draft_start = 0.0
         hits = sum(trial.accepted for trial in trials)
         statistics.add_draft(hits, len(trials), direct=not plan.passes)
         if plan.passes and not plan.draft:
@@ -393,7 +403,9 @@ class Controller:
         self._since_rethink = 0
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        best = best_plan(costs, rates, PlanLimits(self.limits.draft, min(self.limits.passes, allowed)))
+        # A draft model that has not been started is started by a trial alone, which pays for it.
+        draft = 0 if self._draft_start else self.limits.draft
+        best = best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
@@ -441,6 +453,7 @@ class Controller:
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
         # A draft that is not in the plan is not believed in: it may bring nothing.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
+        ms += self._draft_start if trial.draft else 0.0
         steps = ms / step_ms - tokens * planned
         if steps > self._allowance and not begun:
             self._awaited = steps

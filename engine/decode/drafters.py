@@ -12,6 +12,7 @@ per book and extended with every committed token; lists and dictionaries alone.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -141,6 +142,7 @@ class Proposal:
 
     Without ``probs`` every token is a point mass. ``confidences`` are the draft model's, where they were asked for;
     ``steps`` are the forward passes of the draft model. ``hinted``: the whole hint was its likeliest continuation.
+    ``start_ms``: what it took to start the draft model on the context, where that was put off until now.
     """
 
     tokens: torch.Tensor
@@ -149,6 +151,7 @@ class Proposal:
     confidences: tuple[float, ...] = ()
     steps: int = 0
     hinted: bool = False
+    start_ms: float = 0.0
 
 
 def _nothing(device: torch.device) -> Proposal:
@@ -223,6 +226,8 @@ class ModelDrafter:
         longest: most tokens that are ever ahead of the committed context.
         replays: records steps; None runs every one anew.
         full: the target's full cache, whose layers make room where a step finds none.
+        waits: start on a context when it is first asked for a proposal: a large draft model takes seconds, and an
+            answer may never ask.
     """
 
     def __init__(
@@ -234,8 +239,11 @@ class ModelDrafter:
         longest: int,
         replays: Replays | None = None,
         full: FullCache | None = None,
+        waits: bool = False,
     ) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
+        self.waits = waits
+        self._not_started_on: int | None = None  # how much of the context is committed, while starting is put off
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
@@ -247,7 +255,22 @@ class ModelDrafter:
         if replays is not None:
             self.cache.zero()
 
+    @property
+    def started(self) -> bool:
+        """Whether it has seen the context: what it proposes next costs its steps alone."""
+        return self._not_started_on is None
+
+    def tokens_to_start(self, length: int) -> int:
+        """How many tokens it reads to start on a context of this length."""
+        return min(length, self.cache.num_sink_tokens + 2 * self.cache.window_size)
+
     def begin(self, context: Sequence[int]) -> None:
+        if self.waits:
+            self._not_started_on = len(context)
+        else:
+            self._start(context)
+
+    def _start(self, context: Sequence[int]) -> None:
         """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
 
         The tokens between are skipped: the draft could not see them anyway, and a long book costs nothing to open.
@@ -274,13 +297,18 @@ class ModelDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         if count == 0:
-            return _nothing(self._decoder.token_device)
-        cache = self.cache
+            return _nothing(self.decoder.token_device)
+        cache, clock = self.cache, time.perf_counter()
+        if self._not_started_on is not None:
+            # What is not committed yet may be taken back, so it is read like any other proposal.
+            self._start(context[: self._not_started_on])
+            self._not_started_on = None
+        start_ms = (time.perf_counter() - clock) * 1000.0
         self._crop_to(context)
         fresh = list(context[cache.length :])
-        logits = self._fit(self._forward(self._decoder.ids(fresh)))
+        logits = self._fit(self._forward(self.decoder.ids(fresh)))
         self._fed += fresh
-        hints = self._decoder.ids(list(hint))
+        hints = self.decoder.ids(list(hint))
         agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
         tokens: list[torch.Tensor] = []
         probs: list[Distributions] = []
@@ -305,7 +333,13 @@ class ModelDrafter:
             hinted = hinting and len(tokens) == len(hint)
             if hinted or chance < stop.threshold or len(tokens) == count:
                 return Proposal(
-                    torch.cat(tokens), joined(probs, len(probs)), TokenSource.DRAFT, tuple(sure), len(tokens), hinted
+                    torch.cat(tokens),
+                    joined(probs, len(probs)),
+                    TokenSource.DRAFT,
+                    tuple(sure),
+                    len(tokens),
+                    hinted,
+                    start_ms,
                 )
             logits = self._fit(self._forward(tokens[-1]))
             self._unread.append(tokens[-1])
@@ -316,6 +350,9 @@ class ModelDrafter:
         self._unread = []
 
     def commit(self, context: Sequence[int]) -> None:
+        if self._not_started_on is not None:
+            self._not_started_on = len(context)
+            return
         self._crop_to(context)
         # Others may have proposed for a while: what was committed meanwhile is fed before it becomes too much at once.
         if len(context) - self.cache.length > self._slack // 2:
@@ -347,12 +384,12 @@ class ModelDrafter:
 
     def _feed(self, tokens: Sequence[int]) -> None:
         if tokens:
-            self._forward(self._decoder.ids(list(tokens)))
+            self._forward(self.decoder.ids(list(tokens)))
             self._fed += tokens
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
-        decoder, cache, count = self._decoder, self.cache, ids.shape[0]
+        decoder, cache, count = self.decoder, self.cache, ids.shape[0]
 
         def eager(known: torch.Tensor) -> Outputs:
             return (decoder.forward(known, None, cache.extend(count), rows=1),)

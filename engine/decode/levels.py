@@ -19,7 +19,7 @@ from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, c
 from engine.decode.controller import Controller, FixedLengths, PlanLimits, most_passes
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
 from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, since
-from engine.decode.tuning import TUNING, waits_for_bus
+from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
@@ -42,8 +42,14 @@ if TYPE_CHECKING:
 
 # Answer tokens that the retrieval tail takes before the context is cut anew.
 _TAIL_TOKENS = 1024
-# Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model.
-_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
+# Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model; and in
+# the one long pass where passes are slow.
+_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN, _SLOW_VERIFY = 16, 8, 2, 8
+
+# Parameters times tokens up to which a draft model is started with every answer on a processor: some 50 ms.
+_STARTED_AT_ONCE = 5e9
+# Share of a plain step from which on a step of the draft model costs too much to be asked.
+_COSTLY_DRAFT = 1 / 3
 
 # The middle level's weights are rounded where they are this many times its cache, where there are at most so many of
 # them (a second for every 90 million), and where they take at most one in so many bytes of the free memory.
@@ -110,7 +116,9 @@ class Hierarchy:
             return None
         sinks, window = self.config.num_sink_tokens, self.config.window_size
         replays = self._replays(draft, "draft")
-        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays, self._full)
+        work = draft.block_parameters * draft.num_layers * (sinks + 2 * window)
+        waits = not KINDS[draft.device.type].gpu and work > _STARTED_AT_ONCE
+        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays, self._full, waits)
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
         """A retrieval cache of this configuration's sizes, whose passes are recorded where this is done at all."""
@@ -190,10 +198,17 @@ class Hierarchy:
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 return fixed  # so near the end of the window there is no place to measure in, and little to gain
-            costs = known or measure(context, plain_ms, self.retrieval, self.model_drafter)
-            limits = PlanLimits(TUNING.most_draft if self.has_draft_model else 0, most_passes(costs), copies)
+            # Where a bus is waited for ``measure`` times no verification either.
+            quick = not is_slow(plain_ms) or waits_for_bus(context.full.placement.spilled, plain_ms)
+            timed = measure if quick else measure_slow
+            costs = known or timed(context, plain_ms, self.retrieval, self.model_drafter)
+            drafter = self.model_drafter
+            pays = drafter is not None and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
+            limits = PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
             self._controllers[key] = Controller(costs, limits)
-        return self._controllers[key]
+        controller = self._controllers[key]
+        controller.begin(draft_start_ms(context, controller.costs, self.model_drafter))
+        return controller
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder | None:
@@ -233,16 +248,45 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
     )
     cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]
     for count in (2, _LONG_VERIFY):
-        draft_ms = 0.0 if draft is None else _draft_ms(draft, context, generator) / _DRAFT_RUN
+        draft_ms = 0.0 if draft is None or not draft.started else _draft_ms(draft, context, generator) / _DRAFT_RUN
         cheap.append((draft_ms, *(_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE))))
         verified += [] if slow else [_verify_ms(context, count, generator)]
     draft_ms, one, long = (min(runs) for runs in zip(*cheap, strict=True))
+    draft_ms = draft_ms or _unstarted_draft_ms(context, plain_ms, draft)
     middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(context.tokens)))
     middle = cost_of(one, long, _LONG_MIDDLE, middle_reads)
     if slow:
         return Costs(draft_ms, middle, PassCost(plain_ms, middle.slope, experts=reads))
     first, two, last = verified
     return Costs(draft_ms, middle, cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two))
+
+
+def measure_slow(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
+    """``measure`` where a pass takes long: one verification and one middle pass are timed, and what more tokens cost
+    the middle level is what they cost the full one. Rounds correct it."""
+    generator = make_generator(0, context.decoder.token_device)
+    target, count = context.decoder, len(context.tokens)
+    verified, one = _verify_ms(context, _SLOW_VERIFY, generator), _middle_ms(context, retrieval, 1, generator)
+    middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
+    verify = cost_of(plain_ms, verified, _SLOW_VERIFY, reads)
+    middle = PassCost(one, verify.slope, experts=middle_reads)
+    return Costs(_unstarted_draft_ms(context, plain_ms, draft), middle, verify)
+
+
+def _unstarted_draft_ms(context: Context, plain_ms: float, draft: ModelDrafter | None) -> float:
+    """A step of the draft model by what it reads, in a plain step's time."""
+    target = context.decoder
+    read = target.bytes_read_by_step + target.kv_shape.bytes_per_token * len(context.tokens)
+    return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / read
+
+
+def draft_start_ms(context: Context, costs: Costs, draft: ModelDrafter | None) -> float:
+    """What starting the draft model on a context takes, by what more tokens cost the target; 0 where it is started."""
+    if draft is None or draft.started:
+        return 0.0
+    target, own = context.decoder, draft.decoder
+    share = own.block_parameters * own.num_layers / (target.block_parameters * target.num_layers)
+    return costs.verify.slope * share * draft.tokens_to_start(len(context.tokens))
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:

@@ -379,7 +379,7 @@ def _middle_pass(
 def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> None:
     if made.steps:
         observation.draft_steps += made.steps
-        observation.draft_ms += ms
+        observation.draft_ms += ms - made.start_ms
 
 
 def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]:

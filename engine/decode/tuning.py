@@ -51,6 +51,8 @@ class Tuning:
 
     least_ms: float = 1e-3
     """Milliseconds that a pass costs at least: speeds are divided by them."""
+    slow_step_ms: float = 30.0
+    """Milliseconds of a plain step above which few passes are timed before an answer."""
     long_pass: int = 16
     """Tokens of the long pass that the first measurement stands for in the least squares."""
 
@@ -213,6 +215,12 @@ class Tuning:
 
 
 TUNING = Tuning()
+
+
+def is_slow(plain_ms: float) -> bool:
+    """Whether a plain step takes so long that costs are derived from two passes: timing all of them took 1 to 5 s with
+    a model of 1.5 billion parameters, which an answer's first word waited for."""
+    return plain_ms > TUNING.slow_step_ms
 
 
 def waits_for_bus(spilled: Sequence[int], pass_ms: float) -> bool:

@@ -439,6 +439,27 @@ def test_trying_costs_a_hundredth_of_an_answer(costs: Costs, known: AcceptanceRa
         assert sum(shares) / len(shares) < 0.01
 
 
+def test_a_draft_that_is_not_started_is_started_by_a_trial_that_pays_for_it() -> None:
+    """It took five seconds, which an answer's first word waited for. Each answer starts it anew."""
+    known, start_ms = rates(0.8, 0.97), 300.0  # three plain steps
+    world, controller = World(LONG_BOOK, known, 1), Controller(measured(LONG_BOOK), LIMITS)
+    speed(world, controller, 60)
+    assert controller.plan.draft
+    controller.begin(start_ms)
+    ms = 0.0
+    while not (plan := controller.next()).draft:
+        done, observation = world.round(plan)
+        controller.observe(plan, done, observation)
+        ms += done.split.total
+        assert ms < 1e6
+    assert ms > 50 * start_ms, "about a hundredth of the time is for trials"
+    done, observation = world.round(plan)
+    controller.observe(plan, done, observation)
+    assert speed(world, controller, 60) > 1.3 * speed(World(LONG_BOOK, rates(0.0, 0.97), 1), controller, 1)
+    controller.begin(start_ms)
+    assert not controller.next().draft
+
+
 @pytest.mark.parametrize(
     ("ms", "known"), [(30.0, rates(0.1, 0.95)), (100.0, rates(0.1, 0.95)), (100.0, rates(0.8, 0.97))]
 )

@@ -46,6 +46,28 @@ def test_detours_leave_no_trace(tiny: Callable[..., str]) -> None:
                 assert proposal(used, context) == proposal(fresh, context)
 
 
+def test_one_that_waits_proposes_as_one_that_began(tiny: Callable[..., str]) -> None:
+    """Started when it is first asked, with tokens that are not committed and may be taken back."""
+    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    context, more = [n * 7 % 300 + 20 for n in range(90)], [31, 32, 33]
+    with torch.inference_mode():
+        waiting = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10, waits=True)
+        waiting.begin(context)
+        waiting.commit([*context, 21])
+        assert (waiting.started, waiting.cache.length) == (False, 0), "nobody has asked"
+        context.append(21)
+        assert waiting.tokens_to_start(len(context)) == 91
+        for known in ([*context, *more], [*context, 40], [*context, *more, 50]):
+            began = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
+            began.begin(context)
+            made = waiting.propose(known, 4, GREEDY, make_generator(0, CPU))
+            assert made.tokens.tolist() == proposal(began, known)
+            assert (made.start_ms > 1e-2) == (known[-1] == more[-1]), "the first time alone"
+            assert waiting.started
+        waiting.begin(context)
+        assert not waiting.started, "every answer begins anew"
+
+
 def test_long_context_costs_a_window(tiny: Callable[..., str]) -> None:
     decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
     drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)

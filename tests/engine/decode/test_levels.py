@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, SamplingParams
 from engine.decode import levels
-from engine.decode.rounds import full_pass
+from engine.decode.rounds import Context, full_pass
+from engine.decode.verify import Sampler, make_generator
+from engine.document import Document
 from engine.kv.full import FullCache
 from engine.model import decoder
+from tests.engine.test_equality import answer, load, read
 
 CPU = torch.device("cpu")
 
@@ -82,3 +85,35 @@ def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pyt
     target.num_layers = 300
     assert taken(config) is None, "rounding takes as long as a person would wait"
     assert asked == ["8bit", "4bit"]
+
+
+def test_slow_passes_are_not_all_timed_before_the_first_word(
+    tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model of 1.5 billion parameters the first word waited 5 s for a draft model that nobody asked, and for
+    twelve passes that were timed."""
+    monkeypatch.setattr(levels, "_STARTED_AT_ONCE", 0.0)
+    session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
+    read(session, book)
+    plain = answer(session, "plain").text
+    drafter = session.hierarchy.model_drafter
+    assert drafter is not None
+    passes: list[int] = []
+    timed = levels._verify_ms
+    monkeypatch.setattr(levels, "_verify_ms", lambda *given: passes.append(given[1]) or timed(*given))
+    for slow in (True, False):
+        passes.clear()
+        session.hierarchy.reset()
+        monkeypatch.setattr(levels, "is_slow", lambda ms, slow=slow: slow)
+        context = Context(
+            session.target, session.full, [], Sampler(SamplingParams()), make_generator(1, CPU), frozenset(), 9
+        )
+        assert answer(session).text == plain
+        assert passes == ([levels._SLOW_VERIFY] if slow else [16, 2, 16])
+        (controller,) = session.hierarchy._controllers.values()
+        costs = controller.costs
+        assert min(costs.middle.ms(1), costs.verify.ms(1), costs.draft) > 0
+        context.tokens.extend([1] * 900)
+        drafter.begin(context.tokens)
+        assert levels.draft_start_ms(context, costs, drafter) > 0
+    session.close()

@@ -98,7 +98,7 @@ def test_the_first_word_comes_after_few_trips_over_the_bus(
     pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, slow_ms: float, trips: float
 ) -> None:
     """Where one takes seconds: the question's prefill, one plain step, the first round. Eight were 23 s."""
-    monkeypatch.setattr(tuning, "TUNING", replace(TUNING, slow_pass_ms=slow_ms))
+    monkeypatch.setattr(tuning, "TUNING", replace(TUNING, slow_pass_ms=slow_ms, slow_step_ms=slow_ms))
     place = planner.Plan(1800, Placement((Tier.HOST,) * LAYERS), KvBytes(), 0)
     monkeypatch.setattr(planner, "plan_for_book", lambda *_: place)
     with simulated_cuda("eager"):
