@@ -77,14 +77,15 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             _refuse_locked(files, package)
             entries = _table_of_contents(files, package.nav, package.ncx)
             trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
-            chapters, warnings = _chapters(files, package, entries, trouble, limits, step)
+            chapters, warnings, left_out = _chapters(files, package, entries, trouble, limits, step)
             _refuse_unreadable(files, package, chapters, warnings)
     except (zipfile.BadZipFile, OSError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be read.") from None
     sections, outline = finish(chapters)
     if not sections:
         raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
-    return Parsed("epub", "section", sections, package.title, package.author, outline, package.warnings + warnings)
+    said = package.warnings + warnings
+    return Parsed("epub", "section", sections, package.title, package.author, outline, said, left_out)
 
 
 def _package(files: zipfile.ZipFile) -> _Package:
@@ -193,7 +194,7 @@ def _chapters(
     trouble: dict[int, str],
     limits: Limits,
     step: Step,
-) -> tuple[list[Chapter], list[str]]:
+) -> tuple[list[Chapter], list[str], Counter[str]]:
     by_file: dict[str, list[_Entry]] = {}
     for entry in entries:
         by_file.setdefault(entry.file, []).append(entry)
@@ -227,7 +228,7 @@ def _chapters(
             _split(blocks, here, chapters, named=named)
         else:  # nothing names the chapters but their own headings
             chapters += by_headings(blocks, split_levels(blocks))
-    return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters))
+    return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
 
 
 class _ChapterReader:

@@ -50,7 +50,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
     first = next((block.text for block in found.blocks if block.level), "")
     warnings = told(found.left_out, (block.text for block in found.blocks))
-    return Parsed("html", "section", sections, found.title.strip() or first, found.author, outline, warnings)
+    title = found.title.strip() or first
+    return Parsed("html", "section", sections, title, found.author, outline, warnings, found.left_out)
 
 
 def decode_html(data: bytes) -> str:

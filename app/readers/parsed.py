@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -69,7 +69,7 @@ class Heading:
 
 @dataclass
 class Parsed:
-    """A whole file as text."""
+    """A whole file as text. ``left_out``: characters without spaces that are in no section, by the reason."""
 
     kind: str
     unit: str
@@ -78,6 +78,7 @@ class Parsed:
     author: str = ""
     outline: list[Heading] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def damaged(what: str = "is damaged and cannot be opened.") -> Refused:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import html
+import re
+import zipfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from app.readers import read_document
+from app.readers import epub, read_document
+from app.readers.parsed import Limits
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded
 from tests.tally import count
 
@@ -113,6 +118,24 @@ def test_whole_epub_with_its_chapters() -> None:
     assert len(document.outline) == 145
     by_title = {item.title: item.page for item in document.outline}
     assert document.pages[by_title["CHAPTER 28. Ahab."] - 1].text.startswith("CHAPTER 28. Ahab.")
+
+
+@needs_collection
+@pytest.mark.parametrize("name", ["alice", "arabic-rtl", "childrens-literature", "kidnapped-standard-ebooks"])
+def test_no_letter_of_an_epub_is_lost_in_silence(name: str) -> None:
+    """Every letter between the tags of a book's pages is read, or it was counted with the reason why not."""
+    path = _DOCS / f"{name}.epub"
+    parsed = epub.parse(path, {}, Limits(), lambda done, total, page: None)
+    source: Counter[str] = Counter()
+    with zipfile.ZipFile(path) as files:
+        for page in files.namelist():
+            content = files.read(page).decode() if page.endswith(("html", "htm")) else ""
+            if "<nav" not in content:  # the list of contents, which the app shows itself
+                text = re.sub(r"(?s)<head\b.*?</head>|<[^>]*>", " ", content)
+                source.update(sign for sign in html.unescape(text) if sign.isalnum())
+    source.subtract(sign for section in parsed.sections for sign in section.text if sign.isalnum())
+    missing = {sign: count for sign, count in source.items() if count > 0}
+    assert sum(missing.values()) <= sum(parsed.left_out.values()), missing
 
 
 @needs_collection
