@@ -230,14 +230,17 @@ class Walk:
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
         """A cell, and whether it goes on with the one above it."""
         cell, goes_on = Cell(), False
-        settings = node[0] if len(node) and local(node[0].tag) == "tcPr" else ()
-        for setting in settings:
-            tag, value = local(setting.tag), attribute(setting, "val")
+        has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
+        for setting in node[0] if has_settings else ():
+            tag = local(setting.tag)
             if tag == "gridSpan":
-                cell.columns = max(_whole(value, 1), 1)
+                cell.columns = max(_whole(attribute(setting, "val"), 1), 1)
             elif tag in ("vMerge", "hMerge"):
-                goes_on = value != "restart"
-        if self._in_table < tables.DEEPEST:
+                goes_on = attribute(setting, "val") != "restart"
+        parts = node[1:] if has_settings else node[:]
+        if len(parts) == 1 and local(parts[0].tag) == "p":  # most cells: they need no search
+            cell.content = list(self._paragraph(parts[0]))
+        elif self._in_table < tables.DEEPEST:
             cell.content = list(self._content(node))
         else:
             cell.content = [block for part in node.iter() if local(part.tag) == "p" for block in self._paragraph(part)]
@@ -284,18 +287,21 @@ class Walk:
                 own = over(own, self._around.styles.of(character).look)
             own = over(own, look(properties))
         script = own.script if own.script in ("superscript", "subscript") else ""
+        if len(node) == 1 + (properties is not None) and local(node[-1].tag) == "t":  # most runs: they need no search
+            self._text(node[-1].text or "", own, script)
+            return
         stack = [*reversed(node)]
         while stack:
             current = stack.pop()
             tag = local(current.tag)
             if tag == "t":
-                self._text(current.text or "", own, script or "")
+                self._text(current.text or "", own, script)
             elif tag in _SIGNS:
                 self._add(_SIGNS[tag])
             elif tag == MARK:
                 self._add(f"[{current.text}]" if current.text else "")
             elif tag == "sym":
-                self._text(_sign(current), Look(own.hidden), script or "")
+                self._text(_sign(current), Look(own.hidden), script)
             elif tag == "fldChar":
                 self._field(current)
             elif tag == "instrText":
