@@ -29,10 +29,20 @@ MAX_COUNT = 1_000_000
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one answer is sampled. ``temperature`` 0 is greedy; ``top_k`` 0 keeps every token; ``repetition_penalty`` 1
-    lets a token come again as if it had not come yet; with ``exact_quotes`` nothing but the book's own words comes
-    between quotation marks (``decode.quotations``). Where one of the five is None, the model's own settings say it
-    (``own_sampling``), and where they do not either, it is greedy, or off (``GREEDY``).
+    """How one answer is sampled. Each of the first five that is None is as the model's own settings say
+    (``own_sampling``), and where they say nothing greedy, or off (``GREEDY``).
+
+    Args:
+        temperature: 0 is greedy; at most 5.
+        top_p: keep the likeliest tokens up to this share of probability; 1 keeps every token.
+        top_k: keep this many of the likeliest tokens; 0 keeps every token.
+        repetition_penalty: above 1, tokens of the answer are less likely to come again; 1 is off.
+        exact_quotes: only the book's own words come between quotation marks (``decode.quotations``).
+        max_tokens: longest answer, in tokens.
+        seed: makes an answer repeatable; None draws another one every time.
+
+    Raises:
+        OptionError: a value is out of its range.
     """
 
     temperature: float | None = None

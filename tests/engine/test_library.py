@@ -99,3 +99,10 @@ def test_installed_it_is_one_package_under_two_names(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "trifold.engine itself" in done.stdout
+
+
+def test_every_option_has_its_words() -> None:
+    """In the docstring of its record, which the command line's help takes them from too."""
+    for record in (engine.EngineConfig, engine.SamplingParams, engine.Question):
+        told = inspect.getdoc(record) or ""
+        assert [field.name for field in dataclasses.fields(record) if field.name not in told] == []
