@@ -35,6 +35,7 @@ from engine.plan.memory_budget import (
     spread_over,
 )
 from engine.plan.model_shape import ModelShape
+from engine.plan.round_model import Rates
 from engine.quantization import BITS, bytes_per_weight, index_bytes, index_is_quantized
 
 BOOK_TOKENS = 120_000
@@ -269,9 +270,9 @@ def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookT
     work = 2.0 * blocks * tokens + 2.0 * seen * width * tokens
     spilled = max(0.0, tokens - found.tokens) / tokens * kv
     slower = rates.bus if free.on_gpu else rates.disk
-    moved = spilled / (slower * len(free.cards)) if slower else 0.0  # each GPU brings its own over its own bus
-    step = max((_weights_read(shape, found) + kv - spilled) / rates.memory, moved)
-    return BookTimes(tokens, max(work / (_REACHED * rates.flops), moved), step)
+    machine = Rates(rates.memory, slower, len(free.cards))  # each GPU brings its own over its own bus
+    step = machine.pass_s(_weights_read(shape, found) + kv - spilled, spilled)
+    return BookTimes(tokens, max(work / (_REACHED * rates.flops), machine.pass_s(0.0, spilled)), step)
 
 
 def measure_free_memory(

@@ -16,8 +16,6 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
-from engine.decode.controller import PlanLimits, best_plan, tokens_per_ms
 from engine.decode.tuning import TUNING
 from engine.kv.offload import Tier
 from engine.kv.shape import KvShape
@@ -25,7 +23,18 @@ from engine.model.architectures import estimate_parameters
 from engine.model.decoder import kv_shape_of
 from engine.plan import planner
 from engine.plan.cost_model import MIN_BUDGET
-from engine.plan.memory_budget import CHUNK, MEMORY_SHARE, RETRIEVAL_TAIL, DeviceRoom, LayerBytes, Share, share_layers
+from engine.plan.memory_budget import (
+    CHUNK,
+    MEMORY_SHARE,
+    RETRIEVAL_TAIL,
+    DeviceRoom,
+    LayerBytes,
+    Share,
+    fitting_budget,
+    retrieval_bytes,
+    share_layers,
+)
+from engine.plan.round_model import LAUNCH_US, Pass, Rates, RoundModel
 from tests.engine.gpu.counting import DRAFTED, PASSES, RoundCalls, round_calls
 from tests.house import ROOT
 
@@ -89,6 +98,7 @@ class Fit:
     plan: planner.Plan
     spare: int
     fits: bool
+    budget: int
 
     @property
     def waiting(self) -> int:
@@ -101,8 +111,8 @@ class Fit:
         return self.plan.kv.host + self.waiting
 
 
-def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -> Fit | None:
-    """Where a book lies; None if it does not fit."""
+def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int, budget: int = MIN_BUDGET) -> Fit | None:
+    """Where a book lies; None if it does not fit. ``budget``: of the retrieval cache, where it has room."""
     devices = [torch.device("cuda", index) for index in range(count)]
     size, taken = planner.model_bytes(config, model, draft, devices[0])
     free = memory * GIB - CONTEXT_BYTES
@@ -114,12 +124,17 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int) -
     beside = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
     held = planner.weights_by_device(layout, kv.layers, size, taken)
     used = [weights + part.layers * beside for weights, part in zip(held, kv.parts, strict=True)]
+    sizes = [planner._size(part) for part in kv.parts]
+    used = [bytes_ - retrieval_bytes(part, MIN_BUDGET) for bytes_, part in zip(used, sizes, strict=True)]
+    rooms_left = [int((free - bytes_) * MEMORY_SHARE) for bytes_ in used]
+    budget = fitting_budget(sizes, budget, MIN_BUDGET, BOOK, rooms_left, 10**12, 0)
+    used = [bytes_ + retrieval_bytes(part, budget) for bytes_, part in zip(used, sizes, strict=True)]
     left = [max(0, int((free - bytes_) * MEMORY_SHARE)) for bytes_ in used]
     plan = planner.plan(kv, BOOK, planner.Resources(left[0], 10**12, 0, tuple(left[1:])))
     if plan is None:
         return None
     spare = sum(free - bytes_ for bytes_ in used) - plan.kv.device - plan.staging - BOOK * kv.index_bytes_per_token
-    return Fit(kv, size, layout, plan, spare, fits)
+    return Fit(kv, size, layout, plan, spare, fits, budget)
 
 
 def row(pair: str, card: str, memory: int, rate: float, bus: float, count: int) -> str:
@@ -151,9 +166,8 @@ def table() -> Iterator[str]:
 # A middle level in 4 bits -------------------------------------------------------------------------------------------
 
 LLAMA = "Llama-3.1-8B + 1B"
-DRAFT_KEPT, KEPT = 0.7, (0.8, 0.9, 0.95)
-LAUNCH_US = 5
-"""What a launch takes the host, roughly."""
+SHOWN = (0.8, 0.9, 0.95)
+"""Kept shares of the middle level's tokens."""
 
 
 def calls(*, recorded: bool = False, spilled: bool = False) -> RoundCalls:
@@ -183,10 +197,24 @@ def calls_table(plain: RoundCalls, spilled: RoundCalls, replayed: RoundCalls) ->
         yield f"| {name} | {one.launches:,} | {other.launches:,} | {one.waits} |"
 
 
-def verify_ms(found: Fit, head: int, rate: float, bus: float) -> float:
-    """Milliseconds of a pass over all weights and KV, of one token or a few."""
-    read = found.kv.layers * found.size.weights + head + found.plan.kv.total
-    return max(read / (rate * GB), found.moved / (bus * GB)) * 1000
+def verification(found: Fit, model: Any) -> Pass:
+    """A pass over all weights and KV, of one token or a few, whose launches are not counted."""
+    read = found.kv.layers * found.size.weights + head_bytes(model) + found.plan.kv.total
+    return Pass(read, found.moved)
+
+
+def head_bytes(model: Any) -> int:
+    return int(model.vocab_size * model.hidden_size * 2)
+
+
+def round_model(found: Fit, pair: str, rates: Rates, *, drafts: bool = True, copied: int = 0) -> RoundModel:
+    """The passes of a pair; ``copied`` bytes has a layer's copy for the middle level, where there is one."""
+    model, draft = PAIRS[pair]
+    read = found.kv.layers * (copied or found.size.weights) + head_bytes(model)
+    read += (found.budget + RETRIEVAL_TAIL) * found.kv.compute_bytes_per_token
+    middle = Pass(read, 0 if copied else found.waiting)
+    drafted = Pass(2 * estimate_parameters(draft)) if drafts else None
+    return RoundModel(rates, drafted, middle, verification(found, model), TUNING.most_draft)
 
 
 def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, replayed: RoundCalls) -> str:
@@ -200,38 +228,32 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
     without = fit(CONFIG, model, draft if drafts else None, memory, count)
     if found is None or without is None or not found.fits or bool(found.waiting) != bool(without.waiting):
         return f"{name} refused: no room for the copy | | | | | | |"
-    head = model.vocab_size * model.hidden_size * 2
     alone = fit(CONFIG, model, None, memory, count)
     assert alone is not None
-    weights = found.size.beside - alone.size.beside if middle == "4bit" else found.size.weights
-    read = found.kv.layers * weights + head + (MIN_BUDGET + RETRIEVAL_TAIL) * found.kv.compute_bytes_per_token
-    draft_ms, middle_ms = (bytes_ / (rate * GB) * 1000 for bytes_ in (2 * estimate_parameters(draft), read))
-    if middle == "stored":
-        middle_ms = max(middle_ms, found.waiting / (bus * GB) * 1000)
-    whole_ms = verify_ms(found, head, rate, bus)
-    costs = Costs(draft_ms, PassCost(middle_ms, 0.0), PassCost(whole_ms, 0.0))
-    limits = PlanLimits(TUNING.most_draft if drafts else 0, TUNING.most_passes)
+    copied = found.size.beside - alone.size.beside if middle == "4bit" else 0
+    rates = Rates(rate * GB, bus * GB)
+    passes = round_model(found, LLAMA, rates, drafts=drafts, copied=copied)
+    plain_ms = verification(alone, model).ms(rates)
     gains, launches = [], 0
-    for kept in KEPT:
-        rates = AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
-        best = best_plan(costs, rates, limits)
-        ms = max(1, best.passes) * best.draft * draft_ms + best.passes * middle_ms + whole_ms
-        gain = tokens_per_ms(best, costs, rates) * verify_ms(alone, head, rate, bus)
-        gains.append(f"{best.passes} x {best.draft}: {ms:.0f} ms, {gain:.1f}x")
+    for kept in SHOWN:
+        speed = passes.speed(kept, plain_ms)
+        best = speed.plan
+        gains.append(f"{best.passes} x {best.draft}: {speed.round_ms:.0f} ms, {speed.gain:.1f}x")
         drafted = max(1, best.passes) * best.draft * replayed.draft.launches // DRAFTED
         verify = spilled.verify if found.plan.kv.host else replayed.verify
         launches = max(launches, drafted + best.passes * replayed.middle.launches + verify.launches)
     host = found.plan.placement.count(Tier.HOST)
     return (
-        f"{name} {found.kv.layers - host} + {host} | {read / GB:.1f} GB, {middle_ms:.1f} ms | "
-        f"{found.moved / GB:.1f} GB, {whole_ms:.0f} ms | {' | '.join(gains)} | "
+        f"{name} {found.kv.layers - host} + {host} | {passes.middle.read / GB:.1f} GB, "
+        f"{passes.middle.ms(rates):.1f} ms | "
+        f"{found.moved / GB:.1f} GB, {passes.plain_ms:.0f} ms | {' | '.join(gains)} | "
         + ("not counted |" if found.waiting else f"{launches * LAUNCH_US / 1000:.0f} ms |")
     )
 
 
 def middle_table(spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
     """Llama-3.1-8B with and without a copy in 4 bits."""
-    kept = " | ".join(f"kept {each:.2f}" for each in KEPT)
+    kept = " | ".join(f"kept {each:.2f}" for each in SHOWN)
     yield f"| card | draft | middle level | KV layers | a middle pass | a verification | {kept} | launching |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for card in ("RTX 4070", "RTX 4090", "H200"):
@@ -240,10 +262,38 @@ def middle_table(spilled: RoundCalls, replayed: RoundCalls) -> Iterator[str]:
                 yield middle_row(card, middle, drafts=drafts, spilled=spilled, replayed=replayed)
 
 
+# The cases that others have published ---------------------------------------------------------------------------------
+
+PUBLISHED = (
+    ("Llama-2-7B-128K + 68M", CARDS[3], "312 ms (TriForce)"),
+    ("Llama-2-7B-128K + 68M", CARDS[4], "108 ms (TriForce)"),
+    ("Llama-3.1-8B + 1B", ("H100", 80, 3350, 63.0, 1), "2.31x on an A100 (TriForce)"),
+)
+MIDDLE = 4096
+"""Tokens of the retrieval budget, as in the paper."""
+
+
+def published_table() -> Iterator[str]:
+    """Plain steps, tokens as a range over what is kept, and the first word, beside what was published."""
+    yield "| models | card | plain step | a token, speculating | first word | published |"
+    yield "|---|---|---|---|---|---|"
+    for pair, (card, memory, rate, bus, count), published in PUBLISHED:
+        found = fit(CONFIG, *PAIRS[pair], memory, count, MIDDLE)
+        assert found is not None
+        passes = round_model(found, pair, Rates(rate * GB, bus * GB, count))
+        fast, slow = passes.token_ms()
+        yield (
+            f"| {pair} | {card} | {passes.plain_ms:,.0f} ms | {fast:.1f} to {slow:.1f} ms | "
+            f"{passes.first_word_s:.2g} s | {published} |"
+        )
+
+
 def all_tables() -> Iterator[str]:
     """What the document has."""
     spilled, replayed = calls(spilled=True), calls(recorded=True)
     yield from table()
+    yield ""
+    yield from published_table()
     yield ""
     yield from middle_table(spilled, replayed)
     yield ""

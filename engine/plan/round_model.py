@@ -1,0 +1,121 @@
+"""What a round takes, computed from what a machine moves: the bytes that a pass reads where it computes, those that
+come over buses, and the launches of the host. Pure arithmetic, before anything has been measured.
+
+For whoever judges before a model is there, for the tables in engine/docs/gpus.md, and for what a change should bring
+before a card has shown it. How much of what is proposed is kept nobody knows beforehand: it is given, as a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.decode.acceptance import AcceptanceRates, Costs, PassCost
+from engine.decode.controller import DraftPlan, PlanLimits, best_plan, most_passes, tokens_per_ms
+from engine.decode.tuning import TUNING
+
+LAUNCH_US = 5
+"""What a launch takes the host, in microseconds, roughly."""
+
+FEW_TRIPS, TRIPS = 3, 8
+"""Passes over the full cache before the first word of the first answer: the question's, plain steps, verifications that
+are timed, and the first round's. The few are where each waits for a bus (``tuning.waits_for_bus``): one plain step, and
+nothing timed. The tests count them on the simulated device."""
+
+KEPT = (0.8, 0.95)
+"""The middle level's tokens that verifications keep: between these shares with the pairs that have been measured
+(assets/measurements)."""
+
+DRAFT_KEPT = 0.7
+"""The draft model's tokens that the middle level keeps."""
+
+_MS = 1000.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bytes per second of a device's memory, and of each of the ``buses`` that bring KV or weights from the host; 0
+    where there is none."""
+
+    memory: float
+    bus: float = 0.0
+    buses: int = 1
+
+    def pass_s(self, read: float, moved: float = 0.0) -> float:
+        """Seconds of a pass that reads and moves so many bytes, one while the other is under way."""
+        return max(read / self.memory, moved / (self.bus * self.buses) if self.bus else 0.0)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Bytes that one pass reads where it computes and those that come over buses for it, and launches of the host."""
+
+    read: float
+    moved: float = 0.0
+    launches: int = 0
+
+    def ms(self, rates: Rates) -> float:
+        """Milliseconds: bytes, or launching where that takes longer."""
+        return max(_MS * rates.pass_s(self.read, self.moved), self.launches * LAUNCH_US / _MS)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What speculation brings with a given kept share: the best plan, milliseconds of its round, and tokens in the time
+    of a plain step."""
+
+    plan: DraftPlan
+    round_ms: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class RoundModel:
+    """The passes of a pair on a machine.
+
+    Args:
+        draft: one token of the draft model; None without one.
+        middle: over a few tokens on the retrieval cache.
+        verify: over one token or a few on the full cache.
+        drafts: most drafted tokens of a middle pass.
+    """
+
+    rates: Rates
+    draft: Pass | None
+    middle: Pass
+    verify: Pass
+    drafts: int = 0
+
+    @property
+    def plain_ms(self) -> float:
+        """Milliseconds of a plain step."""
+        return self.verify.ms(self.rates)
+
+    @property
+    def first_word_s(self) -> float:
+        """Seconds until the first word of a book's first answer, whose question is short."""
+        slow = bool(self.verify.moved) and self.plain_ms > TUNING.slow_pass_ms
+        return (FEW_TRIPS if slow else TRIPS) * self.plain_ms / _MS
+
+    @property
+    def costs(self) -> Costs:
+        """As the controller knows them."""
+        draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
+        return Costs(draft, PassCost(self.middle.ms(self.rates), 0.0), PassCost(self.plain_ms, 0.0))
+
+    def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
+        """With so large a share of the middle level's tokens kept.
+
+        Args:
+            plain_ms: of the plain step that it is compared with; None is this machine's own.
+        """
+        costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
+        limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
+        plan = best_plan(costs, rates, limits)
+        ms = max(1, plan.passes) * plan.draft * costs.draft + plan.passes * costs.middle.ms(1) + costs.verify.ms(1)
+        gain = tokens_per_ms(plan, costs, rates) * (self.plain_ms if plain_ms is None else plain_ms)
+        return Speed(plan, ms, gain)
+
+    def token_ms(self) -> tuple[float, float]:
+        """Milliseconds of a token, from the largest to the smallest kept share."""
+        few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
+        return many, few
