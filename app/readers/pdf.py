@@ -23,7 +23,8 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, running
 from app.readers.layout import Line, Margins, reflow
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
-from app.readers.pdf_lines import form_values, has_image, page_lines
+from app.readers.pdf_lines import Layers, form_values, has_image, page_lines
+from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
 
 _SCAN_CHARACTERS = 20
@@ -32,6 +33,7 @@ _SCAN_CHARACTERS = 20
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
+_NAMED = 5  # attached files
 _EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
 
@@ -65,6 +67,8 @@ class _Pages:
         self.mismapped: list[int] = []
         self.absent: list[int] = []
         self.unseen: list[int] = []
+        self.comments: dict[int, list[str]] = {}
+        self.attached: list[str] = []
         self.characters = 0
 
 
@@ -92,6 +96,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     found = running.find_running_headers(pages.lines, pages.labels)
     labels = running.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
+    for index, comments in pages.comments.items():
+        texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
+    pages.attached += attached_files(document)
     title, author = _title_and_author(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
     parsed.outline = outline
@@ -148,13 +155,14 @@ def _read_pages(
     trouble = {int(page): reason for page, reason in request.get("trouble", {}).items()}
     second = _SecondReader(path, request.get("password"))
     pages, count = _Pages(), len(document)
+    layers = second.layers()
     for index in range(count):
         step(index, count, index + 1)
         reason = trouble.get(index + 1)
         lines: list[Line] = []
         if reason is None or reason == SECOND_READER:
             try:
-                lines = second.lines(index) if reason else _one_page(document, index, pages, second)
+                lines = second.lines(index) if reason else _one_page(document, index, pages, second, layers)
             except MemoryError:
                 raise
             except pdfium.PdfiumError:
@@ -172,10 +180,16 @@ def _read_pages(
     return pages
 
 
-def _one_page(document: pdfium.PdfDocument, index: int, pages: _Pages, second: _SecondReader) -> list[Line]:
+def _one_page(
+    document: pdfium.PdfDocument, index: int, pages: _Pages, second: _SecondReader, layers: Layers | None
+) -> list[Line]:
     page = document[index]
     try:
-        lines = page_lines(page, form_values(document, index, page))
+        notes = read_notes(page)
+        lines = page_lines(page, [*form_values(document, index, page), *notes.typed], layers)
+        pages.attached += notes.files
+        if notes.comments:
+            pages.comments[index] = notes.comments
         text = sum(len(line.text) for line in lines if line.shown)
         if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
@@ -237,6 +251,8 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
     if pages.bad:
         number, reason = next(iter(pages.bad.items()))
         raise damaged(f"has no page that can be read (page {number}: {reason}).")
+    if pages.attached:
+        raise Refused("has no text on its pages, only files attached to it.", "Save these files and open them.")
     raise Refused("has no text on any page.", "Its pages are blank, damaged or drawn. " + _OCR)
 
 
@@ -309,6 +325,16 @@ def _warnings(pages: _Pages, count: int) -> list[str]:
         said.append(f"A font is not inside the file; text may be missing on pages {_listed(pages.absent)}.")
     if pages.unseen:
         said.append(f"Text that nobody sees on the page was left out: pages {_listed(pages.unseen)}.")
+    if pages.comments:
+        count_of = sum(map(len, pages.comments.values()))
+        numbers = _listed([index + 1 for index in pages.comments])
+        which = "1 comment" if count_of == 1 else f"{count_of} comments"
+        said.append(f"{which} of readers stand in brackets at the end of the text of pages {numbers}.")
+    if pages.attached:
+        names = list(dict.fromkeys(pages.attached))
+        which = "1 file is" if len(names) == 1 else f"{len(names)} files are"
+        some = ", ".join(names[:_NAMED]) + (" and more" if len(names) > _NAMED else "")
+        said.append(f"{which} attached to it and not part of its text: {some}. Save and open what you need.")
     blank = [at for at, lines in enumerate(pages.lines, 1) if not lines and at not in pages.bad]
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:
@@ -394,6 +420,22 @@ class _SecondReader:
             self._failed = True
             return ""
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
+
+    def layers(self) -> Layers | None:
+        """The layers of the file; None where all are shown, and where it cannot be told."""
+        try:
+            found = self._open().trailer["/Root"].get("/OCProperties", {}).get_object()
+            if not found:
+                return None
+            usual = found.get("/D", {}).get_object()
+            listed = {each.idnum for each in usual.get("/OFF", [])}
+            if str(usual.get("/BaseState", "/ON")) == "/OFF":
+                shown = {each.idnum for each in usual.get("/ON", [])}
+                listed |= {each.idnum for each in found["/OCGs"]} - shown
+            names = {str(each.get_object().get("/Name", "")) for each in found["/OCGs"] if each.idnum in listed}
+        except Exception:  # noqa: BLE001 - only what they hide is lost, which is drawn by then
+            return None
+        return Layers(frozenset(names)) if listed else None
 
     def _trouble_of(self, reference: Any) -> FontTrouble:
         key = getattr(reference, "idnum", None)

@@ -11,8 +11,8 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, byref, c_float, c_uint
-from dataclasses import replace
+from ctypes import addressof, byref, c_float, c_int, c_uint
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
+from app.readers.pdf_notes import layer_of
 from app.readers.pdf_tables import MARKER, Rules, with_tables
 
 Box = tuple[float, float, float, float]
@@ -66,6 +67,8 @@ _FAINT = 0x0C  # of 255 opaque
 _CONTRAST = 10  # of 255 between the lightest and the darkest point where there is anything to see
 _MOST_POINTS = 4_000_000  # of the drawn page
 _IMAGE_DEPTH = 4
+_MOST_COVERS = 300  # of a page
+_EDGE = 0.25  # of a line's height, above and below, without much ink
 _THIN = 3.0  # points that a drawn line is thick at most
 _MOST_OBJECTS = 5_000  # of a page that are looked at
 _MOST_SEGMENTS = 1_500  # of the ruling lines of a page
@@ -74,17 +77,18 @@ _MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of t
 _VALUES_APART = 1.2  # line heights between two words of one value
 
 
-def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = ()) -> list[Line]:
+def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers | None = None) -> list[Line]:
     """Args:
         page: an open page.
         values: what was filled in on it, which is no part of its own text.
+        layers: those of the file, where some are off.
 
     Returns:
         lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
     """
     text_page = _upright(page)
     try:
-        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), Suspects(page, text_page))
+        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), Suspects(page, text_page, layers))
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -213,12 +217,12 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             continue
         x0, x1, top, bottom = box
         word = text[start:end]
-        if _DIGIT_LAST.search(word):
+        if end - start > 1 and _DIGIT_LAST.search(word):
             word = _with_raised(word, start, boxes)
         if not found and _RAISED.match(word):
             word = _raised_anew(text, start, word, boxes)
         line = found[-1] if found else None
-        suspect = suspects.is_suspect(start)
+        suspect = suspects.is_suspect(start, box)
         if (
             line is None
             or suspect != line.suspect
@@ -583,27 +587,38 @@ class Suspects:
     white letters on a dark ground stay. The unseen letters behind the image of a scanned page are its text.
     """
 
-    def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> None:
+    def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
+        self._layers = layers
+        self._covers, self._order = _covers(page, layers is not None)
         self._raw = text_page.raw
         self._parts = [c_uint() for _ in range(4)]
         self._refs = [byref(part) for part in self._parts]
         self._has_image: bool | None = None
         self._place = 0
         self._suspect = False
+        self._at = 0
 
-    def is_suspect(self, index: int) -> bool:
-        """Whether a character may be drawn so that nobody sees it."""
+    def is_suspect(self, index: int, box: Box) -> bool:
+        """Whether a word, by its first character and its box, may be drawn so that nobody sees it."""
         piece = raw.FPDFText_GetTextObject(self._raw, index)
         if not piece:
             return False
         place = addressof(piece.contents)
         if place != self._place:
             self._place, self._suspect = place, self._judge(piece)
-        return self._suspect
+            self._at = self._order.get(place, 0)
+        if self._suspect or not self._covers:
+            return self._suspect
+        x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
+        return any(
+            at > self._at and cover[0] <= x <= cover[1] and cover[2] <= y <= cover[3] for at, cover in self._covers
+        )
 
     def _judge(self, piece: Any) -> bool:
         """Whether a run of text may be; all its characters are drawn alike."""
+        if self._layers is not None and self._layers.may_hide(piece, addressof(piece.contents) in self._order):
+            return True
         if raw.FPDFPageObj_GetFillColor(piece, *self._refs):
             red, green, blue, alpha = (part.value for part in self._parts)
             if min(red, green, blue) >= _WHITE or alpha <= _FAINT:
@@ -614,6 +629,49 @@ class Suspects:
         if self._has_image is None:
             self._has_image = has_image(self._page)
         return self._has_image
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The names of the layers of a file that are off."""
+
+    off: frozenset[str]
+
+    def may_hide(self, piece: Any, of_page: bool) -> bool:
+        """Whether a run of text may be on a layer that is off; of a part that is drawn elsewhere it cannot be told."""
+        layer = layer_of(piece)
+        return not of_page if layer is None else not layer or layer in self.off
+
+
+def _covers(page: pdfium.PdfPage, ordered: bool) -> tuple[list[tuple[int, Box]], dict[int, int]]:
+    """What is drawn over text and may hide it, with its place in the order of drawing; that of each run of text.
+
+    Args:
+        ordered: wanted even where nothing covers.
+    """
+    covers: list[tuple[int, Box]] = []
+    texts: list[int] = []
+    a, b, c, d = (c_float() for _ in range(4))
+    mode, stroke = c_int(), c_int()
+    turned = None
+    for at in range(min(raw.FPDFPage_CountObjects(page.raw), _MOST_OBJECTS)):
+        item = raw.FPDFPage_GetObject(page.raw, at)
+        kind = raw.FPDFPageObj_GetType(item)
+        if kind == raw.FPDF_PAGEOBJ_TEXT:
+            texts.append(at)
+        elif kind in (raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE) and texts and len(covers) < _MOST_COVERS:
+            if kind == raw.FPDF_PAGEOBJ_PATH:
+                raw.FPDFPath_GetDrawMode(item, byref(mode), byref(stroke))
+                if mode.value == raw.FPDF_FILLMODE_NONE:
+                    continue
+            if raw.FPDFPageObj_GetBounds(item, byref(a), byref(b), byref(c), byref(d)) and (
+                min(c.value - a.value, d.value - b.value) > _THIN
+            ):
+                turned = turned or _turned(page)
+                covers.append((at, turned(a.value, b.value, c.value, d.value)))
+    if not covers and not ordered:
+        return [], {}
+    return covers, {addressof(raw.FPDFPage_GetObject(page.raw, at).contents): at for at in texts}
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
@@ -634,7 +692,8 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     except pdfium.PdfiumError:  # then nothing speaks against them
         return
     for line in suspects:
-        rows = slice(max(0, int(line.top * scale)), int(line.bottom * scale) + 1)
+        edge = _EDGE * line.height  # what covers a line may end at its edges
+        rows = slice(max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1)
         part = drawn[rows, max(0, int(line.x0 * scale)) : int(line.x1 * scale) + 1]
         if part.size and int(part.max()) - int(part.min()) < _CONTRAST:
             line.shown, line.unseen = False, True

@@ -465,3 +465,70 @@ def test_a_pdf_after_words_of_a_server_is_a_pdf(files: Any) -> None:
     assert _parsed(path) == ["Some words of the keeper."]
     told = files.raw("c.txt", b"A PDF begins with a line such as\n%PDF-1.4\nand goes on with its objects. " * 3)
     assert "begins with" in _parsed(told)[0]
+
+
+def _seen(files: Any, content: bytes, **more: Any) -> tuple[str, list[str]]:
+    stream = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content)
+    parsed = detect.parse(files.pdf("seen.pdf", [], streams=[stream], **more), {}, Limits(), lambda *_: None)
+    return " ".join(parsed.sections[0].text.split()), parsed.warnings
+
+
+def test_text_under_an_opaque_box_is_left_out_with_a_word(files: Any) -> None:
+    boxes = b"0 g 70 678 200 16 re f 1 1 0.6 rg 70 638 200 16 re f 0 g"
+    text, warnings = _seen(
+        files,
+        _ink(72, 700, "The keeper went up.")
+        + _ink(72, 680, "His name was Bray.")
+        + b"0.9 g 70 655 200 16 re f 0 g"
+        + _ink(72, 660, "On a grey ground.")
+        + _ink(72, 640, "Hidden as well.")
+        + boxes
+        + _ink(72, 620, "The end."),
+    )
+    assert text == "The keeper went up. On a grey ground. The end."
+    assert warnings == ["Text that nobody sees on the page was left out: pages 1."]
+
+
+@pytest.mark.parametrize("base", ["/OFF [9 0 R]", "/BaseState /OFF /ON [8 0 R]"])
+def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: Any, base: str) -> None:
+    words = (
+        _ink(72, 700, "Both.")
+        + b"/OC /A BDC "
+        + _ink(72, 680, "On.")
+        + b"EMC /OC /B BDC "
+        + _ink(72, 660, "Off.")
+        + b"EMC"
+    )
+    objects = [
+        f"<< /Type /Catalog /Pages 2 0 R /OCProperties << /OCGs [8 0 R 9 0 R] /D << {base} >> >> >>".encode(),
+        b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R /Resources << /Font << /F1 3 0 R >>"
+        b" /Properties << /A 8 0 R /B 9 0 R >> >> >>",
+        make_stream(words),
+        b"null",
+        b"null",
+        b"<< /Type /OCG /Name (Questions) >>",
+        b"<< /Type /OCG /Name (Answers) >>",
+    ]
+    parsed = detect.parse(files.raw("layers.pdf", assembled(objects)), {}, Limits(), lambda *_: None)
+    assert " ".join(parsed.sections[0].text.split()) == "Both. On."
+    assert len(parsed.warnings) == 1
+
+
+def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) -> None:
+    notes = (
+        "/Annots [<< /Type /Annot /Subtype /Text /Rect [300 700 320 720] /Contents (Wrong, see page 4.) /T (Ada) >>"
+        " << /Type /Annot /Subtype /StrikeOut /Rect [72 676 200 692] /QuadPoints [72 692 140 692 72 676 140 676] >>"
+        " << /Type /Annot /Subtype /Highlight /Rect [72 676 200 692] /QuadPoints [72 692 90 692 72 676 90 676] >>"
+        " << /Type /Annot /Subtype /FreeText /Rect [72 600 300 620] /Contents (Approved 3 May.) /DA (/Helv 12 Tf) >>"
+        " << /Type /Annot /Subtype /FileAttachment /Rect [9 9 19 19] /FS << /Type /Filespec /F (log.txt) >> >>]"
+    )
+    words = _ink(72, 700, "The lamp was lit.") + _ink(72, 680, "Never again.")
+    text, warnings = _seen(files, words, extra_page=notes)
+    comments = "[Comment by Ada: Wrong, see page 4.] [Struck out on “Never again.”]"
+    assert text == f"The lamp was lit. Never again. Approved 3 May. {comments}"
+    assert warnings == [
+        "2 comments of readers stand in brackets at the end of the text of pages 1.",
+        "1 file is attached to it and not part of its text: log.txt. Save and open what you need.",
+    ]

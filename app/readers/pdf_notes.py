@@ -1,0 +1,142 @@
+"""What hangs on a PDF page without being part of it: reviewers' comments, typed notes, attached files. Child only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_ulong, cast, create_string_buffer
+from dataclasses import dataclass, field
+from typing import Any
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+from app.readers import cleaning
+from app.readers.layout import Line
+
+_MOST = 2_000  # annotations of a page
+_PASSAGE = 80  # characters of the passage that a comment is about
+_NAME = 60  # characters of a file's name
+_TYPE_SIZE = 12.0  # points of a typed note whose size is not known
+_MARKUP = {
+    raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_LINE, raw.FPDF_ANNOT_SQUARE, raw.FPDF_ANNOT_CIRCLE, raw.FPDF_ANNOT_POLYGON,
+    raw.FPDF_ANNOT_POLYLINE, raw.FPDF_ANNOT_CARET, raw.FPDF_ANNOT_INK, raw.FPDF_ANNOT_STAMP, raw.FPDF_ANNOT_HIGHLIGHT,
+    raw.FPDF_ANNOT_UNDERLINE, raw.FPDF_ANNOT_SQUIGGLY, raw.FPDF_ANNOT_STRIKEOUT,
+}  # fmt: skip
+_UNSEEN = 0b100010  # the flags of what is hidden or not shown on a screen
+
+
+@dataclass
+class Notes:
+    """``comments`` are ready to stand at the end of the page; ``typed`` are lines at their place on it."""
+
+    comments: list[str] = field(default_factory=list)
+    typed: list[Line] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def read_notes(page: pdfium.PdfPage) -> Notes:
+    """The notes of an open page."""
+    notes = Notes()
+    count = raw.FPDFPage_GetAnnotCount(page.raw)
+    if not count:
+        return notes
+    text_page = page.get_textpage()
+    try:
+        for annotation in _annotations(page, min(count, _MOST)):
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            if kind == raw.FPDF_ANNOT_FILEATTACHMENT:
+                notes.files.append(_file_name(raw.FPDFAnnot_GetFileAttachment(annotation)))
+            elif kind == raw.FPDF_ANNOT_FREETEXT:
+                notes.typed += _typed(page, annotation)
+            elif kind in _MARKUP and not raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
+                comment = _comment(annotation, kind, text_page)
+                notes.comments += [comment] if comment else []
+    finally:
+        text_page.close()
+    return notes
+
+
+def attached_files(document: pdfium.PdfDocument) -> list[str]:
+    """The names of the files inside a document, those of a portfolio too."""
+    count = min(max(raw.FPDFDoc_GetAttachmentCount(document.raw), 0), _MOST)
+    return [_file_name(raw.FPDFDoc_GetAttachment(document.raw, at)) for at in range(count)]
+
+
+def _file_name(attachment: Any) -> str:
+    size = raw.FPDFAttachment_GetName(attachment, None, 0) if attachment else 0
+    if size <= 2:
+        return "a file without a name"
+    buffer = create_string_buffer(size)
+    raw.FPDFAttachment_GetName(attachment, cast(buffer, POINTER(raw.FPDF_WCHAR)), size)
+    return cleaning.one_line(cleaning.tidy(buffer.raw[: size - 2].decode("utf-16-le", "surrogatepass")), _NAME)
+
+
+def _annotations(page: pdfium.PdfPage, count: int) -> Iterator[Any]:
+    for at in range(count):
+        annotation = raw.FPDFPage_GetAnnot(page.raw, at)
+        if annotation:
+            yield annotation
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _comment(annotation: Any, kind: int, text_page: pdfium.PdfTextPage) -> str:
+    """A comment with its author and the passage that it marks; "" for a mark without words that strikes nothing out."""
+    words, author = _string(annotation, b"Contents"), _string(annotation, b"T")
+    struck = kind == raw.FPDF_ANNOT_STRIKEOUT
+    if not words and not struck:
+        return ""
+    passage = _marked(annotation, text_page)
+    head = "Struck out" if struck else "Comment"
+    head += f" by {author}" if author else ""
+    head += f" on “{passage}”" if passage else ""
+    return f"[{head}: {words}]" if words else f"[{head}]"
+
+
+def _marked(annotation: Any, text_page: pdfium.PdfTextPage) -> str:
+    parts, corners = [], raw.FS_QUADPOINTSF()
+    for at in range(min(raw.FPDFAnnot_CountAttachmentPoints(annotation), _PASSAGE)):
+        if raw.FPDFAnnot_GetAttachmentPoints(annotation, at, byref(corners)):
+            xs = (corners.x1, corners.x2, corners.x3, corners.x4)
+            ys = (corners.y1, corners.y2, corners.y3, corners.y4)
+            parts.append(text_page.get_text_bounded(min(xs), min(ys), max(xs), max(ys)))
+    return cleaning.one_line(cleaning.tidy(" ".join(parts)), _PASSAGE)
+
+
+def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
+    """What was typed onto the page; an appearance of its own is part of what was filled in, and read there."""
+    words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
+    if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
+        return []
+    raw.FPDFAnnot_GetRect(annotation, byref(box))
+    left, _, _, top = page.get_bbox()
+    x0, y0 = box.left - left, top - max(box.top, box.bottom)
+    return [Line(words, x0, x0 + abs(box.right - box.left), y0, y0 + _TYPE_SIZE, size=_TYPE_SIZE)]
+
+
+def _has_appearance(annotation: Any) -> bool:
+    return raw.FPDFAnnot_GetObjectCount(annotation) > 0
+
+
+def _string(annotation: Any, key: bytes) -> str:
+    size = raw.FPDFAnnot_GetStringValue(annotation, key, None, 0)
+    if size <= 2:
+        return ""
+    buffer = create_string_buffer(size)
+    raw.FPDFAnnot_GetStringValue(annotation, key, cast(buffer, POINTER(raw.FPDF_WCHAR)), size)
+    return cleaning.tidy(buffer.raw[: size - 2].decode("utf-16-le", "surrogatepass"))
+
+
+def layer_of(item: Any) -> str | None:
+    """The name of the layer that an object of a page is on; "" for one without a name, None where it is on none."""
+    buffer, length = create_string_buffer(512), c_ulong()
+    place = cast(buffer, POINTER(raw.FPDF_WCHAR))
+    for at in range(max(raw.FPDFPageObj_CountMarks(item), 0)):
+        mark = raw.FPDFPageObj_GetMark(item, at)
+        if not raw.FPDFPageObjMark_GetName(mark, place, 512, byref(length)):
+            continue
+        if buffer.raw[: length.value].decode("utf-16-le", "ignore").rstrip("\0") != "OC":
+            continue
+        if raw.FPDFPageObjMark_GetParamStringValue(mark, b"Name", place, 512, byref(length)) and length.value > 2:
+            return buffer.raw[: length.value].decode("utf-16-le", "ignore").rstrip("\0")
+        return ""
+    return None
