@@ -114,6 +114,7 @@ _PARSERS = {
     "html": "app.readers.markup",
     "mail": "app.readers.mail",
     "markdown": "app.readers.text",
+    "notebook": "app.readers.text",
     "table": "app.readers.text",
     "text": "app.readers.text",
 }
@@ -170,7 +171,7 @@ def _book_author(author: str) -> str:
 
 
 def kind_of(path: Path, limits: Limits) -> str:
-    """ "pdf", "epub", "docx", "html", "mail", "markdown", "table" or "text".
+    """ "pdf", "epub", "docx", "html", "mail", "markdown", "notebook", "table" or "text".
 
     Raises:
         Refused: the file is something else; says what.
@@ -257,6 +258,8 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
         return "mail"
     if path.suffix.casefold() in _MARKDOWN_NAMES:
         return "markdown"
+    if path.suffix.casefold() == ".ipynb" and start.startswith("{"):
+        return "notebook"
     if rows.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):
         return "table"
     if not path.suffix and len(_HEADING.findall(text)) > 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +48,7 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of what a program prints on a terminal
 _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
 
 
@@ -100,6 +102,39 @@ def _markdown(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
     return Parsed("markdown", "section", sections, title, author, outline)
 
 
+def _notebook(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+    """A notebook of Jupyter: words, program and what it printed, in order; a damaged one as it is written."""
+    try:
+        cells = json.loads(raw)["cells"]
+        parts = [part for cell in cells for part in _cell(cell)]
+        drawn = sum("image/" in kind for cell in cells for kind in _kinds(cell))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _plain(raw, ".json", alive)
+    parsed = _markdown("\n\n".join(part.strip("\n") for part in parts if part.strip()), suffix, alive)
+    if drawn:
+        parsed.warnings.append(f"Pictures that the program drew are not read: {drawn}.")
+    return parsed
+
+
+def _cell(cell: dict[str, Any]) -> list[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        return [source]
+    printed = [
+        "".join(
+            output.get("text") or output.get("data", {}).get("text/plain") or "\n".join(output.get("traceback", ()))
+        )
+        for output in cell.get("outputs", ())
+    ]
+    return [
+        f"```\n{text.rstrip()}\n```" for text in (source, *(_COLOUR.sub("", text) for text in printed)) if text.strip()
+    ]
+
+
+def _kinds(cell: dict[str, Any]) -> list[str]:
+    return [kind for output in cell.get("outputs", ()) for kind in output.get("data", ())]
+
+
 def _table(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
     raw = raw.replace("\r\n", "\n").replace("\r", "\n")
     separator = table.separator_of(raw[: encoding.HEAD], suffix)
@@ -110,6 +145,7 @@ def _table(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
 _PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {
     "text": _plain,
     "markdown": _markdown,
+    "notebook": _notebook,
     "table": _table,
 }
 

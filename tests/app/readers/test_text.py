@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import unicodedata
 from collections import Counter
@@ -211,6 +212,28 @@ def test_a_long_log_is_cut_at_its_lines(files: Any) -> None:
 def test_markdown_keeps_a_sharp_and_the_settings_at_its_head(files: Any) -> None:
     text = _read(files, "a.md", "---\ntitle: T\ndate: 2020-03-01\n---\n# C#\n\nwords\n\n## Two ##\n\nmore\n")
     assert text == "date: 2020-03-01\n\nC#\n\nwords\n\nTwo\n\nmore"
+
+
+def test_a_notebook_is_its_words_its_program_and_what_that_printed(files: Any) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Oil\n", "\n", "How much is left."]},
+        {
+            "cell_type": "code",
+            "source": ["for tank in tanks:\n", "    print(tank)"],
+            "outputs": [
+                {"output_type": "stream", "text": ["12\n", "7\n"]},
+                {"output_type": "display_data", "data": {"image/png": "iVBORw0", "text/plain": ["<Figure>"]}},
+                {"output_type": "error", "traceback": ["\x1b[0;31mValueError\x1b[0m: dry"]},
+            ],
+        },
+    ]
+    parsed = _parse(files.text("a.ipynb", json.dumps({"cells": cells, "nbformat": 4})))
+    assert parsed.sections[0].text == (
+        "Oil\n\nHow much is left.\n\n```\nfor tank in tanks:\n    print(tank)\n```\n\n```\n12\n7\n```\n\n"
+        "```\n<Figure>\n```\n\n```\nValueError: dry\n```"
+    )
+    assert parsed.warnings == ["Pictures that the program drew are not read: 1."]
+    assert _read(files, "a.ipynb", '{\n "cells": 1\n}') == '{\n "cells": 1\n}'
 
 
 def test_signs_of_a_font_are_left_out_with_a_warning(files: Any) -> None:
