@@ -42,13 +42,16 @@ _PROGRAM = re.compile(
     r"|(?:pub |public |private |protected |static |export )*(?:fn|func|function|var|let|const|void|int|double)\s+\w+"
     r"|\"[^\"]*\"(?:\s*:\s.*|,?)$|[a-z_][\w-]*:(?:\s+\S+)?$|[\w.\[\]'\"]+\s*[-+*/|&^:]?=\s*\S.*$|[\w.]+\(.*\)[;:]?$|\w+\.\w+\(.*$)"
 )
+_SYNTAX = re.compile(r"[;{}()\[\]=:@#/\"*]")
+_SOME = 0.25
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
 _RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # drawn under a heading, or between two parts
 _LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # of a table of contents, of a form
+_LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
-_WIDE_GAP = 3  # blanks; two also come after a full stop, and in justified text
+_WIDE_GAP = "   "  # two blanks also come after a full stop, and in justified text
 _ITEMS = (
     re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
     re.compile(r"\s*(?:\d{1,3}(?:\.\d{1,3})*[.)]|\d{1,3}(?:\.\d{1,3})+|\[\d{1,3}\]|§ ?\d+\w?)\s+\S"),
@@ -58,6 +61,7 @@ _ITEMS = (
     re.compile(r"\s*[A-ZÀ-Þ][\w.'’&/-]*(?: [\w.'’&/()-]+){0,3}:(?:\s+\S|$)"),
     re.compile(rf"\s*{_STAMP}", re.I),
 )
+_LONGEST_MARK = 6  # characters of "viii. "
 _FINISHED = re.compile(r"[.:;!?…][\"'”’»)\]]*\s*$")
 _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?\]|#+|//|;+|%+))\t+", re.M)
 
@@ -79,7 +83,9 @@ def kept(text: str, suffix: str) -> bool:
 
 
 def _is_program(rows: Sequence[str]) -> bool:
-    return len(rows) >= _FEWEST and sum(bool(_PROGRAM.search(row)) for row in rows) > _MOST * len(rows)
+    if len(rows) < _FEWEST or sum(bool(_SYNTAX.search(row)) for row in rows) <= _SOME * len(rows):
+        return False
+    return sum(bool(_PROGRAM.search(row)) for row in rows) > _MOST * len(rows)
 
 
 def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
@@ -108,13 +114,20 @@ def _is_block(rows: Sequence[str]) -> bool:
     """Whether a group of lines is no paragraph: columns, a drawing, a table of contents, program text, records."""
     if len(rows) < 2:
         return any(_has_cells(row) for row in rows)
-    if sum(bool(_DRAWN.search(row) or _LEADER.search(row)) for row in rows) > _MOST * len(rows):
+    if sum(_is_drawn(row) for row in rows) > _MOST * len(rows):
         return True
     return _in_columns(rows) or _is_program(rows) or _are_records(rows)
 
 
 def _has_cells(row: str) -> bool:
-    return any(len(gap[0]) >= _WIDE_GAP for gap in _GAP.finditer(row.lstrip()))
+    return _WIDE_GAP in row.strip()
+
+
+def _is_drawn(row: str) -> bool:
+    """Whether a line is one of a drawn table, a rule, or led by dots to a page or to a place to write."""
+    if row.lstrip()[:1].isalnum() and not any(leader in row for leader in _LEADERS):
+        return False
+    return bool(_DRAWN.search(row) or _LEADER.search(row))
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
@@ -144,14 +157,20 @@ def _begins_in_words(row: str) -> bool:
     return not start or start.isalpha() or ord(start) > 0x2E7F
 
 
+def _may_begin(row: str) -> bool:
+    """Whether a line may begin an item at all: most lines of prose go on in small letters."""
+    return not row[:1].islower() or ")" in row[:_LONGEST_MARK] or "." in row[:_LONGEST_MARK]
+
+
 def items(rows: Sequence[str]) -> list[list[str]]:
     """A group cut before each line that begins an item of a list, a speech or an entry, where several do.
 
     The first begins the group or follows what is finished: a dash can stand at the head of any line of a paragraph.
     """
     starts: set[int] = set()
-    for pattern in _ITEMS:
-        found = [at for at, row in enumerate(rows) if pattern.match(row)]
+    likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
+    for pattern in _ITEMS if len(likely) > 1 else ():
+        found = [at for at, row in likely if pattern.match(row)]
         if len(found) > 1 and (found[0] == 0 or found[0] - 1 in starts or _FINISHED.search(rows[found[0] - 1])):
             starts.update(found)
     if not starts:
