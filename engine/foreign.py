@@ -31,7 +31,7 @@ from engine.errors import ModelError
 from engine.sandbox import Bounds, ChildFailed, Voice, run_in_child, serve
 
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, 10.0)
-_TEMPLATE_BOUNDS = Bounds(500_000_000, 5.0)
+_TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # A vocabulary of 260,000 tokens of SentencePiece takes most; the header says how long it is, and is looked at first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 _START_S = 30.0  # of a child on a cold disk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,25 +51,10 @@ def test_a_template_is_rendered_as_the_library_renders_it(template: str) -> None
     assert foreign.chat_format(template, tokenizer.special_tokens_map, "A title") == expected
 
 
-@pytest.mark.parametrize(
-    ("harm", "why"),
-    [
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "longer than"),
-        ("{{ 10**(10**9) }}", "longer than"),
-        ("{{ 'a'*(8*10**9) }}", "memory"),
-        ("{{ '%9999999999d' % 1 }}", "memory"),
-        ("{{ 'a' * 100000 }}", "writes 1"),
-        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "does not keep a book"),
-    ],
-)
-def test_a_template_that_does_harm(harm: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They ran in the app: the first two for ever, the next two took all memory."""
-    monkeypatch.setattr(foreign, "_TEMPLATE_BOUNDS", foreign.Bounds(500_000_000, 1.0))
-    began = time.monotonic()
-    with pytest.raises(ModelError, match=why) as refused:
-        _pieces(f"{harm}{_GOOD}")
-    assert "\n" not in str(refused.value)
-    assert time.monotonic() - began < 10
+def test_a_template_that_looks_for_more_than_its_messages() -> None:
+    """Templates without end and those that fill memory: ``tests/fuzz/test_foreign_models.py``."""
+    with pytest.raises(ModelError, match="does not keep a book"):
+        _pieces("{{ messages.__class__.__mro__[1].__subclasses__() }}" + _GOOD)
     count("model folders, damaged or altered")
 
 
@@ -162,16 +146,6 @@ def test_a_tokenizer_that_says_what_harm_it_does(change: Callable[[dict[str, Any
     change(stated)
     with pytest.raises(ModelError, match=why):
         foreign._check_stated(stated)
-    count("model folders, damaged or altered")
-
-
-@pytest.mark.parametrize(("expression", "why"), [("(a+)+$", "retry-limit"), ("(", "cannot be used")])
-def test_a_tokenizer_that_breaks_its_library(folder: Path, expression: str, why: str) -> None:
-    """The first ended in a traceback of Rust."""
-    _change(folder, _split(expression))
-    with pytest.raises(ModelError, match=why) as refused:
-        BookTokenizer(str(folder))
-    assert "\n" not in str(refused.value)
     count("model folders, damaged or altered")
 
 

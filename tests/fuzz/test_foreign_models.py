@@ -1,0 +1,200 @@
+"""Model folders and GGUF files that were made to do harm, asked as a person would ask them.
+
+Each ends with one sentence and status 2, in less time and memory than it was made to take. In a normal run the command
+runs in this process, the time of a template is cut, and what other tests meet closer by is left out; with
+TRIFOLD_LONG=1 each runs in a process of its own, whose time and memory are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from app.cli.main import main
+from app.core.settings import DEMO_DRAFT, EXIT_BAD_INPUT
+from engine import foreign
+from engine.errors import on_one_line
+from engine.sandbox import Bounds
+from tests.app.models.test_gguf import LLAMA, TENSORS, made
+from tests.fuzz.conftest import LONG
+from tests.house import ROOT
+from tests.tally import count
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes and devices among its files")
+
+SECONDS = 20.0
+BYTES = 1_500_000_000
+
+Make = Callable[[Path], None]
+"""Makes a good folder one that does harm."""
+
+
+def _json(name: str, change: Callable[[dict[str, Any]], None]) -> Make:
+    def make(folder: Path) -> None:
+        stated = json.loads((folder / name).read_text(encoding="utf-8"))
+        change(stated)
+        (folder / name).write_text(json.dumps(stated), encoding="utf-8")
+
+    return make
+
+
+def _written(name: str, content: str) -> Make:
+    def make(folder: Path) -> None:
+        (folder / name).write_text(content, encoding="utf-8")
+
+    return make
+
+
+def _template(words: str) -> Make:
+    def make(folder: Path) -> None:
+        good = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(words + good, encoding="utf-8")
+
+    return make
+
+
+def _instead(name: str, put: Callable[[Path], object]) -> Make:
+    def make(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        put(folder / name)
+
+    return make
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3_000_000_000)
+
+
+def _link(place: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(place)
+
+
+def _pretokenizer(expression: str) -> Make:
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    return _json("tokenizer.json", lambda stated: stated.update(pre_tokenizer=split))
+
+
+def _normalizer(*steps: dict[str, Any]) -> Make:
+    sequence = {"type": "Sequence", "normalizers": list(steps)}
+    return _json("tokenizer.json", lambda stated: stated.update(normalizer=sequence))
+
+
+def _added(stated: dict[str, Any]) -> None:
+    token = stated["added_tokens"][0]
+    stated["added_tokens"] += [{**token, "id": number, "content": f"<{number}>"} for number in range(10_000, 120_000)]
+
+
+def _no_numbers(folder: Path) -> None:
+    held = load_file(folder / "model.safetensors")
+    held["model.norm.weight"][0] = float("nan")
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+
+
+_GROWING = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 1000}
+_CONTROLS = "\x1b]0;yours\x07\x1b[2J\r\nAll is well."
+
+FOLDERS: dict[str, tuple[Make, str]] = {
+    "a template without end": (
+        _template("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+        "template takes longer than",
+    ),
+    "a template that counts": (_template("{{ 10**(10**9) }}"), "template takes longer than"),
+    "a template that repeats": (_template("{{ 'a'*(8*10**9) }}"), "template takes more than"),
+    "a template that fills": (_template("{{ '%9999999999d' % 1 }}"), "template takes more than"),
+    "a template that talks": (_template("{{ 'a' * 99999 }}"), "writes 1"),
+    "a template of nothing": (_instead("chat_template.jinja", _sparse), "which no model needs"),
+    "a template elsewhere": (_instead("chat_template.jinja", _link("/etc/hostname")), "leads out of its folder"),
+    "a vocabulary that grows": (_normalizer(*[_GROWING] * 4), "characters of one (normalizer)"),
+    "a vocabulary that backtracks": (_pretokenizer("(a+)+$"), "retry-limit-in-match"),
+    "a vocabulary of additions": (_json("tokenizer.json", _added), "adds 11"),
+    "a vocabulary nested deep": (_written("tokenizer.json", "[" * 100_000), "tokenizer"),
+    "settings without end": (_instead("config.json", _link("/dev/zero")), "no regular file"),
+    "settings that nobody writes": (_instead("config.json", os.mkfifo), "no regular file"),
+    "settings that lead nowhere": (_instead("config.json", _link("gone")), "leads to nothing"),
+    "settings in a list": (_written("generation_config.json", "[]"), "generation_config.json is broken"),
+    "settings for the terminal": (
+        _json("config.json", lambda stated: stated.update(model_type=_CONTROLS, architectures=[_CONTROLS])),
+        "is not an architecture that can be loaded",
+    ),
+    "weights that are no numbers": (_no_numbers, "weights are damaged"),
+    "weights that lead nowhere": (_instead("model.safetensors", _link("gone")), "leads to nothing"),
+}
+_LONG_ONLY = (
+    "a vocabulary of additions",
+    "a vocabulary nested deep",
+    "weights that are no numbers",
+    "settings in a list",
+)
+_GGUF = b"GGUF" + struct.pack("<IQQ", 3, 1, 1)
+_NAME = b"tokenizer.ggml.tokens"
+FILES: dict[str, tuple[bytes, str]] = {
+    "twelve million tokens": (
+        _GGUF + struct.pack("<Q", len(_NAME)) + _NAME + struct.pack("<IIQ", 9, 8, 12_000_000),
+        "12,000,000 values of tokenizer.ggml.tokens",
+    ),
+    "more tokens than are stated": (made({**LLAMA, "llama.vocab_size": 2}, TENSORS), "says that it knows 2"),
+    "no number": (made({**LLAMA, "llama.rope.freq_base": float("inf")}, TENSORS), "what is no number"),
+    "words for the terminal": (made({**LLAMA, "general.architecture": _CONTROLS}, TENSORS), "All is well."),
+}
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[Path], str]:
+    """Asks a model about a short book. Gives what was said when that ended as it must."""
+    book = tmp_path / "book.txt"
+    book.write_text("The lamp stood on the sill. Maren lit it at dusk.\n" * 40, encoding="utf-8")
+    monkeypatch.setenv("TRIFOLD_DATA", str(tmp_path / "data"))
+
+    def asked(model: Path) -> str:
+        line = ["ask", str(book), "Who lit it?", "--model", str(model), "--max-tokens", "4"]
+        began = time.monotonic()
+        if LONG:
+            done = subprocess.run([sys.executable, "-m", "app.cli", *line], cwd=ROOT, capture_output=True, text=True)
+            status, out, said = done.returncode, done.stdout, done.stderr
+            # Of all processes that this one has waited for, so each that came before was no larger either.
+            assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < BYTES
+        else:
+            monkeypatch.setattr(foreign, "_TEMPLATE_BOUNDS", Bounds(foreign._TEMPLATE_BOUNDS.memory_bytes, 0.5))
+            status = main(line)
+            out, said = capfd.readouterr()
+        assert time.monotonic() - began < SECONDS
+        assert status == EXIT_BAD_INPUT, said
+        assert out == ""
+        sentence = said.splitlines()[-1]
+        assert sentence.endswith("."), said
+        assert on_one_line(sentence) == sentence
+        assert "Traceback" not in said
+        count("model folders, damaged or altered")
+        return said
+
+    return asked
+
+
+@pytest.mark.parametrize("name", [name for name in FOLDERS if LONG or name not in _LONG_ONLY])
+def test_a_folder_ends_in_a_sentence(name: str, tmp_path: Path, ask: Callable[[Path], str]) -> None:
+    make, why = FOLDERS[name]
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_DRAFT, folder)
+    make(folder)
+    assert why in ask(folder).splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_ends_in_a_sentence(name: str, tmp_path: Path, ask: Callable[[Path], str]) -> None:
+    content, why = FILES[name]
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    assert why in ask(file).splitlines()[-1]
