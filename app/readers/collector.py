@@ -59,6 +59,7 @@ _NAMELESS = re.compile(
 )
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
+_SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
 _NEAR = 4  # parts of a block that are looked at before raised or lowered text
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # what leads from a note back to the text
 _DEEPEST_FRAME = 40  # open elements whose end changes their text; those within are read as they stand
@@ -119,6 +120,8 @@ class BlockCollector:
         self._reason = ""  # why they are
         self._captured: list[str] = []  # text of a skipped element that is wanted all the same
         self._preformatted = 0
+        self._initial = False  # the open block may be the first letter of the next one
+        self._held = ""
         self._open: list[_Frame | None] = []  # a frame for each open element that needs one
         self._frames: list[_Frame] = []
         self._lists = Lists()
@@ -188,6 +191,8 @@ class BlockCollector:
             self._switch.pop()
         elif tag == "q":
             self._parts.append("”")
+        elif tag == "span" and self._level and _SECTION.match("".join(self._parts[-_NEAR:])):
+            self._parts.append(" ")  # a style sheet sets the number of a heading apart
 
     def data(self, data: str) -> None:
         if self._formula is not None:
@@ -221,6 +226,8 @@ class BlockCollector:
         while self._tables:
             self._end_table_part("table")
         self._close_block()
+        if self._held:
+            self._add(self._held, [])
         if self._anchors:
             self.blocks.append(Block("", 0, tuple(self._anchors)))
 
@@ -370,6 +377,7 @@ class BlockCollector:
             self._level = int(heading[1])
         elif tag == "hd" or tag == "doctitle":
             self._level = 1
+        self._initial = "dropcap" in attributes.get("class", "").casefold().replace("-", "").replace("_", "")
         self._preformatted += tag == "pre"
         self._navigation += tag == "nav"
         if tag in lists.TAGS:
@@ -574,7 +582,10 @@ class BlockCollector:
                 self._spell_images()
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
-            if text.strip():
+            if self._initial and len(text) == 1:
+                self._held = text  # the next block goes on with it
+            elif text.strip():
+                text, self._held = self._held + text, ""
                 text, marked = self._lists.headed(text)
                 self._add(text, marked)
             self._parts.clear()

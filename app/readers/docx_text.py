@@ -29,6 +29,7 @@ _HIDDEN, _DELETED = "hidden", "deleted"
 _TICKED, _OPEN = "☒", "☐"
 _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
+_LONGEST_NUMBER = 8  # characters of a page's number
 _ALIVE = 500  # paragraphs between two signs of life
 _DEEPEST = 12  # boxes within boxes; what lies deeper is read as the text around it
 _LONGEST_ANCHOR = 120  # characters of the passage that a comment is about
@@ -109,6 +110,7 @@ class Walk:
 
     def blocks(self, root: ElementTree.Element) -> list[Block]:
         """The paragraphs and tables of a part, in order."""
+        self._fields.clear()
         found: list[Block] = []
         for part in self._content(root):
             if isinstance(part, Table):
@@ -162,8 +164,10 @@ class Walk:
         self._paragraphs += 1
         if self._paragraphs % _ALIVE == 0:
             self._around.alive()
-        while self._fields and not self._fields[-1].in_result:
-            self._fields.pop()  # nobody closed it: what follows is text
+        for at, around in enumerate(self._fields):
+            if not around.in_result:
+                del self._fields[at:]  # nobody closed it: what follows is text
+                break
         about = _about(node)
         style = self._around.styles.of(about.style)
         runs, self._runs = self._runs, []
@@ -326,7 +330,7 @@ class Walk:
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
             self.left_out["codes"] += _size(text)  # the result of a field in another's code
             return
-        if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS:
+        if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
             self.page_fields = True
             return
         if self._fields and text.strip():

@@ -18,6 +18,8 @@ _OF_FORMULAS = frozenset(
 )
 """Names of several letters that are raised to powers: functions and units."""
 
+_NOTE_IN_BRACKET = re.compile(r"\w{1,3}\)$")
+_FIRST_CJK = "\u2e80"  # from here on one sign is a word, which takes notes and no powers
 _INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
 _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
@@ -42,6 +44,8 @@ def raised(before: str, text: str, *, linked: bool = False) -> str:
         return f"^{inner}" if base and inner in ("+", "-", "−", "–") else text
     if len(inner) <= _LONGEST_MARK and (linked or (_COUNT.match(inner) and _takes_notes(before, base))):
         return f"[{inner}]"
+    if base and (_NOTE_IN_BRACKET.match(inner) or base[-1] >= _FIRST_CJK):
+        return f"[{inner}]"
     if not base or _is_shortened(base, inner):
         return text
     if inner.isalpha() and len(inner) == 1 and _is_word(base):
@@ -62,7 +66,7 @@ def _is_word(base: str) -> bool:
     """Whether letters are a word, which has no power; two letters are one when a vowel is among them."""
     if not base.isalpha() or base in _OF_FORMULAS:
         return False
-    return len(base) > 2 or (len(base) == 2 and base.islower() and bool(_VOWEL.search(base)))
+    return len(base) > 2 or base[-1] >= _FIRST_CJK or (len(base) == 2 and base.islower() and bool(_VOWEL.search(base)))
 
 
 def _is_shortened(base: str, inner: str) -> bool:

@@ -315,6 +315,10 @@ INLINE = {
         "a yes",
     ),
     "a field that nobody ends": ('<w:r><w:fldChar w:fldCharType="begin"/></w:r>' + _r("the words"), "the words"),
+    "a page's number that nobody ends": (
+        _field("PAGE", "3").removesuffix('<w:r><w:fldChar w:fldCharType="end"/></w:r>') + _r("the words of the text"),
+        "the words of the text",
+    ),
     "a quarter": ("<m:oMath><m:f><m:num>" + _m("1") + "</m:num><m:den>" + _m("4") + "</m:den></m:f></m:oMath>", "1/4"),
     "two and a half": (
         _r("2") + "<m:oMath><m:f><m:num>" + _m("1") + "</m:num><m:den>" + _m("2") + "</m:den></m:f></m:oMath>",
