@@ -41,6 +41,7 @@ _PIECES = {"tokenizer": 0, "template": 5}
 _KEPT = 64  # results that a process remembers
 _MOST_KEPT_BYTES = 1 << 20
 _ANOTHER = "Choose another model."
+_LEFT_OUT = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
 
 MOST_ADDED = 100_000
 """Tokens beside a vocabulary; models have up to some ten thousand. Each takes the library 50 microseconds."""
@@ -96,16 +97,19 @@ def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str 
     return ChatFormat.of_pieces(_tried(digest.hexdigest(), kept, request), title)
 
 
-def save_gguf_tokenizer(gguf: Path, out: Path) -> None:
-    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it; the child does both.
+def save_gguf_settings(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> None:
+    """Write settings and tokenizer that a GGUF file describes into a folder, as transformers makes them; the child does
+    both.
 
     Args:
         gguf: alone in its folder, since files beside it would mean other things.
+        bare: its header without vocabulary and tensors, beside it: transformers takes 8 seconds to read all of it.
+        changes: settings that transformers leaves out.
 
     Raises:
         ModelError: it takes too much, breaks its library, or is none.
     """
-    _ask({"work": "gguf", "gguf": str(gguf), "out": str(out)})
+    _ask({"work": "gguf", "gguf": str(gguf), "bare": str(bare), "changes": dict(changes), "out": str(out)})
 
 
 @lru_cache(maxsize=1)
@@ -215,7 +219,7 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     elif request["work"] == "tokenizer":
         _try_tokenizer(Path(request["folder"]))
     else:
-        _convert(Path(request["gguf"]), Path(request["out"]))
+        _convert(Path(request["gguf"]), Path(request["bare"]), request["changes"], Path(request["out"]))
     voice.say({"type": "answer", "value": found})
 
 
@@ -230,10 +234,23 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
     return chat_template.chat_format(render, "").pieces
 
 
-def _convert(gguf: Path, out: Path) -> None:
-    from transformers import AutoTokenizer
+def _convert(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> None:
+    import transformers
+    from transformers import modeling_gguf_pytorch_utils as library
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False).save_pretrained(out)
+    found = library.load_gguf_checkpoint(str(bare))["config"] | changes
+    config = transformers.AutoConfig.for_model(**found)
+    config.update(dict(changes))
+    stated = {name: value for name, value in config.to_dict().items() if name not in _LEFT_OUT}
+    stated |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]], "dtype": "bfloat16"}
+    settings = json.dumps(stated, indent=1, sort_keys=True)
+    (out / model_files.SETTINGS).write_text(f"{settings}\n", encoding="utf-8")
+    transformers.GenerationConfig.from_model_config(config).save_pretrained(out)
+    # It would read the whole header again, for the settings that are known.
+    library.load_gguf_checkpoint = lambda *_, **__: {"config": found}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
+    tokenizer.save_pretrained(out)
 
 
 def _try_tokenizer(folder: Path) -> None:

@@ -273,8 +273,8 @@ def _gguf_lines() -> Iterator[str]:
     for number, file in enumerate(gguf.found()):
         head = "" if number else "GGUF"
         try:
-            expanded = size(gguf.look(file.path).expanded)
-            yield f"{head:10} {file.title} of {file.owner}: --model {shlex.quote(str(file.path))} ({expanded} expanded)"
+            stored = gguf.look(file.path).rounded or "as it is stored"
+            yield f"{head:10} {file.title} of {file.owner}: --model {shlex.quote(str(file.path))} ({stored})"
         except TrifoldError as error:
             yield f"{head:10} {file.title} of {file.owner}: {error.cause}"
 

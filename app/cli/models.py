@@ -79,8 +79,10 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
     with ProgressLine(f"Looking for {_called(settings.model)}") as line:
 
         def show(progress: Progress) -> None:
-            made = "expanding" if is_gguf(progress.name) else "making"
-            doing = made if progress.building else "checking" if progress.checking else "fetching"
+            if progress.building and is_gguf(progress.name):
+                line.update(f"opening {_called(progress.name)}")
+                return
+            doing = "making" if progress.building else "checking" if progress.checking else "fetching"
             line.update(f"{doing} {_called(progress.name)}, {size(progress.done)} of {size(progress.total)}")
 
         found = install(local_models, Download(), settings.model, settings.draft, show, free)

@@ -1,11 +1,12 @@
 """GGUF files that a person has already: where LM Studio, Ollama and llama.cpp keep them, and what can answer of them.
 
 Looks into the known folders and nowhere else; a file elsewhere is named by its path. Its header is read in the bounded
-child process (``app.readers.gguf``). To answer, it is expanded once into a folder of our own, by this program:
+child process (``app.readers.gguf``). To answer, its settings and vocabulary are written once into a folder of our own,
+by this program:
 
     python -m app.models.gguf get FILE FOLDER
 
-Weights of 4 bits become 16, so it takes several times the file's size on the disk; how much is said beforehand.
+Its weights stay where they are and as they are (``engine.model.gguf``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.core.format import size
 from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB
 from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
@@ -42,7 +42,7 @@ _OLLAMA_KIND = "application/vnd.ollama.image.model"
 _MOST_FILES = 60  # of all folders together
 _MOST_MANIFEST = 1 << 20  # bytes
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
-_BYTES = 2  # of an expanded weight
+_VOCABULARY_BYTES = 50_000_000  # of the largest one, written
 
 # Kinds of models that transformers reads from GGUF and the engine answers with: architecture there and here.
 _KINDS = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
@@ -83,18 +83,11 @@ class GgufModel:
     licence: str
     changes: Mapping[str, Any]
 
-    @property
-    def expanded(self) -> int:
-        """Bytes that it has on the disk once it can answer."""
-        return self.shape.parameters * _BYTES
-
     def note(self, owner: str = "") -> str:
         """What it is and takes, for whoever is to choose."""
         of = f" of {owner}" if owner else ""
         rounded = f", weights in {self.rounded}" if self.rounded else ""
-        return (
-            f"A GGUF file{of}{rounded}. To answer it is expanded to 16 bits, once: {size(self.expanded)} on the disk."
-        )
+        return f"A GGUF file{of}{rounded}, opened as it is stored: answers are exact for these weights."
 
 
 # Which files there are -----------------------------------------------------------------------------------------------
@@ -229,10 +222,11 @@ def _model(facts: dict[str, Any], file: str, file_bytes: int) -> GgufModel:
         "model_type": kind,
         "vocab_size": fields.get(f"{architecture}.vocab_size", facts["vocabulary"]),
         "tie_word_embeddings": "output.weight" not in facts["names"],
+        "stored_bytes_per_weight": file_bytes / max(1, facts["parameters"]),
         **numbers,
     }
     shape = shape_of(config, file, file_bytes)
-    changes = {"head_dim": shape.head_dim} if kind == "qwen3" else {}
+    changes = {"vocab_size": config["vocab_size"], **({"head_dim": shape.head_dim} if kind == "qwen3" else {})}
     rounded = _ROUNDED.get(fields.get("general.file_type"), "")
     return GgufModel(shape, rounded, str(fields.get("general.license", "")), changes)
 
@@ -256,7 +250,7 @@ def _check_positions(fields: Mapping[str, Any], architecture: str, names: list[s
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Where a file's expanded model belongs: another one when the file has changed."""
+    """Where a file's settings belong: another place when the file has changed."""
     path = Path(name).expanduser().absolute()
     try:
         seen = path.stat()
@@ -278,7 +272,7 @@ def title_of(path: Path) -> str:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether the expanded model is whole."""
+    """Whether a file's settings are there, and the file is the one that it was."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
     except ModelError:  # it is made anew
@@ -296,7 +290,7 @@ def main(arguments: list[str]) -> int:
 
 
 def get(path: Path, folder: Path, say: Say) -> None:
-    """Expand a file into a folder.
+    """Write a file's settings and vocabulary into a folder.
 
     Raises:
         TrifoldError: it cannot be read, or there is no room for it.
@@ -304,13 +298,13 @@ def get(path: Path, folder: Path, say: Say) -> None:
     try:
         model = look(path)
         folder.mkdir(parents=True, exist_ok=True)
-        hub.check_disk(folder, f"{path.name}, expanded to 16 bits,", model.expanded)
+        hub.check_disk(folder, f"The vocabulary of {path.name}", _VOCABULARY_BYTES)
         _make(path, model, folder, say)
         say("done", revision=folder.parent.name, licence=model.licence)
     except TrifoldError:
         raise
     except MemoryError as error:
-        raise ResourceError(f"There is not enough memory to expand {path.name}.", "Close other programs.") from error
+        raise ResourceError(f"There is not enough memory to open {path.name}.", "Close other programs.") from error
     except OSError as error:
         raise hub.disk_error(error) or _broken(path, error) from error
     except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
@@ -320,14 +314,12 @@ def get(path: Path, folder: Path, say: Say) -> None:
 def _make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     from engine.model import gguf
 
-    def show(done: int, total: int) -> None:
-        say("building", done=done, total=total)
-
-    readme = f"# {title_of(path)}\n\nMade by Trifold from {path}, whose weights were expanded to bfloat16.\n"
+    say("building", done=0, total=1)
+    readme = f"# {title_of(path)}\n\nSettings and vocabulary of {path}, made by Trifold. Its weights stay there.\n"
     shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
-        gguf.convert(path, Path(made), model.changes, readme, show)
+        gguf.describe([path], Path(made), model.changes, readme)
         for file in Path(made).iterdir():
             os.replace(file, folder / file.name)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
@@ -338,8 +330,8 @@ def _make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
 
 
 def _broken(path: Path, error: Exception) -> ModelError:
-    logger.error("%s cannot be expanded", path, exc_info=error)
-    return ModelError(f"{path.name} cannot be expanded: {type(error).__name__}: {error}.", "Choose another file.")
+    logger.error("%s cannot be opened", path, exc_info=error)
+    return ModelError(f"{path.name} cannot be opened: {type(error).__name__}: {error}.", "Choose another file.")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Where a download of this hub id, a starter, or what a GGUF file is expanded to belongs.
+        """Where a download of this hub id, a starter, or the settings of a GGUF file belong.
 
         Raises:
             ModelNotFound: it is no hub id, or there is no such file.

@@ -280,7 +280,7 @@ class ModelSwitch:
         part = progress.done / progress.total if progress.total else 0.0
         name = Path(progress.name).name if is_gguf(progress.name) else STARTERS.get(progress.name, progress.name)
         doing = "being made" if progress.building else f"being downloaded: {part:.0%}"
-        self.proxy.tell(f"{name} is {f'being expanded: {part:.0%}' if is_gguf(progress.name) else doing}.")
+        self.proxy.tell(f"{name} is {'being opened' if is_gguf(progress.name) else doing}.")
 
     def _show(self, **changes: Any) -> None:
         with self._lock:

@@ -226,7 +226,7 @@ def _line(switching: SwitchState) -> str:
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
         if progress.building:
-            return f"{'Expanding' if is_gguf(progress.name) else 'Making'} {_short(progress.name)}…"
+            return f"{'Opening' if is_gguf(progress.name) else 'Making'} {_short(progress.name)}…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"

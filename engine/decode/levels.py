@@ -225,6 +225,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
+        pays = pays and not target.keeps_blocks  # which have fewer bits than the copy
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
     twin = target.rounded(asked) if asked in BITS else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from engine import model_files
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
 from engine.model.families import CONVOLUTION, FAMILIES, FULL, MAMBA, ORDINARY, RECURRENT, SLIDING
-from engine.quantization import StateSize
+from engine.quantization import FLOAT_BYTES, StateSize
 
 if TYPE_CHECKING:
     import torch
@@ -508,6 +508,12 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
     # A model whose numbers float16 does not hold after all is refused when its first segment has been read.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
+
+
+def stored_bytes_per_weight(config: Any) -> float:
+    """Bytes of a weight in GGUF files, which a processor keeps as they are (``engine.model.gguf``); 0 elsewhere."""
+    stated = getattr(config, "stored_bytes_per_weight", 0.0)
+    return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0
 
 
 def cpu_holds_halves(parameters: int) -> bool:

@@ -23,7 +23,7 @@ from engine.config import SamplingParams, own_sampling
 from engine.devices import KINDS
 from engine.errors import ModelError, ResourceError, UnsupportedModel, VocabularyMismatch
 from engine.kv.shape import KvShape, Recurrent, Sliding, Split
-from engine.model import attention, experts, recurrent, weights
+from engine.model import attention, experts, gguf, recurrent, weights
 from engine.model.architectures import (
     SHARED_VOCABULARY,
     TEXT_WEIGHTS,
@@ -54,11 +54,12 @@ from engine.model.architectures import (
 from engine.model.backends.program import fuse, has_kernels, pack
 from engine.model.backends.tiled import MOST_TILED_ROWS, tiled_blocks
 from engine.model.families import FAMILIES, FULL, MAMBA, RECURRENT, SLIDING
+from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.native import torch_alone
 from engine.model.mxfp4 import holding_stored
 from engine.model.products.norms import fuse_norms
-from engine.model.products.packed import PackedLinear, count_parameters, rounded
+from engine.model.products.packed import PackedBlocks, PackedLinear, count_parameters, rounded
 from engine.model.products.quantized import quantize
 from engine.passages import MOST_PASSAGES
 from engine.quantization import BITS, bytes_per_weight
@@ -217,6 +218,11 @@ class Decoder:
     @property
     def parameters(self) -> int:
         return count_parameters(self.model)
+
+    @cached_property
+    def keeps_blocks(self) -> bool:
+        """Whether weights have the form that they have in a GGUF file."""
+        return any(isinstance(part, PackedBlocks) for part in self.model.modules())
 
     @property
     def bytes_read_by_step(self) -> int:
@@ -473,7 +479,12 @@ def load(
     attention.register()
     wanted = pick_dtype(config, dtype, device)
     _check_memory(name, config, wanted, weights)
-    model = _from_pretrained(name, config, wanted, weights)
+    keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
+    if gguf.is_described(Path(name)):
+        model = gguf.build(Path(name), config, wanted, attention.IMPLEMENTATION, keeps_blocks)
+    else:
+        model = _from_pretrained(name, config, wanted, weights)
+        wanted = model.dtype
     model.requires_grad_(False)
     recurrent.install(model)
     on_host = not KINDS[device.type].streams and packed
@@ -485,15 +496,14 @@ def load(
             quantize([block], weights, title)
     if weights in BITS:
         title = f"{title} ({BITS[weights]}-bit weights)"
-    chosen = model.dtype
     family = FAMILIES[config.model_type]
     if packed and device.type == "cuda":
         fuse_norms(model, family)
     host_weights = place(model, device, split, in_host)
     model.eval()
     if packed:
-        pack(model, family)
-    return Decoder(model, title, window, chosen, split, host_weights)
+        pack(model, family, wanted)
+    return Decoder(model, title, window, wanted, split, host_weights)
 
 
 def place(

@@ -32,6 +32,9 @@ BITS = {
 }
 """Bits of one value by the format's names of types."""
 
+GGUF_INDEX = "gguf.json"
+"""Of a folder whose weights lie in GGUF files elsewhere."""
+
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
 _LENGTH_BYTES = 8
@@ -47,8 +50,28 @@ def check_folder(folder: Path) -> int:
     Raises:
         ModelError: there are none, one is missing, cut off, altered in its structure, or not safetensors.
     """
+    if (folder / GGUF_INDEX).is_file():
+        return int(gguf_index(folder)["parameters"])
     shards = _shards(folder)
     return sum(check_file(folder / name, expected) for name, expected in shards.items())
+
+
+def gguf_index(folder: Path) -> dict[str, Any]:
+    """Where the weights of a folder lie in GGUF files (``engine.model.gguf``).
+
+    Raises:
+        ModelError: a file is gone, or another one than it was.
+    """
+    index = read_object(folder / GGUF_INDEX)
+    for file in index["files"]:
+        path = Path(file["path"])
+        try:
+            seen = path.stat()
+        except OSError as error:
+            raise ModelError(f"{path.name}, the file of this model's weights, is gone.", "Choose it anew.") from error
+        if (seen.st_size, seen.st_mtime_ns) != (file["bytes"], file["changed"]):
+            raise ModelError(f"{path.name} is no longer the file that it was.", "Choose it anew.")
+    return index
 
 
 def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:

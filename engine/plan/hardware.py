@@ -230,6 +230,8 @@ def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
     from engine.model import architectures
     from engine.quantization import bytes_per_weight
 
+    if weights == "stored" and (each := architectures.stored_bytes_per_weight(model)):
+        return int(architectures.estimate_parameters(model) * each)
     embeddings = architectures.embedding_parameters(model)
     blocks = architectures.estimate_parameters(model) - embeddings
     return int(embeddings * itemsize + blocks * bytes_per_weight(weights, itemsize))

@@ -110,9 +110,12 @@ class ModelFit:
 def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
     """What running this pair takes here."""
     itemsize = _itemsize(target, free)
-    weights = _weights(target, itemsize, free.quantization)
-    layers = weights - target.embeddings * itemsize
-    weights += _weights(draft, _itemsize(draft, free), "stored") if draft else 0
+    weights = _weights(target, itemsize, free.quantization, free.on_gpu)
+    embeddings = target.embeddings * (
+        target.stored if _keeps_blocks(target, free.quantization, free.on_gpu) else itemsize
+    )
+    layers = int(weights - embeddings)
+    weights += _weights(draft, _itemsize(draft, free), "stored", free.on_gpu) if draft else 0
     kv = _kv_size(target, itemsize, free)
     rooms = [DeviceRoom(bytes_, 0 if place else weights - layers) for place, bytes_ in enumerate(free.cards)]
     shares = _shares(target, layers // target.layers, kv, rooms)
@@ -126,7 +129,10 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
     tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
-    loading, room = _weights(target, itemsize, free.quantization), free.host if free.on_gpu else free.memory
+    loading, room = (
+        _weights(target, itemsize, free.quantization, free.on_gpu),
+        free.host if free.on_gpu else free.memory,
+    )
     if free.quantization in BITS:  # a layer at a time is expanded
         loading += (target.parameters - target.embeddings) // target.layers * itemsize
     loads = not target.expanded or loading <= room
@@ -233,10 +239,17 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
 
 
-def _weights(shape: ModelShape, itemsize: int, quantization: str) -> int:
+def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) -> int:
     """Bytes in memory; embedding and output head stay as they are."""
+    if _keeps_blocks(shape, quantization, on_gpu):
+        return int(shape.parameters * shape.stored)
     blocks = shape.parameters - shape.embeddings
     return int(shape.embeddings * itemsize + blocks * bytes_per_weight(quantization, itemsize))
+
+
+def _keeps_blocks(shape: ModelShape, quantization: str, on_gpu: bool) -> bool:
+    """Whether weights stay in memory as a GGUF file has them."""
+    return shape.stored > 0 and not on_gpu and quantization not in BITS
 
 
 def _itemsize(shape: ModelShape, free: FreeMemory) -> int:

@@ -28,6 +28,7 @@ from engine.model.architectures import (
     recurrent_layers,
     sliding_layers,
     state_size,
+    stored_bytes_per_weight,
     text_settings,
 )
 from engine.model.families import FAMILIES, FULL
@@ -51,6 +52,7 @@ class ModelShape:
     context. ``inputs`` are those of the embeddings that give each layer a row for the token. ``asked`` are the
     parameters that a token meets, where they are not all: of experts the chosen ones alone.
     ``expanded``: the files hold weights in 4 bits, which are expanded in memory, layer by layer where they are rounded.
+    ``stored``: bytes of a weight in GGUF files, which a processor keeps in memory as they are; 0 elsewhere.
     """
 
     layers: int
@@ -70,6 +72,7 @@ class ModelShape:
     sharing_layers: int = 0
     full_sharing: int = 0
     inputs: int = 0
+    stored: float = 0.0
 
     @property
     def parameters_asked(self) -> int:
@@ -168,7 +171,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     weights_bytes = weights_bytes or 2 * parameters
     own = kv_heads_of(sized, FULL)
     shape = ModelShape(layers, *own, parameters, weights_bytes, window, embeddings)
-    shape = replace(shape, expanded=is_expanded(sized), inputs=inputs)
+    shape = replace(shape, expanded=is_expanded(sized), inputs=inputs, stored=stored_bytes_per_weight(sized))
     if experts_of(sized) is not None or inputs:
         shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings - inputs)
     windows = set(sliding_layers(sized))

@@ -227,11 +227,16 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     shape = kv_shape_of(model, dtype, device).stored_as(config.kv).indexed(config.chunk_size or CHUNK)
     layers, embeddings = shape.model_layers, architectures.embedding_parameters(model)
     block = (architectures.estimate_parameters(model) - embeddings) // layers
-    weights = int(block * bytes_per_weight(config.weights, dtype.itemsize))
+    rounds = KINDS[device.type].gpu or config.weights != "stored"
+    stored = 0.0 if rounds else architectures.stored_bytes_per_weight(model)
+    weights = int(block * (stored or bytes_per_weight(config.weights, dtype.itemsize)))
     size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
     size = replace(size, beside=size.beside + _copy_bytes(config, model, device))
-    drafts = 0 if draft is None else architectures.estimate_parameters(draft)
-    return size, (embeddings + drafts) * dtype.itemsize
+    drafts = 0.0
+    if draft is not None:
+        own = 0.0 if KINDS[device.type].gpu else architectures.stored_bytes_per_weight(draft)
+        drafts = architectures.estimate_parameters(draft) * (own or dtype.itemsize)
+    return size, int(embeddings * (stored or dtype.itemsize) + drafts)
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:

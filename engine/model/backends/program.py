@@ -40,12 +40,16 @@ _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _GATE_PIECE = 1024  # numbers of a tile of gates
 
 
-def pack(model: Any, family: Family = ORDINARY) -> None:
-    """Lay a transformers causal LM on a processor out for our own kernels, in place, where they can be compiled."""
-    kernels = native.own()
-    if kernels is None or model.dtype not in (torch.float32, torch.bfloat16):
+def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
+    """Lay a transformers causal LM on a processor out for our own kernels, in place, where they can be compiled.
+
+    Args:
+        dtype: of its activations; None is that of its weights.
+    """
+    kernels, dtype = native.own(), dtype or model.dtype
+    if kernels is None or dtype not in (torch.float32, torch.bfloat16):
         return
-    pack_layers(model, kernels, family)
+    pack_layers(model, kernels, family, dtype)
     fuse_experts(model, kernels)
 
 

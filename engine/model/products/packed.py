@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from engine.model.families import ORDINARY, Family
+from engine.model.families import Family
 from engine.model.kernels.abi import MOST_ROWS, input_dtype
 from engine.model.kernels.formats import RUN
 from engine.model.products import fixed, replace
@@ -301,12 +301,12 @@ PACKED: dict[type, type[PackedLinear]] = {
 _BITS = {Linear8: 8, Linear4: 4}
 
 
-def pack_layers(model: Any, kernels: Native, family: Family = ORDINARY) -> None:
+def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype) -> None:
     """Pack the linear layers and norms of a transformers causal LM on a processor in place."""
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
     capped = any(getattr(layer, "attn_logit_softcapping", None) for layer in model.modules())
     for head_dim in head_dims(model):
-        kernels.prepare(head_dim, model.dtype, [_BITS[kind] for kind in weights], capped)
+        kernels.prepare(head_dim, dtype, [_BITS[kind] for kind in weights], capped)
     unpacked = Unpacked()
     embedding = model.get_input_embeddings()
     for block in model.model.layers:

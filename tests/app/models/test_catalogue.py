@@ -538,7 +538,7 @@ def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         assert count_parameters(model) == pytest.approx(shape.parameters, rel=0.01)
-        assert model_fit._weights(shape, 2, quantization) == pytest.approx(held, rel=0.02)
+        assert model_fit._weights(shape, 2, quantization, on_gpu=False) == pytest.approx(held, rel=0.02)
 
 
 def test_the_shape_of_the_demo_model_is_that_of_its_weights() -> None:

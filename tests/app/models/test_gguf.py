@@ -1,4 +1,4 @@
-"""GGUF files of other programs: found where those keep them, looked at without trust, expanded and asked."""
+"""GGUF files of other programs: found where those keep them, looked at without trust, opened as they are and asked."""
 
 from __future__ import annotations
 
@@ -147,8 +147,7 @@ def test_what_a_header_says(tmp_path: Path) -> None:
     model = gguf.look(write(tmp_path / "Small.gguf", made(LLAMA, TENSORS)))
     assert (model.shape.layers, model.shape.kv_heads, model.shape.head_dim, model.shape.window) == (2, 2, 16, 2048)
     assert (model.rounded, model.licence) == ("Q4_K_M", "apache-2.0")
-    assert model.expanded == 2 * model.shape.parameters
-    assert "A GGUF file of Ollama, weights in Q4_K_M. To answer it is expanded" in model.note("Ollama")
+    assert "A GGUF file of Ollama, weights in Q4_K_M, opened as it is stored" in model.note("Ollama")
 
 
 def test_a_file_stands_in_the_list_with_what_it_takes(tmp_path: Path) -> None:
@@ -254,7 +253,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_real_file_of_lm_studio_and_of_ollama_answers_as_its_weights_do(tmp_path: Path) -> None:
-    """Expanded by the app's own program, it has the bytes of the converted fixture."""
+    """Its settings are those of the converted fixture, and its weights stay where they are."""
     real = real_or_skip()
     home = tmp_path / "home"
     studio = home / ".lmstudio" / "models" / "maker" / "SmolLM2-GGUF" / "SmolLM2-135M-Q4_0.gguf"
@@ -272,5 +271,9 @@ def test_a_real_file_of_lm_studio_and_of_ollama_answers_as_its_weights_do(tmp_pa
     folder = Path(installed.model)
     assert models.find(str(blob)) == str(folder)
     assert model_name(f"{folder.parent.name}/{folder.name}", str(folder)) == folder.name
-    for file in ("config.json", "model.safetensors", "tokenizer.json", "generation_config.json", "chat_template.jinja"):
+    for file in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
         assert (folder / file).read_bytes() == (real.folder / file).read_bytes(), file
+    stated, usual = (json.loads((each / "config.json").read_text(encoding="utf-8")) for each in (folder, real.folder))
+    assert 0.7 < stated.pop("stored_bytes_per_weight") < 0.75
+    assert stated == usual
+    assert not [*folder.glob("*.safetensors")]

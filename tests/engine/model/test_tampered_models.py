@@ -19,7 +19,7 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.errors import InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
-from engine.model import decoder, gguf
+from engine.model import decoder
 from engine.model_files import INDEX
 from engine.prompt import Question
 from engine.session import Session
@@ -203,25 +203,25 @@ def test_words_that_the_library_does_not_know(folder: Path) -> None:
     assert "asks for 'zig'" in _said(folder)
 
 
-def _in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The weights as our converter writes them where they take several files; returns their index."""
-    monkeypatch.setattr(gguf, "SHARD_BYTES", 40_000)
+def _in_parts(folder: Path) -> Path:
+    """The weights as converters write them where they take several files; returns their index."""
     held = load_file(folder / _WEIGHTS)
     (folder / _WEIGHTS).unlink()
-    shards = gguf._Shards(folder)
-    for name, tensor in held.items():
-        shards.add(name, tensor)
-    shards.finish()
-    assert len(list(folder.glob("*.safetensors"))) > 2
+    names = sorted(held)
+    places = {name: f"model-{number % 3}.safetensors" for number, name in enumerate(names)}
+    for file in sorted({*places.values()}):
+        save_file({name: held[name] for name in names if places[name] == file}, folder / file, {"format": "pt"})
+    total = sum(tensor.nbytes for tensor in held.values())
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
     return folder / INDEX
 
 
 @pytest.mark.parametrize("described", [True, False])
 def test_weights_in_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch, described: bool) -> None:
-    """transformers asks an index for ``metadata``: ours had none, and nor has that of other converters. Every GGUF file
-    that was expanded to more than 2 GB was refused behind that."""
+    """transformers asks an index for ``metadata``, which that of some converters lacks."""
     expected = [weight.clone() for _, weight in decoder.load(str(folder), window=256, device=CPU).named_weights()]
-    index = _in_parts(folder, monkeypatch)
+    index = _in_parts(folder)
     found = json.loads(index.read_text(encoding="utf-8"))
     assert found["metadata"]["total_size"] > 0
     if not described:
