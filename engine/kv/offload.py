@@ -141,6 +141,7 @@ class HostStore:
         self._has_streams = shape.device_kind.streams
         self._sent: Any = None  # event behind the newest tokens that a GPU has sent here
         self._pinned = False
+        self._asked = False  # whether these rows were to be pinned
         self._rows = self._empty(0)
 
     @property
@@ -155,9 +156,14 @@ class HostStore:
 
     def _empty(self, capacity: int) -> torch.Tensor:
         shape = self._shape
-        rows = torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
-        self._pinned = bool(capacity) and self._has_streams and pin(rows, shape.device)
-        return rows
+        self._pinned = self._asked = False
+        return torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
+
+    def _pin(self) -> None:
+        """Pin the rows before the first tokens are there: all layers of a long book at once would take half a minute
+        before anything is read, and so each takes its part of it when it comes to it."""
+        if not self._asked and self._has_streams and self._rows.shape[0]:
+            self._asked, self._pinned = True, pin(self._rows, self._shape.device)
 
     def arrived(self) -> None:
         """Wait until what a GPU has sent is there, before the processor reads it.
@@ -179,9 +185,12 @@ class HostStore:
         new = self._empty(capacity)
         new[:length] = self._rows[:length]
         self._rows = new
+        if length:
+            self._pin()
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on, without waiting for a GPU."""
+        self._pin()
         rows = to_rows(k, v)
         self._rows[start : start + rows.shape[0]].copy_(rows, non_blocking=self._pinned)
         if self._pinned:

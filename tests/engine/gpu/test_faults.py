@@ -261,11 +261,13 @@ def test_refused_pinning_is_forgotten() -> None:
         stores = [HostStore(SHAPE.of_layer(0)) for _ in range(2)]
         for store in stores:
             store.reserve(80, 0)
-        assert [store.moves_in_place for store in stores] == [True, False]
-        assert not gpu.sticky
+        assert not gpu.pinned, "all layers of a book were pinned before the first was read"
         x = torch.ones(1, 2, 3, 8, device=GPU) * 2
         for store in stores:
             store.write(5, x, x)
+        assert [store.moves_in_place for store in stores] == [True, False]
+        assert not gpu.sticky
+        for store in stores:
             store.arrived()
             assert store.rows(5, 8).eq(2).all()
             store.close()
@@ -276,6 +278,7 @@ def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> 
     with simulated_cuda("lazy") as gpu:
         store = HostStore(SHAPE.of_layer(0))
         store.reserve(80, 0)
+        store.write(0, *(torch.ones(1, 2, 3, 8, device=GPU) for _ in range(2)))
         assert not gpu.pinned
         assert not store.moves_in_place
         store.close()
