@@ -192,6 +192,8 @@ class FullCache:
             self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
         self._drop_buffers()
+        if self.replays is not None:
+            self.replays.drop()  # of memory that has gone; what they hold is wanted just now
 
     def _copy(self, layer: int, store: SlowStore) -> None:
         """Copy what a resident layer holds to another store, in pieces. Memory is short: the heads of a piece go to

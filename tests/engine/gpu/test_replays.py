@@ -97,7 +97,9 @@ def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) ->
             spans.append(replays._bound)
         assert spans[0] != spans[1]
         before = replays.replayed
+        assert replays._recordings
         recorded.spill([1], Tier.HOST)
+        assert not replays._recordings
         passes(model, (plain, recorded), counts)
         assert replays.replayed == before
         for cache in (plain, recorded):
