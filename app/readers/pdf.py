@@ -33,6 +33,7 @@ _SCAN_CHARACTERS = 20
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
+_UNSAID_SHARE = 0.02  # of the letters and digits of a book that may be left out without a word
 _NAMED = 5  # attached files
 _EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
@@ -102,7 +103,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     title, author = _title_and_author(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
     parsed.outline = outline
-    parsed.warnings = _warnings(pages, count)
+    parsed.warnings = _warnings(pages, count) + _account(pages.lines, found)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
     _refuse_empty(parsed, pages)
@@ -282,6 +283,37 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
     parts = [line.text for line in headers if line.top < middle]
     parts += [text] if text else []
     return "\n\n".join(parts + [line.text for line in headers if line.top >= middle])
+
+
+def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
+    """Letters and digits of the pages that are no part of the text, by the reason why."""
+    counts: Counter[str] = Counter()
+    for index, lines in enumerate(pages):
+        for at, line in enumerate(lines):
+            if line.unseen:
+                reason = "unseen text"
+            elif not line.shown:
+                reason = "text outside of the visible page"
+            elif at in found.headers[index]:
+                reason = "repeated running headers"
+            elif at in found.numbers[index]:
+                reason = "page numbers"
+            elif at in found.margins[index]:
+                reason = "line numbers in the margin"
+            else:
+                continue
+            counts[reason] += sum(map(str.isalnum, line.text))
+    return counts
+
+
+def _account(pages: list[list[Line]], found: running.RunningHeaders) -> list[str]:
+    """What is said where more than a little of the text was left out."""
+    counts = left_out(pages, found)
+    whole = sum(sum(map(str.isalnum, line.text)) for lines in pages for line in lines)
+    if sum(counts.values()) <= _UNSAID_SHARE * whole:
+        return []
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if count)
+    return [f"{sum(counts.values()) / whole:.1%} of its letters and digits were left out: {reasons}."]
 
 
 def _is_text(line: Line) -> bool:
