@@ -29,6 +29,10 @@ _LARGER = 0.2  # relative difference of height that tells a heading from text
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # characters
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
+_INITIAL = 2  # signs of a large letter at the start of a chapter, a quotation mark among them
+_INITIAL_SIZE = 1.7  # times the type beside it
+_ONE_LETTER = frozenset("aioeyàéóú")  # that are words
+_FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
@@ -57,6 +61,7 @@ class Line:
     first_gap: float = 0.0  # after the first word
     last_gap: float = 0.0  # before the last one
     widest_gap: float = 0.0
+    doubled: int = 0  # characters left out because they are drawn twice
 
     @property
     def row(self) -> bool:
@@ -88,13 +93,35 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
     for index in range(1, len(lines)):
         above, line = lines[index - 1], lines[index]
         kind = joint(lines, index, margin, pitch, verse[index - 1] and verse[index])
-        if kind == "join" and (above.cut or above.text.endswith("-")):
+        if is_initial(above, line):
+            parts[-1] += ("" if _is_cut(above.text, line.text, words) else " ") + line.text
+        elif kind == "join" and (above.cut or above.text.endswith("-")):
             parts[-1] = join_hyphenated(parts[-1], line.text, words)
         else:
             space = "" if _CLOSED.search(above.text) or _WIDE.match(line.text) else " "
             parts.append({"join": space, "break": "\n", "paragraph": "\n\n"}[kind])
             parts.append(line.text)
     return "".join(parts)
+
+
+def is_initial(above: Line, line: Line) -> bool:
+    """Whether a line goes on beside the large letter of a first word."""
+    return (
+        len(above.text) <= _INITIAL
+        and above.text[-1].isupper()
+        and above.type_size > _INITIAL_SIZE * line.type_size
+        and line.text[0].isalpha()
+        and above.top - line.height < line.top < above.bottom
+        and 0 <= line.x0 - above.x1 + line.height / 2 < 2 * line.height
+    )
+
+
+def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
+    """Whether a large letter belongs to the word after it, and is no word of its own as in "A keeper"."""
+    match = _FIRST_WORD.match(rest)
+    first = match[0].casefold() if match else ""
+    alone = initial[-1].casefold()
+    return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2  # here
 
 
 def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, verse: bool) -> Joint:

@@ -9,6 +9,11 @@ _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",
     "codes": "it belongs to the codes of fields",
+    "headers": "rows that are the same on many pages, but for the first of them",
+    "outside": "it lies outside of the visible part of the page",
+    "line numbers": "numbers of the lines in the margin",
+    "doubled": "letters that are drawn twice",
+    "ornaments": "rows of ornaments",
     "page numbers": "numbers of the printed pages",
     "other": "buttons, choices not taken, frames of other pages, definitions of drawings",
 }

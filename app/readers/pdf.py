@@ -22,6 +22,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning, running
 from app.readers.layout import Line, Margins, reflow
+from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_lines import Layers, form_values, has_image, page_lines
 from app.readers.pdf_notes import attached_files, read_notes
@@ -33,7 +34,6 @@ _SCAN_CHARACTERS = 20
 _IMAGE_SHARE = 0.5  # of the pages with anything on them; above it the book is a scan
 _WAITING = 1_500  # characters of a page that says "please wait" in several languages
 _BLANK_SHARE = 0.25  # of the pages; above it the blank ones are worth a word
-_UNSAID_SHARE = 0.02  # of the letters and digits of a book that may be left out without a word
 _NAMED = 5  # attached files
 _EXTRAS = 0
 """Said instead of a page's number while labels and table of contents are read: damage there costs only them."""
@@ -103,7 +103,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     title, author = _title_and_author(document)
     parsed = Parsed("pdf", "page", [Section(*pair) for pair in zip(labels, texts, strict=True)], title, author)
     parsed.outline = outline
-    parsed.warnings = _warnings(pages, count) + _account(pages.lines, found)
+    parsed.left_out = left_out(pages.lines, found)
+    said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}  # that has its own line
+    parsed.warnings = _warnings(pages, count) + told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
     _refuse_empty(parsed, pages)
@@ -286,34 +288,28 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Letters and digits of the pages that are no part of the text, by the reason why."""
+    """Characters of the pages without spaces that are no part of the text, by the reason why."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
+            if line.doubled:
+                counts["doubled"] += line.doubled
             if line.unseen:
-                reason = "unseen text"
+                reason = "hidden"
             elif not line.shown:
-                reason = "text outside of the visible page"
+                reason = "outside"
             elif at in found.headers[index]:
-                reason = "repeated running headers"
+                reason = "headers"
             elif at in found.numbers[index]:
                 reason = "page numbers"
             elif at in found.margins[index]:
-                reason = "line numbers in the margin"
+                reason = "line numbers"
+            elif not _is_text(line):
+                reason = "ornaments"
             else:
                 continue
-            counts[reason] += sum(map(str.isalnum, line.text))
+            counts[reason] += len(line.text.replace(" ", ""))
     return counts
-
-
-def _account(pages: list[list[Line]], found: running.RunningHeaders) -> list[str]:
-    """What is said where more than a little of the text was left out."""
-    counts = left_out(pages, found)
-    whole = sum(sum(map(str.isalnum, line.text)) for lines in pages for line in lines)
-    if sum(counts.values()) <= _UNSAID_SHARE * whole:
-        return []
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common() if count)
-    return [f"{sum(counts.values()) / whole:.1%} of its letters and digits were left out: {reasons}."]
 
 
 def _is_text(line: Line) -> bool:

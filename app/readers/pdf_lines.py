@@ -20,7 +20,7 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import cleaning
-from app.readers.layout import Line
+from app.readers.layout import Line, is_initial
 from app.readers.pdf_notes import layer_of
 from app.readers.pdf_tables import MARKER, Rules, with_tables
 
@@ -32,6 +32,10 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
+_PAIR = 3  # letters that a word that may be doubled has more of
+_CROWDED = 0.6  # of its height that a sign of a wide script needs at least
+_SAME_PLACE = 0.2  # line heights between two drawings of one letter
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 _DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 _RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
@@ -60,7 +64,7 @@ _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
 _NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
 _SPELLED = 2  # letters that one ligature has at most
 _UPSIDE_DOWN = 180
-_LOOK = 400  # characters by which it is judged how the letters of a page stand
+_LOOK = 400  # characters by which it is judged how the letters of a page stand; words of a line, letters of a word
 _LEVEL = 0.1  # radians
 _WHITE = 0xF4  # of 255 in every colour
 _FAINT = 0x0C  # of 255 opaque
@@ -217,11 +221,19 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             continue
         x0, x1, top, bottom = box
         word = text[start:end]
+        doubled = 0
+        if _PAIR < len(word) < _LOOK and _may_be_doubled(word, x1 - x0, bottom - top):
+            word = _once(word, start, boxes)
+            doubled = end - start - len(word)
         if end - start > 1 and _DIGIT_LAST.search(word):
             word = _with_raised(word, start, boxes)
         if not found and _RAISED.match(word):
             word = _raised_anew(text, start, word, boxes)
         line = found[-1] if found else None
+        if line is not None and x0 < line.x1 - _TOUCH * line.height and _stands_there(line, word, x0, top):
+            written = end
+            line.doubled += end - start
+            continue
         suspect = suspects.is_suspect(start, box)
         if (
             line is None
@@ -238,8 +250,38 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
             line.text += (text[written:start] or " ") + word
             line.words.append((word, x0, x1))
+        found[-1].doubled += doubled
         written = end
     return found
+
+
+def _may_be_doubled(word: str, width: float, height: float) -> bool:
+    """Whether a word may hold letters that were drawn twice to look bold: in pairs, or too many for their width."""
+    pairs = word[0] == word[1] and word[2] == word[3]
+    return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
+
+
+def _once(word: str, start: int, boxes: CharacterBoxes) -> str:
+    """A word without the letters that stand where the same letter stands already."""
+    kept: list[tuple[str, Box]] = []
+    for at, sign in enumerate(word):
+        box = boxes.span(start + at, start + at)
+        if box is None:
+            return word
+        reach = min(_SAME_PLACE * (box[3] - box[2]), (box[1] - box[0]) / 2)
+        if not any(
+            sign == other and abs(box[0] - place[0]) < reach and abs(box[2] - place[2]) < reach for other, place in kept
+        ):
+            kept.append((sign, box))
+    return "".join(sign for sign, _ in kept)
+
+
+def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
+    """Whether the same word stands at this place of a line already: drawn twice to look bold."""
+    reach = _SAME_PLACE * line.height
+    return abs(top - line.top) < reach and any(
+        word == other and abs(x0 - x) < reach for other, x, _ in line.words[-_LOOK:]
+    )
 
 
 def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
@@ -334,6 +376,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
             or last.cut
             or last.row
             or piece.row
+            or is_initial(last, piece)
             or last.shown != piece.shown
             or not same_row(last, piece)
             or not _continues(last, piece)
@@ -350,6 +393,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
         if len(piece.text) > 2:
             last.top, last.bottom = min(last.top, piece.top), max(last.bottom, piece.bottom)
         last.size = max(last.size, piece.size)
+        last.doubled += piece.doubled
         last.cut = piece.cut
     return lines
 

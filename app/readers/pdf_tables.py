@@ -173,7 +173,18 @@ def _parts(piece: Line, groups: Sequence[list[tuple[str, float, float]]]) -> lis
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1
         text = cleaning.tidy(" ".join(word for word, _, _ in words)) + ("-" if cut else "")
-        parts.append(replace(piece, text=text, x0=words[0][1], x1=max(word[2] for word in words), words=words, cut=cut))
+        doubled = 0 if at else piece.doubled
+        parts.append(
+            replace(
+                piece,
+                doubled=doubled,
+                text=text,
+                x0=words[0][1],
+                x1=max(word[2] for word in words),
+                words=words,
+                cut=cut,
+            )
+        )
     return [part for part in parts if part.text]
 
 
@@ -493,6 +504,7 @@ def _as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
                 size=max(piece.size for piece in pieces),
                 shown=pieces[0].shown,
                 columns=starts,
+                doubled=sum(piece.doubled for piece in pieces),
                 head=head and at == 0,
             )
         )

@@ -77,6 +77,7 @@ def test_much_that_is_left_out_is_said(files: Any) -> None:
         [(72, 750, "A LONG HEADER OF A BOOK OF SHORT PAGES"), (72, 600, f"Words of {name}."), (72, 580, "And more.")]
         for name in ("Ada", "Bray", "Ines", "Jon", "Mary")
     ]
-    warnings = detect.parse(files.pdf("a.pdf", pages), {}, Limits(), lambda *_: None).warnings
-    assert len(warnings) == 1
-    assert "letters and digits were left out: repeated running headers 120." in warnings[0]
+    parsed = detect.parse(files.pdf("a.pdf", pages), {}, Limits(), lambda *_: None)
+    assert parsed.left_out == {"headers": 4 * 30}
+    assert len(parsed.warnings) == 1
+    assert "rows that are the same on many pages, but for the first of them" in parsed.warnings[0]

@@ -532,3 +532,42 @@ def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) ->
         "2 comments of readers stand in brackets at the end of the text of pages 1.",
         "1 file is attached to it and not part of its text: log.txt. Save and open what you need.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("initial", "rest"), [("T", "he keeper climbed"), ("A", "keeper climbed"), ("I", "n winter a")]
+)
+def test_a_large_first_letter_stays_with_its_word(files: Any, initial: str, rest: str) -> None:
+    spots = [
+        (72, 672, initial, 40),
+        (100, 692, f"{rest} the long stair of the light at nine"),
+        (100, 677, "and lit it."),
+    ]
+    spots += [(72, 640, "Later the keeper slept in it, in winter and in spring.")]
+    whole = f"{initial} {rest}" if initial == "A" else initial + rest
+    assert _parsed(files.pdf("initial.pdf", [spots]))[0].startswith(f"{whole} the long stair")
+
+
+def test_words_drawn_twice_to_look_bold_are_read_once(files: Any, make_stream: Any) -> None:
+    drawn = b"BT /F1 12 Tf 72 700 Td (Heading) Tj ( words) Tj 1 0 0 1 73 700 Tm (Heading words) Tj ET"
+    drawn += _ink(72, 680, "It was what it was, was it?")
+    assert _parsed(files.pdf("bold.pdf", [], streams=[make_stream(drawn)])) == [
+        "Heading words\nIt was what it was, was it?"
+    ]
+
+
+def test_chinese_drawn_twice_to_look_bold_is_read_once(files: Any, make_stream: Any) -> None:
+    def shown(x: float, words: str) -> bytes:
+        return b"1 0 0 1 %g 700 Tm <%s> Tj " % (x, words.encode("utf-16-be").hex().encode())
+
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [4 0 R] /Count 1 >>",
+        b"<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /UniGB-UCS2-H /DescendantFonts [<< /Type"
+        b" /Font /Subtype /CIDFontType0 /BaseFont /STSong-Light /CIDSystemInfo << /Registry (Adobe) /Ordering (GB1)"
+        b" /Supplement 2 >> /DW 1000 >>] >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 5 0 R"
+        b" /Resources << /Font << /F1 3 0 R >> >> >>",
+        make_stream(b"BT /F1 12 Tf " + shown(72, "灯塔") + shown(96, "守望") + shown(73, "灯塔守望") + b"ET"),
+    ]
+    assert _parsed(files.raw("bold.pdf", assembled(objects))) == ["灯塔守望"]
