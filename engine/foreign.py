@@ -69,7 +69,7 @@ def check_tokenizer(folder: Path, kept: str = "") -> None:
     Raises:
         ModelError: it takes too much, breaks its library, or is none.
     """
-    files = model_files.small_files(folder)
+    files = model_files.tokenizer_files(folder)
     digest = hashlib.sha256(_versions())
     for path in files:
         content = model_files.content(path)

@@ -21,6 +21,7 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TEMPLATES = "additional_chat_templates"
 """The folder of a model's further chat templates."""
+ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
 
 _MEGABYTE = 1 << 20
@@ -28,13 +29,14 @@ MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # the largest of today have a tenth of i
 _LARGEST = {
     SETTINGS: 4 * _MEGABYTE,
     GENERATION: _MEGABYTE,
-    "abilities.json": _MEGABYTE,
+    ABILITIES: _MEGABYTE,
     **dict.fromkeys(("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"), 16 * _MEGABYTE),
     **dict.fromkeys(("chat_template.jinja", "chat_template.json"), _MEGABYTE),
     INDEX: 50 * _MEGABYTE,
 }
 _TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
-_READ = (".json", ".txt", ".model", ".tiktoken", _TEMPLATE, _WEIGHTS)
+_VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
+_READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 """Endings of the files that libraries read, of which weights are mapped and may be of any size."""
 
 _HUB = ("models--", "blobs")  # beginning and end of the folders in which the hub's tools keep what they link to
@@ -150,10 +152,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def small_files(folder: Path) -> list[Path]:
-    """The files of a folder that libraries read whole and that say how text becomes tokens and prompts."""
-    found = [*_listed(folder), *_listed(folder / TEMPLATES)]
-    return [path for path in found if path.suffix in _READ[:-1] and path.name not in (SETTINGS, GENERATION, INDEX)]
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a folder that may say how text becomes tokens."""
+    others = (SETTINGS, GENERATION, INDEX, ABILITIES, "chat_template.json")
+    return [path for path in _listed(folder) if path.suffix in _VOCABULARIES and path.name not in others]
 
 
 def _listed(folder: Path) -> Iterator[Path]:

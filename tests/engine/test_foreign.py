@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from app.core.settings import DEMO_MODEL
-from engine import foreign, model_files
+from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from engine import foreign
 from engine.chat_template import FALLBACK_TEMPLATE, chat_format
 from engine.errors import ModelError
 from engine.prompt import BookTokenizer
@@ -196,4 +196,4 @@ def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     foreign._tried.cache_clear()
     monkeypatch.setattr(foreign, "_ask", None)
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
-    assert model_files.TOKENIZER in {path.name for path in model_files.small_files(DEMO_MODEL)}
+    foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path))  # the same tokenizer, beside other files

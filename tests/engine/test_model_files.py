@@ -135,5 +135,5 @@ def test_a_good_folder_passes(folder: Path) -> None:
     assert model_files.folder_of(str(folder)) == folder
     assert model_files.folder_of("nobody/has-this-here") is None
     assert model_files.folder_of("no name\nof a model") is None
-    assert {path.name for path in model_files.small_files(folder)} >= {"tokenizer.json", "chat_template.jinja"}
+    assert {path.name for path in model_files.tokenizer_files(folder)} == {"tokenizer.json", "tokenizer_config.json"}
     assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == read_config(folder)
