@@ -78,6 +78,8 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=int, default=128, help="tokens to decode in each run")
     p.add_argument("--temperature", type=_numbers(float), default=[0.0], help="temperatures, comma-separated")
     p.add_argument("--top-p", type=float, default=0.9, help="top-p at temperatures above 0")
+    p.add_argument("--top-k", type=int, default=None, help="top-k there; none by default")
+    p.add_argument("--repetition-penalty", type=float, default=None, help="of tokens of the answer, there")
     p.add_argument(
         "--rows",
         type=_names((*ROWS, LLAMA_CPP, *COMPARED)),

@@ -43,7 +43,8 @@ def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
     tokens: list[int] = []
     moments: list[float] = []
     began = time.perf_counter()
-    how = {"temp": request["temperature"], "top_p": request["top_p"], "top_k": 0, "min_p": 0.0}
+    how = {"temp": request["temperature"], "top_p": request["top_p"], "min_p": 0.0}
+    how["top_k"] = request.get("top_k") or 0
     for token in llama.generate(request["prompt"], **how):
         tokens.append(int(token))
         moments.append(time.perf_counter())

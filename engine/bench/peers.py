@@ -70,7 +70,8 @@ def generate(
     # Of a model's own settings, which generate would follow where it is told nothing, the rows have none.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
-        options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"], "top_k": 0}
+        options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
+        options["top_k"] = sampling.get("top_k") or 0
     if peer == "hf_prompt_lookup":
         options["prompt_lookup_num_tokens"] = _LOOKUP_TOKENS
     if peer == "hf_assisted":

@@ -44,13 +44,15 @@ STAND_IN = "stand-in weights"
 class Run:
     """One decoding of one row: its tokens, milliseconds of each, and the rounds. Cases of a workload follow each other;
     ``cases`` are the lengths of their answers. ``circling_ms`` are those of tokens that run in a circle, which all else
-    but ``tokens`` leaves out: a text that repeats itself is copied at any speed, and says nothing of other texts."""
+    but ``tokens`` leaves out: a text that repeats itself is copied at any speed, and says nothing of other texts.
+    ``processor_s``: what all threads of this process computed meanwhile, in seconds; 0 where nobody counted."""
 
     tokens: list[int] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     cases: list[int] = field(default_factory=list)
     circling_ms: list[float] = field(default_factory=list)
+    processor_s: float = 0.0
 
     @property
     def ms_per_token(self) -> float:
@@ -61,6 +63,7 @@ class Run:
 
     def add(self, other: Run) -> None:
         """Append another case's run, with its circles apart."""
+        self.processor_s += other.processor_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
@@ -85,7 +88,8 @@ class Measurement:
     tokens that differ. ``exact``: the share of quotations, of those that were not cut, that are the book's own words,
     from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run.
     ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
-    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did.
+    others. ``read_tokens_per_s``: how fast the row's program read the book, where it did. ``cores`` and ``read_cores``:
+    processor time over wall time of this process, while it decoded and read.
     ``over_floor``, of plain rows: their time over that of reading all weights and KV once at ``memory_gb_per_s``, which
     is measured beside them. ``runs_to_plain``: the ratio run by run, to the plain runs before and behind each. Over
     several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the
@@ -113,6 +117,8 @@ class Measurement:
     circling: float = 0.0
     circling_ms_per_token: float | None = None
     read_tokens_per_s: float | None = None
+    cores: float | None = None
+    read_cores: float | None = None
     over_floor: float | None = None
     memory_gb_per_s: float | None = None
     books: int = 1
@@ -144,6 +150,8 @@ def over_books(results: Sequence[Measurement]) -> Measurement:
         circling=statistics.fmean(r.circling for r in results),
         circling_ms_per_token=_median([r.circling_ms_per_token for r in results]),
         read_tokens_per_s=_median([r.read_tokens_per_s for r in results]),
+        cores=_median([r.cores for r in results]),
+        read_cores=_median([r.read_cores for r in results]),
         over_floor=_median([r.over_floor for r in results]),
         memory_gb_per_s=_median([r.memory_gb_per_s for r in results]),
         books=len(results),
@@ -163,7 +171,7 @@ def measurement_of(
     place: dict[str, Any],
     difference: tuple[int, float] | None,
     exact: float | None = None,
-    read_tokens_per_s: float | None = None,
+    read: tuple[float, float | None] | None = None,
 ) -> Measurement:
     """The line of one row, from all runs of all rows.
 
@@ -171,7 +179,7 @@ def measurement_of(
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
         exact: share of its quotations that are right.
-        read_tokens_per_s: how fast the row's program read the book.
+        read: how many tokens a second the row's program read the book, and by how many cores.
     """
 
     def median(name: str) -> float | None:
@@ -211,9 +219,18 @@ def measurement_of(
         runs_retrieval_judged=[_of_retrieval(run.rounds) for run in mine],
         circling=len(circles) / timed if timed else 0.0,
         circling_ms_per_token=sum(circles) / len(circles) if circles else None,
-        read_tokens_per_s=read_tokens_per_s,
+        read_tokens_per_s=read[0] if read else None,
+        cores=_cores(mine),
+        read_cores=read[1] if read else None,
         runs_to_plain=_run_by_run(mine, runs.get("plain", [])),
     )
+
+
+def _cores(runs: Sequence[Run]) -> float | None:
+    """Processor time over wall time of runs; None where nobody counted it."""
+    wall_s = sum(sum(run.ms) + sum(run.circling_ms) for run in runs) / 1000.0
+    spent_s = sum(run.processor_s for run in runs)
+    return spent_s / wall_s if spent_s and wall_s else None
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
@@ -296,8 +313,8 @@ def table(results: Sequence[Measurement]) -> str:
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
-        "| read, tokens/s | over memory's floor |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| cores | read, tokens/s | over memory's floor |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -316,7 +333,7 @@ def table(results: Sequence[Measurement]) -> str:
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
             f"| {_percent(r.exact)} | {_circles(r)} "
-            f"| {'' if r.read_tokens_per_s is None else f'{r.read_tokens_per_s:,.0f}'} "
+            f"| {_plain(r.cores)} | {_read(r)} "
             f"| {'' if r.over_floor is None else f'{r.over_floor:.2f}x ({r.memory_gb_per_s:.0f} GB/s)'} |"
         )
     return "\n".join(lines)
@@ -347,6 +364,12 @@ def _spread(r: Measurement) -> str:
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
     return f" ({min(r.runs_ms_per_token):.1f} to {max(r.runs_ms_per_token):.1f}, before and behind the others)"
+
+
+def _read(r: Measurement) -> str:
+    if r.read_tokens_per_s is None:
+        return ""
+    return f"{r.read_tokens_per_s:,.0f}" + ("" if r.read_cores is None else f" by {r.read_cores:.2f} cores")
 
 
 def _times(value: float | None) -> str:

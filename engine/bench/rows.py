@@ -39,7 +39,7 @@ from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
 from engine.decode.levels import Hierarchy, measure
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, waits_for_bus
-from engine.decode.verify import Sampler, make_generator
+from engine.decode.verify import make_generator, make_sampler
 from engine.errors import OptionError
 from engine.events import Round
 from engine.generation import PLAIN_PROBES
@@ -101,7 +101,7 @@ class Bench:
         self._recent: RetrievalCache | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
-        self._read_tokens_per_s: float | None = None
+        self._reading: tuple[float, float | None] | None = None
         self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
@@ -136,7 +136,7 @@ class Bench:
                 runs[row] = [run]
                 greedy = temperature == 0 and "plain" in runs
                 difference = self._difference([case], run, runs["plain"][0]) if greedy else None
-                yield measurement_of(row, runs, place, difference, None, self._read_tokens_per_s)
+                yield measurement_of(row, runs, place, difference, None, self._reading)
 
     def reshape(self, config: EngineConfig) -> None:
         """Other levels over the same full cache: for sweeps."""
@@ -157,7 +157,7 @@ class Bench:
         # Room for the answers too, as a session has it: else the second token of the first row copies all KV.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
         # States cannot be cropped: a place before the end is kept, behind which every case begins.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
@@ -167,8 +167,8 @@ class Bench:
                 if stop < context:
                     full.bounded.mark()
         if missing > 0:
-            seconds = time.perf_counter() - began
-            self._read_tokens_per_s = missing / seconds
+            seconds, cores = time.perf_counter() - began, time.process_time() - spent
+            self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
         self._read = context
 
@@ -195,9 +195,9 @@ class Bench:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
             right = self._right(cases, runs[row][0], place["context"])
-            rate = self._read_tokens_per_s if row not in (LLAMA_CPP, *PEERS) else None
-            if row == LLAMA_CPP:
-                rate = self.llama_cpp().read_tokens_per_s
+            rate = self._reading if row not in (LLAMA_CPP, *PEERS) else None
+            if row == LLAMA_CPP and (theirs := self.llama_cpp().read_tokens_per_s) is not None:
+                rate = theirs, None
             line = measurement_of(row, runs, place, difference, right, rate)
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
 
@@ -233,6 +233,7 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
+            sampling["top_k"] = options.top_k  # its repetition penalty counts other tokens
             return llama.generate(case.prompt, options.tokens, session.end_ids if case.ends else frozenset(), sampling)
         if row in PEERS:
             ends = sorted(session.end_ids) if case.ends else None
@@ -282,11 +283,18 @@ class Bench:
             session.target,
             session.full,
             list(case.prompt),
-            Sampler(SamplingParams(temperature=temperature, top_p=top_p)),
+            make_sampler(self._sampling(temperature, top_p), session.target.ids([])),
             make_generator(options.seed + repeat, session.target.token_device),
             session.end_ids if case.ends else frozenset(),
             options.tokens,
         )
+
+    def _sampling(self, temperature: float, top_p: float) -> SamplingParams:
+        if not temperature:
+            return SamplingParams()
+        options = self.options
+        penalty = options.repetition_penalty
+        return SamplingParams(temperature=temperature, top_p=top_p, top_k=options.top_k, repetition_penalty=penalty)
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
         """The rounds of one of our own rows behind a prompt that ``start`` has brought into the cache."""
@@ -394,13 +402,14 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
 
 def _timed(rounds: Iterator[Round]) -> Run:
     run = Run()
-    clock = time.perf_counter()
+    clock, spent = time.perf_counter(), time.process_time()
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
         run.ms += [(now - clock) * 1000.0 / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
         clock = now
+    run.processor_s = time.process_time() - spent
     return run
 
 

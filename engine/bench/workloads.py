@@ -2,12 +2,15 @@
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
-question: what refreshing is for.
+question: what refreshing is for. ``summary``, ``question`` and ``explain`` are chats as people have them: what the text
+is about, natural questions about its names, and what happens at one of its places.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,8 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 TARGET, DRAFT = (str(ASSETS / "demo" / name) for name in ("target", "draft"))
 SAMPLE = ASSETS / "sample" / "the-lamplighters-of-orre.txt"
 
-WORKLOADS = ("prose", "quote", "followup")
+CHATS = ("summary", "question", "explain")
+WORKLOADS = ("prose", "quote", "followup", *CHATS)
 # A book is held back from training when the hash of its name is divisible by this: about 5 % of the books.
 _HOLD_OUT_EVERY = 20
 # Words of the sentence that a question names.
@@ -32,6 +36,8 @@ _SPREAD = 0.618  # steps of the golden section never fall together
 _REACH = 400
 # A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
 _MOST_WORDS = 60
+# A word with a capital behind one without: no beginning of a sentence, and nothing that is written so anyway.
+_NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 # Around a quotation, and at the end of a sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer of a follow-up.
@@ -44,8 +50,8 @@ _TIMED = 16
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
     """Tokens of the window that the workloads take behind the book, for answers of ``tokens``."""
-    asked = {"prose": 0, "quote": _LONGEST_QUESTION, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
-    return max(asked[workload] for workload in workloads) + max(tokens, _TIMED)
+    asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
+    return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 
 
 def _name_hash(book: Path) -> int:
@@ -116,6 +122,9 @@ class Workloads:
         book = self._ids[:context]
         if workload == "prose":
             return [Case(book, len(book), ends=False)]
+        if workload in CHATS:
+            prompts = [[*book, *self._question(asked, self._form.after_book)] for asked in self._chats(workload, book)]
+            return [Case(prompt, len(prompt), ends=True) for prompt in prompts[:questions]]
         spread = [0.05 + 0.9 * (number * _SPREAD % 1) for number in range(questions - len(_DEPTHS))]
         keys = [self._key(book, depth) for depth in (*_DEPTHS, *spread)]
         asked = [f"Where does it say “{key}”?" for key in keys]
@@ -139,6 +148,22 @@ class Workloads:
         tokenizer = self._tokenizer
         end = tokenizer.template_words(self._form.after_question)
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
+
+    def _chats(self, workload: str, book: list[int]) -> list[str]:
+        """What a person might ask, made from the book by rule."""
+        if workload == "summary":
+            return ["What is this text about? Go through it chapter by chapter."]
+        if workload == "explain":
+            keys = [self._key(book, depth) for depth in _DEPTHS]
+            return [f"Explain in your own words what happens where it says “{key}”." for key in keys]
+        forms = ("Who is {}?", "What does {} want?", "How does {} know the others?", "What happens to {}?")
+        return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
+
+    def _names(self, book: list[int]) -> list[str]:
+        """The words that are most often written with a capital where no sentence begins, as many as there are of
+        ``_DEPTHS``."""
+        counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
+        return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
         """The first words of the longest sentence near this depth of the book."""

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,7 +23,7 @@ from engine.bench import rows
 from engine.bench.peers import PEERS
 from engine.bench.report import Measurement, Run, measurement_of, never_slower, table
 from engine.bench.rows import COMPARED, ROWS, SPECULATING, SWEEPS, Bench
-from engine.bench.workloads import SAMPLE, held_back_books, is_held_back, open_text
+from engine.bench.workloads import SAMPLE, Workloads, held_back_books, is_held_back, open_text
 from engine.decode import prefill
 from engine.decode.controller import Controller
 from engine.document import Document
@@ -131,6 +132,27 @@ def test_sampled_rows_have_no_equality_to_claim(tiny: Callable[..., str], book: 
     same = {(r["row"], r["temperature"]): r["identical_to_plain"] for r in found["results"]}
     assert [same[row, 0.8] for row in ("plain", "hierarchical_lookup", "hf_assisted")] == [None] * 3
     assert same["hierarchical_lookup", 0.0] is True
+
+
+def test_chats_are_asked_with_a_models_own_sampling(
+    tiny: Callable[..., str], book: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a book is about, questions about its names, and about its places; and how busy the cores were."""
+    arguments = ["--context", "300", "--temperature", "0.7", "--top-k", "20", "--repetition-penalty", "1.1"]
+    found = run(tiny, book, tmp_path, *arguments, "--rows", "plain", "--workloads", "summary,question,explain")
+    assert [line["workload"] for line in found["results"]] == ["summary", "question", "explain"]
+    assert all(line["cores"] > 0 and line["read_cores"] > 0 for line in found["results"])
+    said = capsys.readouterr().out
+    assert " cores |" in said
+
+
+def test_questions_are_about_the_names_of_the_book() -> None:
+    text = "Then Maren saw Holt. She went with Maren and Holt to the light, and with Maren, home. The end. The end."
+    tokenizer: Any = SimpleNamespace(decode=lambda ids: text, format_for=lambda title: None)
+    workloads = Workloads([1] * 9, tokenizer, lambda prompt, count: [])
+    assert workloads._chats("question", [1] * 9) == ["Who is Maren?", "What does Holt want?"]
+    (asked,) = workloads._chats("summary", [1] * 9)
+    assert asked.startswith("What is this text about?")
 
 
 @pytest.mark.parametrize("sweep", [sweep for sweep in SWEEPS if sweep != "threads"])
