@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.decode.levels import Hierarchy
     from engine.decode.quotations import Quotable
     from engine.events import Event, KvBytes, Round, TokenSource
-    from engine.kv.full import FullCache
+    from engine.kv.full import FullCache, Watermark
     from engine.model.decoder import Decoder
     from engine.prompt import TextStream
 
@@ -78,6 +78,7 @@ class GenerationLoop:
         self._end_ids = end_ids
         self._plain_ms: list[float] = []
         self._asked: list[int] = []
+        self._known: Watermark | None = None
         self._queries = QueryRecorder(full.shape.layers)
         self._has_newest_query = False
 
@@ -95,7 +96,8 @@ class GenerationLoop:
         """
         full = self._full
         whole = len(prompt) - 1
-        if self._asked == prompt and full.unchanged >= whole and full.nearest(whole) == whole:
+        same = self._asked == prompt and self._known is not None and self._known.length >= whole
+        if same and full.nearest(whole) == whole:
             reused = whole
         else:
             self._queries, self._asked = QueryRecorder(full.shape.layers), []
@@ -111,14 +113,14 @@ class GenerationLoop:
         """
         self._asked = list(prompt)
         self._full.keep_place()
-        self._full.unchanged = len(prompt) - 1  # another chat's turns may take their place before this is asked again
+        self._known = self._full.watermark()  # another chat's turns may take their place before this is asked again
         if mode == "plain":
             return
         for _ in range(1 if self._plain_ms else PLAIN_PROBES):
             if len(self._plain_ms) == SLOW_PROBES and is_slow(self._plain_ms[-1]):
                 break
             observer = None if self._has_newest_query else self._queries
-            self._plain_ms.append(pass_ms(self._target, self._full, prompt, 1, observer))
+            self._plain_ms.append(pass_ms(self._hierarchy.verify, self._full, prompt, 1, observer))
             self._has_newest_query = True
             if waits_for_bus(self._full.placement.spilled, self._plain_ms[-1]):
                 break
@@ -143,7 +145,7 @@ class GenerationLoop:
         """
         left = self._target.window - len(tokens)
         context = Context(
-            self._target,
+            self._hierarchy.verify,
             self._full,
             tokens,
             make_sampler(sampling, self._target.ids(tokens[len(tokens) - begun :]), quotable),
@@ -180,7 +182,7 @@ class GenerationLoop:
 
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
         """The newest token's pass once more, not committed: the text and its random numbers stay what they are."""
-        ms = pass_ms(self._target, self._full, tokens, 1, None)
+        ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
         generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
 
 

@@ -210,7 +210,8 @@ def _margin(
         return float("inf")
     session.full.crop(start)
     with torch.inference_mode():
-        logits = full_pass(session.target, session.full, start, conversation.tokens[start : start + 1 + at])[-1]
+        said = conversation.tokens[start : start + 1 + at]
+        logits = full_pass(session.hierarchy.verify, session.full, start, said)[-1]
     return float(logits[plain.token_ids[at]] - logits[ours.token_ids[at]])
 
 

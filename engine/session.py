@@ -41,7 +41,7 @@ from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
-from engine.model import attention, decoder, distilled
+from engine.model import attention, decoder, distilled, loading
 from engine.model.architectures import is_distilled
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
@@ -119,19 +119,19 @@ class Session:
         devices = planner.pick_devices(config.device)
         for device in devices:
             kinds.forbid_paging(device)
-        load = partial(decoder.load, device=devices[0], dtype=config.dtype)
+        load = partial(loading.load, device=devices[0], dtype=config.dtype)
         # What small files can tell is told before any weights are read.
-        settings = decoder.settings_of(config.model, config.context)
+        settings = loading.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
         tokenizer = BookTokenizer(config.model, config.tried_folder)
-        decoder.check_embedding(config.model, settings, tokenizer.largest_id)
+        loading.check_embedding(config.model, settings, tokenizer.largest_id)
         tokenizer.format_for("")
         draft_settings, shares = None, False
         if config.draft is not None:
-            draft_settings = decoder.settings_of(config.draft, None)
+            draft_settings = loading.settings_of(config.draft, None)
             shares = is_distilled(draft_settings)
             if not shares:
-                decoder.check_vocabulary(
+                loading.check_vocabulary(
                     config.draft, BookTokenizer(config.draft, config.tried_folder).vocabulary, tokenizer.vocabulary
                 )
         layout = planner.lay_out(config, settings, draft_settings, devices)

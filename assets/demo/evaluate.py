@@ -31,7 +31,7 @@ from torch.nn import functional  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM  # noqa: E402
 
 from engine.chat_template import book_message  # noqa: E402
-from engine.model import decoder  # noqa: E402
+from engine.model import loading  # noqa: E402
 
 TEMPERATURE = 0.6
 LOSS_LENGTH = 1024
@@ -131,7 +131,7 @@ def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) ->
         "prose": [[], *map(turn_of, CONTINUE_REQUESTS[:3])],
         "quotes": [turn_of(turn.question) for turn in turns],
     }
-    reader = levels.Levels(decoder.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
+    reader = levels.Levels(loading.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32"), ids)
     rows = levels.acceptance(reader, kinds, [1024, 2048, 4096], LEVEL_LENGTH, tokenizer.eos_token_id)
     return {"tokens": len(ids), "rows": list(rows)}
 

@@ -31,7 +31,7 @@ from engine.bench.workloads import WORKLOADS, held_back_books, tokens_behind
 from engine.config import KV_NOTES, MIDDLES, WEIGHTS, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
-from engine.model import decoder, real_model
+from engine.model import loading, real_model
 from engine.session import Session
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
@@ -156,7 +156,7 @@ def check_window(options: argparse.Namespace) -> None:
     OptionError: the window has too few tokens behind the longest context for the answers.
     """
     behind = tokens_behind(options.workloads, options.tokens)
-    limit = int(decoder.settings_of(options.model, None).max_position_embeddings)
+    limit = int(loading.settings_of(options.model, None).max_position_embeddings)
     if max(options.context) + behind > limit:
         raise OptionError(
             f"The window holds {limit:,} tokens, and behind a context of {max(options.context):,} questions and "

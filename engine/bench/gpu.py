@@ -51,8 +51,8 @@ from engine.errors import ResourceError
 from engine.events import AnswerDone, BookRead
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.offload import Placement, pin
-from engine.kv.shape import Split
 from engine.model.kernels import cuda
+from engine.model.kv_shape import Split
 from engine.plan import planner, probe
 from engine.plan.memory_budget import PINNED_SHARE, Share
 from engine.plan.planner import Resources
@@ -355,7 +355,7 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):
         bench.reshape(replace(own, middle=middle))
-        if middle == "4bit" and session.hierarchy.middle is None:
+        if middle == "4bit" and not session.hierarchy.middle.bits:
             yield Figure("middle", "a copy in 4 bits", "none: this device or dtype has no product for it", "")
             break
         for result in bench.one_by_one(sizes.context):

@@ -48,6 +48,7 @@ from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex
 
 if TYPE_CHECKING:
+    from engine.model.backends import Backend
     from engine.session import Session
 
 
@@ -98,7 +99,7 @@ class Bench:
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
         self._policies: dict[str, SpeculationPolicy] = {}
-        self._recent: RetrievalCache | None = None
+        self._recent: tuple[RetrievalCache, Backend] | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
         self._reading: tuple[float, float | None] | None = None
@@ -280,7 +281,7 @@ class Bench:
     def context_of(self, case: Case, temperature: float, top_p: float, repeat: int = 0) -> Context:
         session, options = self.session, self.options
         return Context(
-            session.target,
+            session.hierarchy.verify,
             session.full,
             list(case.prompt),
             make_sampler(self._sampling(temperature, top_p), session.target.ids([])),
@@ -301,17 +302,18 @@ class Bench:
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
-        retrieval = self._recent_chunks() if kind.recent else levels.retrieval
+        retrieval, middle = self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
         drafter = self._drafter(kind)
         rounds.start(context, retrieval, drafter, queries)
-        policy = self._policy(row, kind, context, retrieval)
+        policy = self._policy(row, kind, context, retrieval, middle)
         index = levels.index if kind.draft and (kind.lookup or kind.copies) else None
-        return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index))
+        return rounds.hierarchical(context, retrieval, drafter, levels.speculation(policy, index, middle))
 
-    def _recent_chunks(self) -> RetrievalCache:
-        """Made once for all answers, as the session's own retrieval cache is."""
+    def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
+        """The cache and what runs passes over it, made once for all answers as those of the session are."""
         if self._recent is None:
-            self._recent = self.session.hierarchy.make_retrieval(NewestChunks())
+            levels = self.session.hierarchy
+            self._recent = levels.make_retrieval(NewestChunks()), levels.make_middle()
         return self._recent
 
     def _drafter(self, kind: Row) -> Drafter:
@@ -325,7 +327,9 @@ class Bench:
             return LookupDrafter(model, levels.index, 0, device)
         return model
 
-    def _policy(self, row: str, kind: Row, context: Context, retrieval: RetrievalCache) -> SpeculationPolicy:
+    def _policy(
+        self, row: str, kind: Row, context: Context, retrieval: RetrievalCache, middle: Backend
+    ) -> SpeculationPolicy:
         """The row's controller, kept over its runs, or the fixed lengths that were asked for."""
         levels = self.session.hierarchy
         draft = levels.fixed.plan.draft if kind.draft else 0
@@ -333,10 +337,11 @@ class Bench:
             given = levels.fixed.plan
             return FixedLengths(draft, given.pending) if kind.middle else FixedDraft(draft)
         if row not in self._policies:
-            plain = pass_ms(context.decoder, context.full, context.tokens, 1, None)
+            plain = pass_ms(context.backend, context.full, context.tokens, 1, None)
             for _ in () if waits_for_bus(context.full.placement.spilled, plain) else range(PLAIN_PROBES - 1):
-                plain = min(plain, pass_ms(context.decoder, context.full, context.tokens, 1, None))
-            costs = measure(context, plain, retrieval, levels.model_drafter if kind.draft else None)
+                plain = min(plain, pass_ms(context.backend, context.full, context.tokens, 1, None))
+            model = levels.model_drafter if kind.draft else None
+            costs = measure(context, plain, self.session.target, retrieval, middle, model)
             limits = PlanLimits(
                 TUNING.most_draft if draft else 0,
                 most_passes(costs) if kind.middle else 0,
@@ -368,7 +373,7 @@ class Bench:
         self.start(case)
         session, start = self.session, len(case.prompt) - 1
         with torch.inference_mode():
-            logits = full_pass(session.target, session.full, start, [case.prompt[-1], *before])[-1]
+            logits = full_pass(session.hierarchy.verify, session.full, start, [case.prompt[-1], *before])[-1]
         return float(logits[expected] - logits[found])
 
     def _say(self, text: str) -> None:

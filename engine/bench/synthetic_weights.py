@@ -26,10 +26,10 @@ import torch
 from engine.bench.report import STAND_IN
 from engine.config import EngineConfig
 from engine.errors import OptionError, UnsupportedModel
-from engine.kv.shape import Split
-from engine.model import architectures, attention, decoder
+from engine.model import architectures, attention, loading
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
+from engine.model.kv_shape import Split
 from engine.model.products.norms import fuse_norms
 from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
@@ -107,7 +107,7 @@ def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, A
     try:
         return load(config.draft, deep, shape, **{**grown, "dtype": dtype})
     except (OptionError, UnsupportedModel):
-        return decoder.load(config.draft, window=None, device=grown["device"], dtype=dtype)
+        return loading.load(config.draft, window=None, device=grown["device"], dtype=dtype)
 
 
 def load(
@@ -125,19 +125,19 @@ def load(
     Args:
         name: folder or hub id of the small model.
         label: what to call the shape; the decoder's name says that its weights are stand-ins.
-        window, dtype, split: as ``decoder.load``; "auto" is the dtype of the shape's size.
+        window, dtype, split: as ``loading.load``; "auto" is the dtype of the shape's size.
 
     Raises:
         UnsupportedModel: it is no Llama, or its RoPE cannot be grown.
         OptionError: the shape is too small for it.
     """
-    small = decoder.load(name, window=None, device=torch.device("cpu"), dtype="float32", packed=False)
+    small = loading.load(name, window=None, device=torch.device("cpu"), dtype="float32", packed=False)
     config = grown_config(small.config, shape, window)
     chosen = architectures.pick_dtype(config, dtype, device)
     large = grow(small.model, config, device, chosen)
     if device.type == "cuda":
         fuse_norms(large)
-    decoder.place(large, device, split)
+    loading.place(large, device, split)
     pack(large)
     return Decoder(large, f"{label} ({STAND_IN})", config.max_position_embeddings, chosen, split)
 

@@ -78,7 +78,7 @@ def _open(config: EngineConfig, book: Document, question: str) -> Opened:
             raise TypeError("a reading or an answer ended without a result")
         tokens = conversation.tokens[: session.full.length + 1]
         times = {
-            count: min(pass_ms(session.target, session.full, tokens, count, None) for _ in range(_TIMED))
+            count: min(pass_ms(session.hierarchy.verify, session.full, tokens, count, None) for _ in range(_TIMED))
             for count in _VERIFIED
         }
         return Opened(read, session.target.num_layers, tuple(done.token_ids), times)

@@ -24,13 +24,14 @@ from engine.decode.distributions import likeliest
 from engine.decode.tuning import TUNING, Tuning
 from engine.decode.verify import Distributions, Sampler, confidences, draw, instead, joined, to_host
 from engine.events import TokenSource
-from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.full import FullCache
+from engine.kv.spilling import retry_with_spill
 from engine.kv.streaming import StreamingCache
-from engine.model.decoder import to_device
+from engine.model.pieces import to_device
 
 if TYPE_CHECKING:
+    from engine.model.backends import Backend
     from engine.model.decoder import Decoder
-    from engine.model.graphs import Outputs, Replays
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class ModelDrafter:
             differently.
         num_sink_tokens, window_size: of the streaming cache.
         longest: most tokens that are ever ahead of the committed context.
-        replays: records steps; None runs every one anew.
+        backend: runs its passes; None is the model's own.
         full: the target's full cache, whose layers make room where a step finds none.
         waits: start on a context when it is first asked for a proposal: a large draft model takes seconds, and an
             answer may never ask.
@@ -237,7 +238,7 @@ class ModelDrafter:
         num_sink_tokens: int,
         window_size: int,
         longest: int,
-        replays: Replays | None = None,
+        backend: Backend | None = None,
         full: FullCache | None = None,
         waits: bool = False,
     ) -> None:
@@ -251,9 +252,7 @@ class ModelDrafter:
         self._fed: list[int] = []  # tokens in the cache after that
         self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
-        self.replays = replays
-        if replays is not None:
-            self.cache.zero()
+        self._backend = backend or decoder.backend
 
     @property
     def started(self) -> bool:
@@ -389,21 +388,12 @@ class ModelDrafter:
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
-        decoder, cache, count = self.decoder, self.cache, ids.shape[0]
-
-        def eager(known: torch.Tensor) -> Outputs:
-            return (decoder.forward(known, None, cache.extend(count), rows=1),)
-
-        def fixed(known: torch.Tensor, place: torch.Tensor) -> Outputs:
-            return (decoder.forward(known, None, cache.extend_at(place, count), rows=1),)
+        cache, count = self.cache, ids.shape[0]
+        # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.
+        most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:
-            # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.
-            known = ids.clamp(max=decoder.vocabulary - 1)
-            if self.replays is None or cache.free_slots() < count:
-                return eager(known)[0]
-            place = decoder.ids([cache.held])
-            return self.replays.run((count,), lambda: eager(known), fixed, known, place)[0]
+            return self._backend.forward(ids.clamp(max=most), cache.extend(count), rows=1)
 
         logits = work() if self._full is None else retry_with_spill(self._full, work)
         cache.advance(count)

@@ -25,6 +25,7 @@ from engine.devices import KINDS
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
 from engine.model.architectures import experts_of
+from engine.model.backends.recorded import RecordedBackend
 from engine.model.graphs import Replays
 from engine.plan.cost_model import MAX_BUDGET, MIN_BUDGET
 from engine.plan.memory_budget import CHUNK
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from engine.events import Round
     from engine.kv.full import FullCache
     from engine.kv.selection import SelectionPolicy
+    from engine.model.backends import Backend
     from engine.model.decoder import Decoder
 
 # Answer tokens that the retrieval tail takes before the context is cut anew.
@@ -83,11 +85,16 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         self._target = target
-        self.middle = middle_of(target, config, full)
-        """The target's rounded twin; None where the target computes the middle level itself."""
+        self._recordings: dict[str, Replays] = {}
+        self._middle = middle_of(target, config, full) or target.backend
+        self.verify = self._recorded(target, target.backend, "verify", _CHECK_EVERY)
+        """Runs the passes over the full cache."""
+        if (recordings := self._recordings.get("verify")) is not None:
+            full.when_spilled(recordings.drop)
+        self.middle = self.make_middle()
+        """Runs the passes over the retrieval cache."""
         self.retrieval = self.make_retrieval()
-        full.replays = self._replays(target, "verify", _CHECK_EVERY)
-        full.on_hand = self.retrieval.index_layer
+        full.when_at_hand(self.retrieval.index_layer)
         self.model_drafter = self._make_model_drafter(draft)
         self.index = LookupIndex() if config.num_lookup_tokens else None
         self.drafter: Drafter = self.model_drafter or NoDrafter(target.token_device)
@@ -102,9 +109,9 @@ class Hierarchy:
     @property
     def middle_note(self) -> str:
         """What a person may know of the middle level's weights; nothing where they are the target's own."""
-        if self.middle is None:
+        if not self.middle.bits:
             return ""
-        return f"Proposed by a copy in {self.middle.rounded_bits} bits, checked by the weights as they are"
+        return f"Proposed by a copy in {self.middle.bits} bits, checked by the weights as they are"
 
     @property
     def lengths_are_given(self) -> bool:
@@ -115,26 +122,26 @@ class Hierarchy:
         if draft is None or not self.has_draft_model:
             return None
         sinks, window = self.config.num_sink_tokens, self.config.window_size
-        replays = self._replays(draft, "draft")
+        backend = self._recorded(draft, draft.backend, "draft")
         work = draft.block_parameters * draft.num_layers * (sinks + 2 * window)
         waits = not KINDS[draft.device.type].gpu and work > _STARTED_AT_ONCE
-        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, replays, self._full, waits)
+        return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, backend, self._full, waits)
+
+    def make_middle(self) -> Backend:
+        """What runs the passes over one retrieval cache, recorded where this is done at all."""
+        return self._recorded(self._target, self._middle, "middle")
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
-        """A retrieval cache of this configuration's sizes, whose passes are recorded where this is done at all."""
+        """A retrieval cache of this configuration's sizes."""
         config, tail = self.config, _TAIL_TOKENS + rounds.RECENT + 4 * self.longest
         budget, chunk = config.retrieval_budget or MIN_BUDGET, config.chunk_size or CHUNK
-        retrieval = RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
-        retrieval.decoder = self.middle
-        retrieval.replays = self._replays(self._target, "middle")
-        if retrieval.replays is not None:
-            retrieval.zero()
-        return retrieval
+        return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
 
-    def _replays(self, decoder: Decoder, level: str, check_every: int = 0) -> Replays | None:
+    def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
+        """A backend of a model whose passes over one cache are recorded, where this is done at all."""
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device)
         if recorder is None:
-            return None
+            return backend
         for reason, holds in (
             ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
             ("its layers lie on several GPUs, and a recording is of one", decoder.split),
@@ -146,14 +153,14 @@ class Hierarchy:
         ):
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)
-                return None
-        return Replays(recorder, level, decoder.dtype, check_every)
+                return backend
+        replays = Replays(recorder, level, decoder.dtype, check_every)
+        self._recordings.setdefault(level, replays)
+        return RecordedBackend(backend, replays)
 
     def recorded(self) -> dict[str, Replays]:
         """Recorded passes by level, where there are any."""
-        draft = self.model_drafter.replays if self.model_drafter else None
-        levels = {"draft": draft, "middle": self.retrieval.replays, "verify": self._full.replays}
-        return {level: replays for level, replays in levels.items() if replays is not None}
+        return self._recordings
 
     def reset(self) -> None:
         """Forget the book."""
@@ -171,12 +178,18 @@ class Hierarchy:
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 
-    def speculation(self, policy: SpeculationPolicy, index: LookupIndex | None) -> Speculation:
-        """How these levels speculate by a policy, copying from this index."""
-        refresh = policy_of(self.config.refresh, self.config.refresh_every)
-        return Speculation(policy, refresh, self.longest, index, self._recordings)
+    def speculation(
+        self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
+    ) -> Speculation:
+        """How these levels speculate by a policy, copying from this index.
 
-    def _recordings(self) -> int:
+        Args:
+            middle: runs the passes of the middle level; None is ``middle`` of these levels.
+        """
+        refresh = policy_of(self.config.refresh, self.config.refresh_every)
+        return Speculation(policy, refresh, self.longest, index, self._count_recordings, middle or self.middle)
+
+    def _count_recordings(self) -> int:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
@@ -201,18 +214,19 @@ class Hierarchy:
             # Where a bus is waited for ``measure`` times no verification either.
             quick = not is_slow(plain_ms) or waits_for_bus(context.full.placement.spilled, plain_ms)
             timed = measure if quick else measure_slow
-            costs = known or timed(context, plain_ms, self.retrieval, self.model_drafter)
+            costs = known or timed(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
             drafter = self.model_drafter
             pays = drafter is not None and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
             limits = PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
             self._controllers[key] = Controller(costs, limits)
         controller = self._controllers[key]
-        controller.begin(draft_start_ms(context, controller.costs, self.model_drafter))
+        controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
         return controller
 
 
-def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder | None:
-    """The target's rounded twin, who computes the middle level where that is asked for or pays; None is the target.
+def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
+    """A backend of the target with rounded weights, which computes the middle level where that is asked for or pays;
+    None where the target's own does.
 
     A middle pass reads all weights and a small cache. Weights of 8 bits halve what it reads, and the full level judges
     all the same (QuantSpec, arXiv 2502.10424, rounds the cache so). It pays where weights are most of what is read, and
@@ -228,13 +242,20 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Decoder
         pays = pays and not target.keeps_blocks  # which have fewer bits than the copy
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
-    twin = target.rounded(asked) if asked in BITS else None
-    if twin is None and config.middle in BITS:
+    rounded = target.rounded(asked) if asked in BITS else None
+    if rounded is None and config.middle in BITS:
         _log.warning("there is no copy of %s in %d bits on this device", target.name, BITS[config.middle])
-    return twin
+    return rounded
 
 
-def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
+def measure(
+    context: Context,
+    plain_ms: float,
+    target: Decoder,
+    retrieval: RetrievalCache,
+    middle: Backend,
+    draft: ModelDrafter | None,
+) -> Costs:
     """Time the passes of each level on a context that they have been started on. Leaves every cache as it was.
 
     In the order of a round and with the sampling that is part of it: a pass finds less of what it reads in the
@@ -244,48 +265,53 @@ def measure(context: Context, plain_ms: float, retrieval: RetrievalCache, draft:
     that it costs a middle pass.
     """
     generator, slow = (
-        make_generator(0, context.decoder.token_device),
+        make_generator(0, context.backend.token_device),
         waits_for_bus(context.full.placement.spilled, plain_ms),
     )
     cheap, verified = [], [] if slow else [_verify_ms(context, _LONG_VERIFY, generator)]
     for count in (2, _LONG_VERIFY):
         draft_ms = 0.0 if draft is None or not draft.started else _draft_ms(draft, context, generator) / _DRAFT_RUN
-        cheap.append((draft_ms, *(_middle_ms(context, retrieval, n, generator) for n in (1, _LONG_MIDDLE))))
+        cheap.append((draft_ms, *(_middle_ms(context, retrieval, middle, n, generator) for n in (1, _LONG_MIDDLE))))
         verified += [] if slow else [_verify_ms(context, count, generator)]
     draft_ms, one, long = (min(runs) for runs in zip(*cheap, strict=True))
-    draft_ms = draft_ms or _unstarted_draft_ms(context, plain_ms, draft)
-    middle_reads, reads = (expert_reads(context.decoder, seen) for seen in (retrieval.held, len(context.tokens)))
-    middle = cost_of(one, long, _LONG_MIDDLE, middle_reads)
+    draft_ms = draft_ms or _unstarted_draft_ms(context, plain_ms, target, draft)
+    middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, len(context.tokens)))
+    cheap_cost = cost_of(one, long, _LONG_MIDDLE, middle_reads)
     if slow:
-        return Costs(draft_ms, middle, PassCost(plain_ms, middle.slope, experts=reads))
+        return Costs(draft_ms, cheap_cost, PassCost(plain_ms, cheap_cost.slope, experts=reads))
     first, two, last = verified
-    return Costs(draft_ms, middle, cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two))
+    return Costs(draft_ms, cheap_cost, cost_of(plain_ms, min(first, last), _LONG_VERIFY, reads, two))
 
 
-def measure_slow(context: Context, plain_ms: float, retrieval: RetrievalCache, draft: ModelDrafter | None) -> Costs:
+def measure_slow(
+    context: Context,
+    plain_ms: float,
+    target: Decoder,
+    retrieval: RetrievalCache,
+    middle: Backend,
+    draft: ModelDrafter | None,
+) -> Costs:
     """``measure`` where a pass takes long: one verification and one middle pass are timed, and what more tokens cost
     the middle level is what they cost the full one. Rounds correct it."""
-    generator = make_generator(0, context.decoder.token_device)
-    target, count = context.decoder, len(context.tokens)
-    verified, one = _verify_ms(context, _SLOW_VERIFY, generator), _middle_ms(context, retrieval, 1, generator)
+    generator, count = make_generator(0, context.backend.token_device), len(context.tokens)
+    verified, one = _verify_ms(context, _SLOW_VERIFY, generator), _middle_ms(context, retrieval, middle, 1, generator)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     verify = cost_of(plain_ms, verified, _SLOW_VERIFY, reads)
-    middle = PassCost(one, verify.slope, experts=middle_reads)
-    return Costs(_unstarted_draft_ms(context, plain_ms, draft), middle, verify)
+    cheap = PassCost(one, verify.slope, experts=middle_reads)
+    return Costs(_unstarted_draft_ms(context, plain_ms, target, draft), cheap, verify)
 
 
-def _unstarted_draft_ms(context: Context, plain_ms: float, draft: ModelDrafter | None) -> float:
+def _unstarted_draft_ms(context: Context, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
     """A step of the draft model by what it reads, in a plain step's time."""
-    target = context.decoder
     read = target.bytes_read_by_step + target.kv_shape.bytes_per_token * len(context.tokens)
     return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / read
 
 
-def draft_start_ms(context: Context, costs: Costs, draft: ModelDrafter | None) -> float:
+def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: ModelDrafter | None) -> float:
     """What starting the draft model on a context takes, by what more tokens cost the target; 0 where it is started."""
     if draft is None or draft.started:
         return 0.0
-    target, own = context.decoder, draft.decoder
+    own = draft.decoder
     share = own.block_parameters * own.num_layers / (target.block_parameters * target.num_layers)
     return costs.verify.slope * share * draft.tokens_to_start(len(context.tokens))
 
@@ -300,25 +326,27 @@ def expert_reads(target: Decoder, context: int) -> ExpertReads:
 
 
 def _verify_ms(context: Context, count: int, generator: torch.Generator) -> float:
-    start, decoder, tokens = time.perf_counter(), context.decoder, context.tokens
-    with decoder.decoding():
-        ids = decoder.ids(newest(tokens, count))
-        p = context.sampler(full_pass(decoder, context.full, len(tokens) - 1, ids), ids[1:])
+    start, backend, tokens = time.perf_counter(), context.backend, context.tokens
+    with backend.decoding():
+        ids = backend.ids(newest(tokens, count))
+        p = context.sampler(full_pass(backend, context.full, len(tokens) - 1, ids), ids[1:])
         rejection_sample(ids[1:], None, p, generator)
     return since(start)
 
 
-def _middle_ms(context: Context, retrieval: RetrievalCache, count: int, generator: torch.Generator) -> float:
-    start, decoder = time.perf_counter(), context.decoder
-    with decoder.decoding():
-        ids = decoder.ids(newest(context.tokens, count))
-        logits = middle_logits(retrieval.decoder or decoder, retrieval, ids, count)
+def _middle_ms(
+    context: Context, retrieval: RetrievalCache, middle: Backend, count: int, generator: torch.Generator
+) -> float:
+    start = time.perf_counter()
+    with middle.decoding():
+        ids = middle.ids(newest(context.tokens, count))
+        logits = middle_logits(middle, retrieval, ids, count)
         rejection_sample(ids[1:], None, context.sampler(logits, ids[1:]), generator)
     return since(start)
 
 
 def _draft_ms(model: ModelDrafter, context: Context, generator: torch.Generator) -> float:
     start = time.perf_counter()
-    with context.decoder.decoding():
+    with context.backend.decoding():
         model.propose(context.tokens, _DRAFT_RUN, context.sampler, generator)
     return since(start)

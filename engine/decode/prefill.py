@@ -17,12 +17,13 @@ import torch
 
 from engine.devices import KINDS
 from engine.errors import ModelError, is_out_of_memory
-from engine.kv.full import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
+from engine.kv.spilling import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
 from engine.quantization import SLIDING_SLACK
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache, Observer
-    from engine.model.decoder import Decoder, Rope
+    from engine.model.decoder import Decoder
+    from engine.model.pieces import Rope
 
 # A block is cut so small that a CPU finishes it in well under a second: stopping must feel immediate.
 _CPU_BLOCK_FLOP = 20e9
@@ -131,7 +132,7 @@ def _segment(
             first = stop
     _check_finite(decoder, hidden)
     if not start:  # what is no number in the head is so for every token
-        _check_finite(decoder, decoder.head(hidden[:, -1:]))
+        _check_finite(decoder, decoder.logits(hidden[:, -1:], decoder.last_product))
 
 
 def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:

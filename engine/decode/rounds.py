@@ -28,9 +28,8 @@ from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.tuning import TUNING
 from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
-from engine.kv.full import PassQueries, retry_with_spill
 from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
-from engine.model.kernels.abi import MOST_ROWS
+from engine.kv.spilling import retry_with_spill
 
 if TYPE_CHECKING:
     from engine.decode.acceptance import EarlyStop, RefreshPolicy
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
     from engine.decode.drafters import Drafter, LookupIndex, Proposal
     from engine.decode.loops import LoopDetector
     from engine.decode.verify import Distributions, Sampler
-    from engine.kv.full import FixedSpan, FullCache, Observer
+    from engine.kv.full import FullCache, Observer
     from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
-    from engine.model.decoder import Decoder
-    from engine.model.graphs import Outputs, Replays
+    from engine.model.backends import Backend
 
 RECENT = 64
 """Newest tokens that stay in the retrieval cache's tail when the selectable part of the context grows."""
@@ -54,13 +52,14 @@ _MOST_MISSING = 16
 
 @dataclass
 class Context:
-    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last.
+    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last, and
+    ``backend`` runs the passes over it.
 
     ``sampler`` stands behind the committed tokens. ``loops`` follows them, where a text that runs in a loop is to be
     stopped.
     """
 
-    decoder: Decoder
+    backend: Backend
     full: FullCache
     tokens: list[int]
     sampler: Sampler
@@ -78,7 +77,7 @@ class Context:
             if closed is not None and not (ended and closed == len(tokens)):
                 tokens, ended, looping = tokens[:closed], True, True
         if self.sampler.remembers:
-            self.sampler = self.sampler.after(self.decoder.ids(tokens))
+            self.sampler = self.sampler.after(self.backend.ids(tokens))
         self.tokens += tokens
         self.full.crop(len(self.tokens) - 1)
         return Committed(tuple(tokens), ended, looping)
@@ -103,6 +102,7 @@ class Speculation:
         longest: most tokens that can ever be ahead of the committed context.
         index: of the book and the chat, where tokens may be copied straight to verification.
         recordings: how many passes have been recorded so far; times of a round that records are no costs.
+        middle: runs the passes of the middle level; None is what runs those of the full level.
     """
 
     policy: SpeculationPolicy
@@ -110,6 +110,7 @@ class Speculation:
     longest: int
     index: LookupIndex | None = None
     recordings: Callable[[], int] = int
+    middle: Backend | None = None
 
 
 # The loops -----------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval selection and the drafter on a context, with the queries of its newest tokens."""
-    with context.decoder.decoding():
+    with context.backend.decoding():
         boundary = max(0, context.full.length - RECENT)
         retry_with_spill(context.full, lambda: retrieval.reselect(boundary, prompt.queries, prompt.scaling))
         drafter.begin(context.tokens)
@@ -127,7 +128,7 @@ def plain(context: Context) -> Iterator[Round]:
     """Autoregressive decoding: one full pass per token. The distribution that everything else must reproduce."""
     made = 0
     while made < context.max_tokens:
-        with context.decoder.decoding():
+        with context.backend.decoding():
             done = _step(context, None)
         made += 1
         yield done
@@ -140,9 +141,9 @@ def hierarchical(
 ) -> Iterator[Round]:
     """Speculative decoding. ``retrieval`` and ``drafter`` have been started on the context."""
     made = unscored = 0  # tokens of the answer; those since the pages that are read were last looked at
-    full = context.full
+    full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
-        with context.decoder.decoding():
+        with context.backend.decoding():
             recordings = speculation.recordings()
             match = _match(context.tokens, speculation.index)
             observation = RoundObservation(match)
@@ -150,7 +151,7 @@ def hierarchical(
             if plan.passes:
                 retrieval.copy_from_full(full.length)
             missing = full.length - retrieval.num_exact
-            pending = propose(context, retrieval, drafter, plan, observation, context.max_tokens - made)
+            pending = propose(context, retrieval, middle, drafter, plan, observation, context.max_tokens - made)
             observer = _observer(retrieval, speculation, plan, unscored, missing)
             if plan.speculates:
                 done = _verify(context, pending, drafter, observer, plan, observation)
@@ -222,9 +223,9 @@ class Pending:
     middle_ms: float = 0.0
     drawn: torch.Tensor | None = None
 
-    def ids(self, decoder: Decoder) -> torch.Tensor:
+    def ids(self, backend: Backend) -> torch.Tensor:
         """The tokens (n,) on the device."""
-        return decoder.ids(self.tokens) if self.drawn is None else self.drawn
+        return backend.ids(self.tokens) if self.drawn is None else self.drawn
 
     def cut_at_end(self, stop_ids: frozenset[int]) -> bool:
         """Drop what follows a token that ends the text; whether there is such a token."""
@@ -269,6 +270,7 @@ class TokensAhead(Sequence[int]):
 def propose(
     context: Context,
     retrieval: RetrievalCache,
+    middle: Backend,
     drafter: Drafter,
     plan: DraftPlan,
     observation: RoundObservation,
@@ -281,7 +283,7 @@ def propose(
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
         return Pending(tokens, [TokenSource.LOOKUP] * len(tokens), None)
     if plan.passes:
-        return _middle_passes(context, retrieval, drafter, plan, observation, most)
+        return _middle_passes(context, retrieval, middle, drafter, plan, observation, most)
     if plan.draft and most > 0:
         return _draft(context, drafter, plan, observation, most)
     return Pending()
@@ -303,6 +305,7 @@ def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: Rou
 def _middle_passes(
     context: Context,
     retrieval: RetrievalCache,
+    middle: Backend,
     drafter: Drafter,
     plan: DraftPlan,
     observation: RoundObservation,
@@ -312,7 +315,7 @@ def _middle_passes(
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    most = min(most, max(enough, MOST_ROWS - 1))  # wider verifications have other bits than plain steps
+    most = min(most, max(enough, context.backend.most_rows - 1))  # wider verifications have other bits than plain steps
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
         made = drafter.propose(known, plan.draft, sampler, context.generator, plan.draft_stop)
@@ -322,11 +325,11 @@ def _middle_passes(
         clock = time.perf_counter()
         before = len(pending.tokens)
         fed, tokens = _middle_pass(
-            context, retrieval, sampler, known, made, most - before - 1, plan.middle_stop, pending
+            context, retrieval, middle, sampler, known, made, most - before - 1, plan.middle_stop, pending
         )
         drafter.accept(tokens[:-1])
         if sampler.remembers:
-            sampler = sampler.after(context.decoder.ids(list(tokens)))
+            sampler = sampler.after(context.backend.ids(list(tokens)))
         middle_ms = since(clock)
         pending.middle_ms += middle_ms
         observation.passes.append((fed, middle_ms))
@@ -341,6 +344,7 @@ def _middle_passes(
 def _middle_pass(
     context: Context,
     retrieval: RetrievalCache,
+    middle: Backend,
     sampler: Sampler,
     known: TokensAhead,
     made: Proposal,
@@ -355,8 +359,8 @@ def _middle_pass(
     """
     proposed = made.tokens[:most]
     count = proposed.shape[0]
-    ids = torch.cat([context.decoder.ids(known[retrieval.length :]), proposed])
-    logits = middle_logits(retrieval.decoder or context.decoder, retrieval, ids, count + 1)
+    ids = torch.cat([context.backend.ids(known[retrieval.length :]), proposed])
+    logits = middle_logits(middle, retrieval, ids, count + 1)
     p = sampler(logits, proposed)
     q = None if made.probs is None else made.probs[:count]
     on_device = rejection_sample_on_device(proposed, q, p, context.generator)
@@ -393,7 +397,7 @@ def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]
 def _step(context: Context, observer: Observer | None) -> Round:
     """One token by one full pass: plain decoding, alone and where a round proposes nothing."""
     clock, waited = time.perf_counter(), context.full.waited_s
-    probs = context.sampler(_verify_pass(context, context.decoder.ids(context.tokens[-1:]), observer))
+    probs = context.sampler(_verify_pass(context, context.backend.ids(context.tokens[-1:]), observer))
     done = context.commit(draw(probs, context.generator).tolist())
     split = _verify_split(context.full, clock, waited)
     return Round(done.tokens, (TokenSource.TARGET,), split, done.ended, looping=done.looping)
@@ -409,8 +413,8 @@ def _verify(
 ) -> Round:
     """Sample over all pending tokens on the full cache, and commit the sampled ones."""
     clock, waited = time.perf_counter(), context.full.waited_s
-    proposed = pending.ids(context.decoder)
-    ids = torch.cat([context.decoder.ids(context.tokens[-1:]), proposed])
+    proposed = pending.ids(context.backend)
+    ids = torch.cat([context.backend.ids(context.tokens[-1:]), proposed])
     p = context.sampler(_verify_pass(context, ids, observer), proposed)
     sampled = rejection_sample(proposed, pending.distributions(), p, context.generator)
     if pending.drawn is not None:
@@ -435,7 +439,7 @@ def _verify(
 
 def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
     """Run the last committed token and the proposals after it (n,) through the target on its full cache: all logits."""
-    logits = full_pass(context.decoder, context.full, len(context.tokens) - 1, ids, observer)
+    logits = full_pass(context.backend, context.full, len(context.tokens) - 1, ids, observer)
     context.full.advance(len(ids))
     return logits
 
@@ -450,7 +454,7 @@ def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
 
 
 def full_pass(
-    decoder: Decoder,
+    backend: Backend,
     full: FullCache,
     start: int,
     tokens: Sequence[int] | torch.Tensor,
@@ -465,80 +469,26 @@ def full_pass(
     """
 
     def work() -> torch.Tensor:
-        ids = tokens if isinstance(tokens, torch.Tensor) else decoder.ids(list(tokens))
+        ids = tokens if isinstance(tokens, torch.Tensor) else backend.ids(list(tokens))
         full.reserve(start + len(ids))
-        if full.replays is not None and (span := full.fixed_span(start, _usual_length(len(ids)))) is not None:
-            return _replayed_pass(decoder, full, full.replays, ids, span, observer)
-        rope = decoder.rope(decoder.span(start, len(ids)))
-        return decoder.forward(ids, rope, full.extend(start, observer))
+        return backend.forward(ids, full.extend(start, observer))
 
     return retry_with_spill(full, work)
 
 
-def _usual_length(count: int) -> int:
-    """Tokens that a pass over ``count`` is filled up to, so that few shapes are recorded: a power of two, and no 2."""
-    return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())
-
-
-def _replayed_pass(
-    decoder: Decoder, full: FullCache, replays: Replays, ids: torch.Tensor, span: FixedSpan, observer: Observer | None
-) -> torch.Tensor:
-    """``full_pass`` where all KV is resident, replayed where it is recorded. The observer looks on behind the pass.
-
-    What is filled up is seen by nobody: it stands behind the tokens, and what comes next is written over it.
-    """
-    count, start = len(ids), span.start
-
-    def eager() -> Outputs:
-        seen = PassQueries()
-        logits = decoder.forward(ids, decoder.rope(decoder.span(start, count)), full.extend(start, seen))
-        return (logits, *seen.queries)
-
-    def fixed(ids: torch.Tensor, place: torch.Tensor) -> Outputs:
-        view = full.extend_at(place, span)
-        logits = decoder.forward(ids, decoder.rope(place + decoder.span(0, span.count)), view)
-        return (logits, *view.queries)
-
-    filled = torch.nn.functional.pad(ids, (0, span.count - count))
-    logits, *queries = replays.run((span.count,), eager, fixed, filled, decoder.ids([start]), bound=span.bound)
-    if observer is not None:
-        for layer, q in enumerate(queries):
-            observer.observe(layer, q[:, :, :count], decoder.scaling(layer))
-    return logits[:count]
-
-
-def middle_logits(decoder: Decoder, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
+def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
     """Run the newest tokens (n,) through the middle level: logits of the last ``rows`` of them.
 
     Their KV counts once ``retrieval.advance`` is called.
-
-    Args:
-        decoder: the target, or its rounded twin.
     """
-    count = ids.shape[0]
-
-    def eager() -> Outputs:
-        rope = decoder.rope(decoder.span(retrieval.length, count))
-        return (decoder.forward(ids, rope, retrieval.extend(), rows=rows),)
-
-    def fixed(ids: torch.Tensor, places: torch.Tensor) -> Outputs:
-        rope = decoder.rope(places[:1] + decoder.span(0, count))
-        return (decoder.forward(ids, rope, retrieval.extend_at(places[1:], count), rows=rows),)
-
-    def work() -> torch.Tensor:
-        if retrieval.replays is None or retrieval.free_slots() < count:
-            return eager()[0]
-        places = decoder.ids([retrieval.length, retrieval.held])
-        return retrieval.replays.run((count, rows), eager, fixed, ids, places)[0]
-
-    return retry_with_spill(retrieval.full, work)
+    return retry_with_spill(retrieval.full, lambda: backend.forward(ids, retrieval.extend(), rows=rows))
 
 
-def pass_ms(decoder: Decoder, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
+def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:
     """Milliseconds of a pass over the last token of a context and some more. Leaves the cache as it was."""
     clock = time.perf_counter()
-    with decoder.decoding():
-        full_pass(decoder, full, len(tokens) - 1, newest(tokens, count), observer).argmax(-1).tolist()
+    with backend.decoding():
+        full_pass(backend, full, len(tokens) - 1, newest(tokens, count), observer).argmax(-1).tolist()
     return since(clock)
 
 

@@ -33,7 +33,7 @@ from engine.distill import corpus
 from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
 from engine.distill.training import Training, started_from
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import decoder, distilled
+from engine.model import distilled, loading
 from engine.model.architectures import display_name, experts_of, recurrent_layers
 from engine.model.decoder import Decoder
 from engine.model.products.quantized import wide_dtype
@@ -118,7 +118,7 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
         raise OptionError(f"There is no folder {options.books}.", "Name one with --books.")
     if options.out.exists():
         raise OptionError(f"{options.out} is there already.", "Name another folder with --out.")
-    config = decoder.settings_of(options.model, None)
+    config = loading.settings_of(options.model, None)
     distilled.check_alone(options.model, config)
     if recurrent_layers(config):
         raise UnsupportedModel(
@@ -135,7 +135,7 @@ def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
     if options.head_tokens > config.vocab_size:
         raise OptionError(f"The model has {config.vocab_size:,} tokens; --head-tokens {options.head_tokens} is more.")
     tokenizer = BookTokenizer(options.model)
-    decoder.check_embedding(options.model, config, tokenizer.largest_id)
+    loading.check_embedding(options.model, config, tokenizer.largest_id)
     return tokenizer, books_in(options.books)
 
 
@@ -163,7 +163,7 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 def load_target(name: str, device: torch.device) -> Decoder:
     """The target as it writes fastest in batches: on a processor in the dtype of its wide products."""
     dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
-    target = decoder.load(name, window=None, device=device, dtype=dtype, packed=False)
+    target = loading.load(name, window=None, device=device, dtype=dtype, packed=False)
     target.model.set_attn_implementation("sdpa")
     return target
 

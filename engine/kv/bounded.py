@@ -23,7 +23,7 @@ from engine.kv.windowed import WindowedLayer
 from engine.quantization import CHAT_PLACES, SLIDING_BORDER, TRACED_TOKENS
 
 if TYPE_CHECKING:
-    from engine.kv.shape import KvShape
+    from engine.model.kv_shape import KvShape
     from engine.model.recurrent import Advance
 
 Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]

@@ -9,24 +9,20 @@ look at each layer's queries while its KV is at hand.
 Layers that hold something of fixed size, a window or a state, are apart (``bounded``); here the others are numbered
 among themselves. With such layers the cache can be cropped to the lengths that ``nearest`` gives.
 
-When memory runs out while the engine works it shrinks in a fixed order and goes on. First prefill takes smaller blocks,
-down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the other, to host memory beside a GPU,
-else to disk (``spill_more``). Only when nothing is left is the request lost, with the numbers; the chat never is: what
-was committed stays committed.
+What is done when memory runs out while the engine works is in ``spilling``.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
 
 import torch
 
-from engine.devices import empty_cache
-from engine.errors import ContextTooSmall, ResourceError, full_card, is_out_of_memory
+from engine.errors import ContextTooSmall
 from engine.events import KvBytes
 from engine.kv.bounded import BoundedCache
 from engine.kv.offload import (
@@ -42,13 +38,14 @@ from engine.kv.offload import (
     Workspace,
     from_rows,
 )
-from engine.kv.shape import KvShape
+from engine.kv.spilling import retry_with_spill
 from engine.model import attention
 from engine.model.graphs import MAX_TOKENS
-from engine.model.recurrent import Advance, NoStates
+from engine.model.kv_shape import KvShape
+from engine.model.view import Blocks, FixedView, InPlace
 
 if TYPE_CHECKING:
-    from engine.model.graphs import Replays
+    from engine.model.recurrent import Advance
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
@@ -57,16 +54,9 @@ _GROWTH = 4096
 # Tokens of a layer that are copied at once when it is spilled.
 _PIECE = 1024
 
-SMALLEST_BLOCK = 16
-# The first two spilled layers need a buffer each, which is larger than a layer in 8 bits.
-_BUFFERS = 2
-
 # Newest tokens that a recorded pass may find in the cache: behind them it is recorded anew. A mask says which are
 # there, and attention with one takes all of them in every layer.
 _RECORDED = 1024
-
-_log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 class Observer(Protocol):
@@ -125,15 +115,12 @@ class FullCache:
         self.limit = limit
         self.length = 0
         self.capacity = 0
-        self.unchanged = 0
-        """Of the tokens that this was last set to, those that are still there as they were then."""
-        self.on_hand: Callable[[int, int], None] | None = None
-        """Called with a layer and its number of committed tokens, when the layer has come to hand and is not always."""
-        self.replays: Replays | None = None
-        """Recorded passes over resident KV; None runs every pass anew."""
+        self._watermarks: WeakSet[Watermark] = WeakSet()
+        self._listeners: list[Callable[[int, int], None]] = []
+        self._when_spilled: list[Callable[[], None]] = []
         self._memory = 0  # how often layers have got other memory
         self._fixed: FixedSpan | None = None  # the last one
-        self._places: tuple[int, Any] | None = None  # addresses of KV, and of which memory
+        self._blocks: Blocks | None = None  # of the KV of all layers
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
         # By device that has layers: what comes into it over its own bus, and what is unpacked there.
@@ -188,12 +175,13 @@ class FullCache:
                 store.close()
             raise
         self._memory += 1
+        self._blocks = None  # which would keep memory that goes
         for layer, store in moved.items():
             self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
         self._drop_buffers()
-        if self.replays is not None:
-            self.replays.drop()  # of memory that has gone; what they hold is wanted just now
+        for tell in self._when_spilled:
+            tell()
 
     def _copy(self, layer: int, store: SlowStore) -> None:
         """Copy what a resident layer holds to another store, in pieces. Memory is short: the heads of a piece go to
@@ -265,6 +253,7 @@ class FullCache:
 
     def _grow(self, capacity: int) -> None:
         self._memory += 1
+        self._blocks = None  # which would keep memory that goes
         for staging in self._stagings.values():
             staging.settle()  # it reads the stores that are about to be replaced
         for store in self._stores:
@@ -286,7 +275,8 @@ class FullCache:
         if self.shape.bounded:
             self.bounded.crop(length)
         self.length = self._written = length
-        self.unchanged = min(self.unchanged, length)
+        for watermark in self._watermarks:
+            watermark.lower(length)
         for buffers in self._buffers():
             buffers.crop(length)
 
@@ -301,6 +291,21 @@ class FullCache:
         if self.shape.bounded:
             self.bounded.commit(self.length)
 
+    def watermark(self) -> Watermark:
+        """The length from now on, whatever is cropped and comes again."""
+        made = Watermark(self.length)
+        self._watermarks.add(made)
+        return made
+
+    def when_at_hand(self, tell: Callable[[int, int], None]) -> None:
+        """Call ``tell`` with a layer and its number of committed tokens, whenever a layer has come to hand that is not
+        always."""
+        self._listeners.append(tell)
+
+    def when_spilled(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` whenever layers are spilled: what holds on to their memory is wanted just then."""
+        self._when_spilled.append(tell)
+
     def bring(self, layer: int, start: int) -> None:
         """Bring a layer's tokens before ``start`` to hand, which a pass is about to read."""
         if not self._has_buffers:
@@ -312,8 +317,8 @@ class FullCache:
             self._workspaces[part].acquire(layer, store, start)
         else:
             return
-        if self.on_hand is not None:
-            self.on_hand(layer, min(start, self.length))
+        for tell in self._listeners:
+            tell(layer, min(start, self.length))
 
     def keys(self, layer: int, start: int, stop: int) -> torch.Tensor:
         """Keys [start, stop) of a layer: (kv_heads, stop - start, head_dim). A view, if the layer is at hand."""
@@ -454,23 +459,22 @@ class FullCache:
         self._fixed = replace(span, start=start, count=count)
         return self._fixed
 
-    def extend_at(self, place: torch.Tensor, span: FixedSpan) -> FixedFullPass:
-        """The view of a pass of fixed shape whose first token stands at position ``place`` (1,), which the device
-        alone knows."""
-        return FixedFullPass(self, place, span)
-
-    def in_place(self, start: int, count: int) -> attention.InPlace | None:
-        """Where a pass over ``count`` new tokens, the first at position ``start``, finds all KV and leaves its own;
-        None where some of it lies elsewhere, or not as it is computed with. What calls this writes theirs."""
+    def blocks(self, start: int, count: int) -> Blocks | None:
+        """The memory where a pass over ``count`` new tokens, the first at position ``start``, finds all KV and leaves
+        its own; None where some of it lies elsewhere, or not as it is computed with. Who calls this writes theirs."""
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
         if not here or start + count > self.capacity:
             return None
-        if self._places is None or self._places[0] != self._memory:
+        if self._blocks is None:
             keys, values = zip(*(self._slots(layer) for layer in range(shape.layers)), strict=True)
-            self._places = self._memory, attention.addresses_of(keys, values)
+            self._blocks = Blocks(keys, values)
         self._written = max(self._written, start + count)
-        return attention.InPlace(self._places[1], self.capacity * shape.head_dim, start)
+        return self._blocks
+
+    def span(self, start: int, count: int) -> torch.Tensor:
+        """Positions start..start+count-1 where the model computes."""
+        return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``resident``, of a layer that is known to be."""
@@ -507,8 +511,19 @@ class FullCache:
         return KvBytes.by_device(devices, host, self.kv_bytes().disk, own_memory=own_memory)
 
 
+class Watermark:
+    """The least length that a cache has had since this was made: so many of its tokens are still as they were."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def lower(self, length: int) -> None:
+        """The cache has this length now."""
+        self.length = min(self.length, length)
+
+
 class FullPass:
-    """One forward pass of new tokens over everything before them. Implements ``attention.KeyValues``."""
+    """One forward pass of new tokens over everything before them. Implements ``View``."""
 
     def __init__(self, cache: FullCache, start: int, observer: Observer | None) -> None:
         self._cache = cache
@@ -544,23 +559,68 @@ class FullPass:
             self._observer.observe(layer, q, scaling)
         return out
 
-    def in_place(self, count: int) -> attention.InPlace | None:
-        place = self._cache.in_place(self._start, count)
-        return place if place is None or self._observer is None else place._replace(observe=self._observer.observe)
+    def positions(self, count: int) -> torch.Tensor:
+        return self._cache.span(self._start, count)
+
+    def in_place(self, count: int) -> InPlace | None:
+        blocks = self._cache.blocks(self._start, count)
+        if blocks is None:
+            return None
+        observe = None if self._observer is None else self._observer.observe
+        return InPlace(blocks, self._start, self.positions(count), observe)
+
+    def fixed(self, count: int) -> FullForm | None:
+        span = self._cache.fixed_span(self._start, _usual_length(count))
+        return None if span is None else FullForm(self._cache, span, count, self._observer)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.bounded.recur(layer, self._start, count, advance)
 
 
-class FixedFullPass(NoStates):
-    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory for any place within it. ``queries``
-    are each layer's. Implements ``attention.KeyValues``."""
+class QueriesPass(FullPass):
+    """The same, whose ``queries`` of each layer are kept for whoever looks on behind it."""
+
+    def __init__(self, cache: FullCache, start: int) -> None:
+        kept = PassQueries()
+        super().__init__(cache, start, kept)
+        self.queries: Sequence[torch.Tensor] = kept.queries
+
+
+class FullForm:
+    """The fixed form of a pass over a ``FixedSpan``. Implements ``FixedForm``.
+
+    Args:
+        new: tokens of the pass, without those that it is filled up with.
+    """
+
+    def __init__(self, cache: FullCache, span: FixedSpan, new: int, observer: Observer | None) -> None:
+        self._cache, self._span, self._new, self._observer = cache, span, new, observer
+        self.count, self.places, self.bound = span.count, [span.start], span.bound
+
+    def ordinary(self) -> QueriesPass:
+        return QueriesPass(self._cache, self._span.start)
+
+    def at(self, places: torch.Tensor) -> FixedFullPass:
+        return FixedFullPass(self._cache, places, self._span)
+
+    def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
+        if self._observer is not None:
+            for layer, q in enumerate(queries):
+                self._observer.observe(layer, q[:, :, : self._new], scaling(layer))
+
+
+class FixedFullPass(FixedView):
+    """``FullPass`` over a ``FixedSpan``: the same operations on the same memory for any place (1,) within it, which the
+    device alone knows. ``queries`` are each layer's. Implements ``View``."""
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
         self._cache, self._span = cache, span
         self._places = place + torch.arange(span.count, device=place.device)
         self._seen = torch.arange(span.past, span.stop, device=place.device) <= self._places[:, None]
         self.queries: list[torch.Tensor] = []
+
+    def positions(self, count: int) -> torch.Tensor:
+        return self._places
 
     def attend(
         self,
@@ -581,62 +641,6 @@ class FixedFullPass(NoStates):
         return attention.attend_past_and_seen(q, keys, values, scaling, self._span.past, self._seen, sinks, cap)
 
 
-def spill_more(full: FullCache, error: BaseException | None = None) -> bool:
-    """Spill the next resident layers of a cache; whether there were any.
-
-    Args:
-        error: says which card is full, and so whose layers go; where it does not, each card's do.
-    """
-    parts = full.shape.parts
-    named = [part for part, shape in enumerate(parts) if shape.device.index is not None]
-    told = [part for part in named if parts[part].device.index == full_card(error)]
-    chosen = [layer for part in told or range(len(parts)) for layer in _next_to_spill(full, part)]
-    if not chosen:
-        return False
-    empty_cache(full.shape.device)
-    if full.shape.device_kind.own_memory:
-        try:
-            full.spill(chosen, Tier.HOST)
-        except (RuntimeError, MemoryError):
-            _log.info("host memory is full too; layers go to disk")
-        else:
-            return True
-    full.spill(chosen, Tier.DISK)
-    _log.info("memory ran out: layers %s of the cache were spilled", chosen)
-    return True
-
-
-def _next_to_spill(full: FullCache, part: int) -> list[int]:
-    """Resident layers of one device."""
-    mine = full.shape.layers_of(part)
-    resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
-    stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
-    count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
-    # From the middle of what is resident, so that spilled layers do not come in a row.
-    middle = max(0, (len(resident) - count) // 2)
-    return resident[middle : middle + count]
-
-
-def retry_with_spill(full: FullCache, work: Callable[[], _T]) -> _T:
-    """Do ``work``; where memory runs out, spill and do it again.
-
-    Raises:
-        ResourceError: memory ran out with nothing left to spill.
-    """
-    while True:
-        try:
-            return work()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            failed = error.with_traceback(None)  # the traceback holds all that the failed work had made
-        if not spill_more(full, failed):
-            raise exhausted(full) from failed
-
-
-def exhausted(full: FullCache) -> ResourceError:
-    """The error of a request once every layer is spilled."""
-    return ResourceError(
-        f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
-        "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",
-    )
+def _usual_length(count: int) -> int:
+    """Tokens that a pass over ``count`` is filled up to, so that few shapes are recorded: a power of two, and no 2."""
+    return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

@@ -38,7 +38,7 @@ import torch
 from engine.devices import stream_of
 from engine.errors import ResourceError
 from engine.events import KvBytes
-from engine.kv.shape import KvShape
+from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 

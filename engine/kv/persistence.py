@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,8 +30,10 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import Identity, Snapshot, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, TurnSpan, TurnWriter, Writer, restore
 from engine.kv.snapshots import SnapshotStore, TurnStore, default_cap
-from engine.model.decoder import Decoder
 from engine.prompt import BookTokenizer, Conversation, Turn
+
+if TYPE_CHECKING:
+    from engine.model.decoder import Decoder
 
 # Settings that say where a model came from or how it is run, not what it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")

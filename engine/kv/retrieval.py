@@ -21,12 +21,11 @@ At the end of the file: what a pass over the full cache may do for the selection
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 
 from engine.events import KvBytes
@@ -43,12 +42,10 @@ from engine.kv.selection import (
 )
 from engine.model import attention
 from engine.model.kernels import cpu
-from engine.model.recurrent import NoStates
+from engine.model.view import Blocks, FixedView, InPlace
 
 if TYPE_CHECKING:
     from engine.kv.full import FullCache
-    from engine.model.decoder import Decoder
-    from engine.model.graphs import Replays
     from engine.model.recurrent import Advance
 
 
@@ -104,10 +101,7 @@ class RetrievalCache:
         self._index = self._new_index()
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         self._scores: dict[int, torch.Tensor] = {}  # by device that has layers
-        self.replays: Replays | None = None
-        """Recorded passes over these buffers; None runs every pass anew."""
-        self.decoder: Decoder | None = None
-        """Whose passes these are; None is the target itself."""
+        self._is_finite = False  # what unused memory holds
 
     def _new_index(self) -> list[KeyIndex]:
         """An empty index of mean keys for every layer."""
@@ -124,7 +118,7 @@ class RetrievalCache:
         return KvBytes.by_device(devices, 0, 0, own_memory=shape.device_kind.own_memory)
 
     def index_layer(self, layer: int, length: int) -> None:
-        """A spilled layer is on the device with ``length`` committed tokens (``full.on_hand``): its mean keys cost
+        """A spilled layer is on the device with ``length`` committed tokens (``full.when_at_hand``): its mean keys cost
         no transfer now. A few are left for later, so that a verification does not launch their making in every layer.
         """
         chunks = length // self.chunk_size
@@ -186,15 +180,12 @@ class RetrievalCache:
         """The view that one forward pass of new tokens attends through."""
         return RetrievalPass(self)
 
-    def extend_at(self, place: torch.Tensor, count: int) -> FixedRetrievalPass:
-        """The same view, of tokens the first of which stands behind ``place`` (1,) held ones: nothing in it depends on
-        how much is held. There must be room, and ``zero`` must have been called once."""
-        return FixedRetrievalPass(self, place, count)
-
-    def zero(self) -> None:
+    def make_finite(self) -> None:
         """Leave nothing in unused memory that is not a number: a pass of fixed shape multiplies it by zero."""
-        for values in self._values:
-            values.zero_()
+        if not self._is_finite:
+            for values in self._values:
+                values[:, self.held :].zero_()
+        self._is_finite = True
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
@@ -300,28 +291,29 @@ class RetrievalCache:
             target = mine[:, : self.num_slots * size].unflatten(1, (self.num_slots, size))
             target[heads, places] = source
 
-    def in_place(self, start: int, count: int) -> attention.InPlace | None:
-        """Where a pass over ``count`` new tokens behind ``start`` held ones finds KV and leaves its own; None where
-        layers of another kind lie between, or on other devices."""
-        shape, (_, capacity, head_dim) = self.full.shape, self._keys[0].shape
-        if shape.bounded or shape.split or start + count > capacity:
+    def blocks(self, start: int, count: int) -> Blocks | None:
+        """The memory where a pass over ``count`` new tokens behind ``start`` held ones finds KV and leaves its own;
+        None where layers of another kind lie between, or on other devices."""
+        shape = self.full.shape
+        if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:
             return None
-        return attention.InPlace(self._addresses, capacity * head_dim, start)
+        return self._blocks
 
     @cached_property
-    def _addresses(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return attention.addresses_of(self._keys, self._values)
+    def _blocks(self) -> Blocks:
+        return Blocks(tuple(self._keys), tuple(self._values))
 
     def _parts(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._keys[layer], self._values[layer]
 
 
 class RetrievalPass:
-    """One forward pass of new tokens over the chosen chunks and the tail. Implements ``attention.KeyValues``."""
+    """One forward pass of new tokens over the chosen chunks and the tail. Implements ``View``."""
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
         self._start, self._position = cache.held, cache.length
+        self.queries: Sequence[torch.Tensor] = ()
 
     def attend(
         self,
@@ -347,21 +339,58 @@ class RetrievalPass:
         keys, values = (held[None, :, :stop] for held in (keys, values))
         return attention.attend_newest(q, keys, values, scaling, sinks=sinks, cap=cap)
 
-    def in_place(self, count: int) -> attention.InPlace | None:
-        return self._cache.in_place(self._start, count)
+    def positions(self, count: int) -> torch.Tensor:
+        return self._cache.full.span(self._position, count)
+
+    def in_place(self, count: int) -> InPlace | None:
+        blocks = self._cache.blocks(self._start, count)
+        return None if blocks is None else InPlace(blocks, self._start, self.positions(count))
+
+    def fixed(self, count: int) -> RetrievalForm | None:
+        if self._cache.free_slots() < count:
+            return None
+        self._cache.make_finite()
+        return RetrievalForm(self._cache, count)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         return self._cache.full.bounded.recur(layer, self._position, count, advance)
 
 
-class FixedRetrievalPass(NoStates):
-    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place."""
+class RetrievalForm:
+    """The fixed form of a pass over the buffers, in which nothing depends on how much is held. Implements
+    ``FixedForm``."""
 
-    def __init__(self, cache: RetrievalCache, place: torch.Tensor, count: int) -> None:
-        self._cache = cache
+    bound = None
+
+    def __init__(self, cache: RetrievalCache, count: int) -> None:
+        self._cache, self.count, self.places = cache, count, [cache.length, cache.held]
+
+    def ordinary(self) -> RetrievalPass:
+        return self._cache.extend()
+
+    def at(self, places: torch.Tensor) -> FixedRetrievalPass:
+        return FixedRetrievalPass(self._cache, places[:1], places[1:], self.count)
+
+    def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
+        """Nobody looks on at this level."""
+
+
+class FixedRetrievalPass(FixedView):
+    """``RetrievalPass`` over the whole buffers, with a mask: the same operations on the same memory for any place.
+
+    Args:
+        position, place: (1,) of the first token, in the context and in the buffers.
+    """
+
+    def __init__(self, cache: RetrievalCache, position: torch.Tensor, place: torch.Tensor, count: int) -> None:
+        self._cache, self._position = cache, position
+        self.queries: Sequence[torch.Tensor] = ()
         self._places = place + torch.arange(count, device=place.device)
         size = cache._keys[0].shape[1]
         self._seen = torch.arange(size, device=place.device) <= self._places[:, None]
+
+    def positions(self, count: int) -> torch.Tensor:
+        return self._position + torch.arange(count, device=self._position.device)
 
     def attend(
         self,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from engine.kv.shape import KvShape, quantize_symmetric
+from engine.model.kv_shape import KvShape, quantize_symmetric
 
 # The query budget: newest positions of a prompt that score where a selection is made from nothing (older ones bring no
 # more of what the answer needs, and sometimes crowd it out), and positions of one verification, evenly spread over it

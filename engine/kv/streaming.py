@@ -12,17 +12,16 @@ Layers with a state evict nothing: theirs is of all tokens that the draft was sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import torch
 
 from engine.kv.recurrent import RecurrentLayer
-from engine.kv.shape import KvShape
 from engine.model import attention
-from engine.model.recurrent import Advance, NoStates
+from engine.model.kv_shape import KvShape
+from engine.model.recurrent import Advance
+from engine.model.view import Blocks, FixedView, InPlace
 
 Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(layer, x (1, heads, n, head_dim), slots (n,), queries) -> x as the layer rotates it to these positions, or leaves it
@@ -52,6 +51,7 @@ class StreamingCache:
         self.length = 0
         self._floor = 0
         self._evicted = 0
+        self._is_finite = False  # what unused slots hold
         states = shape.recurrent
         self._states = (
             {layer: RecurrentLayer(states.size, shape.dtype, shape.device, self.capacity) for layer in states.layers}
@@ -108,10 +108,9 @@ class StreamingCache:
             layer.move(count)
 
     @cached_property
-    def _addresses(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Of keys before RoPE (layers,), and of turned keys and of values (2, layers)."""
-        raw, rotated, values = (list(held.values()) for held in (self._raw, self._rotated, self._values))
-        return attention.addresses_of(raw)[0], attention.addresses_of(rotated, values)
+    def blocks(self) -> Blocks:
+        """The memory of all layers."""
+        return Blocks(*(tuple(held.values()) for held in (self._rotated, self._values, self._raw)))
 
     def _renew(self) -> None:
         slots = torch.arange(self.held, device=self.shape.device)
@@ -125,17 +124,12 @@ class StreamingCache:
             raise ValueError(f"{count} tokens do not fit beside {self.held} in {self.capacity} slots")
         return StreamingPass(self, self.held, count)
 
-    def extend_at(self, place: torch.Tensor, count: int) -> FixedStreamingPass:
-        """The same view, of tokens whose first slot ``place`` (1,) says: nothing in it depends on ``held``.
-
-        There must be free slots, and ``zero`` must have been called once.
-        """
-        return FixedStreamingPass(self, place, count)
-
-    def zero(self) -> None:
+    def make_finite(self) -> None:
         """Leave nothing in unused slots that is not a number: a pass of fixed shape multiplies it by zero."""
-        for values in self._values.values():
-            values.zero_()
+        if not self._is_finite:
+            for values in self._values.values():
+                values[:, self.held :].zero_()
+        self._is_finite = True
 
     def advance(self, count: int) -> None:
         """Count tokens as stored, once every layer has written them."""
@@ -147,12 +141,18 @@ class StreamingCache:
 
 
 class StreamingPass:
-    """One forward pass of the draft. Expects unrotated queries and keys. Implements ``attention.KeyValues``."""
+    """One forward pass of the draft. Expects unrotated queries and keys. Implements ``View``."""
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
-        self._cache = cache
-        self._start = start
-        self._slots = torch.arange(start, start + count, device=cache.shape.device)
+        self._cache, self._start, self._count = cache, start, count
+        self.queries: Sequence[torch.Tensor] = ()
+
+    @cached_property
+    def _slots(self) -> torch.Tensor:
+        return torch.arange(self._start, self._start + self._count, device=self._cache.shape.device)
+
+    def positions(self, count: int) -> None:
+        """Slots, to which it turns queries and keys by itself."""
 
     def attend(
         self,
@@ -176,25 +176,51 @@ class StreamingPass:
         window = cache.shape.window_of(layer)
         return attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, window, sinks, cap)
 
-    def in_place(self, count: int) -> attention.InPlace | None:
-        cache, shape = self._cache, self._cache.shape
-        if shape.bounded or shape.sources:
+    def in_place(self, count: int) -> InPlace | None:
+        shape = self._cache.shape
+        return None if shape.bounded or shape.sources else InPlace(self._cache.blocks, self._start, self._slots)
+
+    def fixed(self, count: int) -> StreamingForm | None:
+        if self._cache.free_slots() < count:
             return None
-        raw, addresses = cache._addresses
-        return attention.InPlace(addresses, cache.capacity * shape.head_dim, self._start, raw, self._slots)
+        self._cache.make_finite()
+        return StreamingForm(self._cache, count)
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
         cache = self._cache
         return cache._states[layer].recur(cache.length, count, advance, cache._floor)
 
 
-class FixedStreamingPass(NoStates):
+class StreamingForm:
+    """The fixed form of a pass over all slots, in which nothing depends on how many are held. Implements
+    ``FixedForm``."""
+
+    bound = None
+
+    def __init__(self, cache: StreamingCache, count: int) -> None:
+        self._cache, self.count, self.places = cache, count, [cache.held]
+
+    def ordinary(self) -> StreamingPass:
+        return self._cache.extend(self.count)
+
+    def at(self, places: torch.Tensor) -> FixedStreamingPass:
+        return FixedStreamingPass(self._cache, places, self.count)
+
+    def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
+        """Nobody looks on at the draft."""
+
+
+class FixedStreamingPass(FixedView):
     """``StreamingPass`` over all slots, with a mask: the same operations on the same memory for any place."""
 
     def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:
         self._cache = cache
+        self.queries: Sequence[torch.Tensor] = ()
         self._slots = place + torch.arange(count, device=place.device)
         self._seen = torch.arange(cache.capacity, device=place.device) <= self._slots[:, None]
+
+    def positions(self, count: int) -> None:
+        """Slots, to which it turns queries and keys by itself."""
 
     def attend(
         self,

@@ -21,7 +21,7 @@ import torch
 from engine.quantization import SLIDING_BORDER, SLIDING_SLACK
 
 if TYPE_CHECKING:
-    from engine.kv.shape import Sliding
+    from engine.model.kv_shape import Sliding
 
 
 class WindowedLayer:

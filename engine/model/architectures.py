@@ -1,6 +1,6 @@
 """What a model is by its configuration alone: whether it is supported, the kinds of its layers, and what it takes.
 
-Owns the refusal of what the walk of ``engine.model.decoder`` is not right for. What sets one family apart from another
+Owns the refusal of what the walk of ``engine.model.backends`` is not right for. What sets one family apart from another
 stands in the table of ``families``, and nowhere else. Reads no weights, and imports neither torch nor transformers
 before it is asked to load: who judges a model before a download needs the same facts. Sizes are in tokens, bytes and
 floating point operations.

@@ -6,7 +6,7 @@ streamed, GPU and CPU); ``attend_newest`` is the whole of it for one contiguous 
 queries (the GQA group times the queries) are packed together, so each key and value is read once.
 
 Also owns the bridge to transformers: ``register`` installs an attention function that hands the layer's queries, keys
-and values to the cache object that came down the call as ``kv``.
+and values to the view of a cache that came down the call as ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n) in float32; sinks
 (heads,), in models that have such: a score beside those of the keys that takes weight and adds nothing. A ``cap``, in
@@ -16,10 +16,9 @@ models that have one, is what scores stay below (``engine.model.kernels``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -27,10 +26,10 @@ from engine.errors import is_out_of_memory
 from engine.model.kernels import cpu, cuda, in_pieces, join, plain
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.products import padded
-from engine.model.recurrent import States
 
 if TYPE_CHECKING:
-    from engine.kv.shape import KvShape
+    from engine.model.kv_shape import KvShape
+    from engine.model.view import View
 
 _log = logging.getLogger(__name__)
 
@@ -39,53 +38,6 @@ IMPLEMENTATION = "trifold"
 
 _WINDOW_ROWS = 512  # tokens that look through their windows together
 _TURN_ROWS = 96  # of a KV head's queries that a processor takes together: their scores of a piece stay in its cache
-
-
-class InPlace(NamedTuple):
-    """Where one pass on a processor finds the KV of all layers, and leaves its own: in the model's dtype, keys and
-    values of each layer (kv_heads, capacity, head_dim).
-
-    Args:
-        addresses: of keys and of values (2, layers).
-        head_stride: numbers from one head to the next.
-        start: the place of the first new token, which sees all that lies before it.
-        unturned: addresses (layers,) of where keys are left before RoPE too; None where they are not.
-        positions: (n,) that RoPE turns queries and keys to; None where they are those of the pass.
-        observe: told each layer, its queries (1, heads, n, head_dim) and their scaling behind the pass; None where
-            nobody looks on.
-    """
-
-    addresses: np.ndarray[Any, np.dtype[np.int64]]
-    head_stride: int
-    start: int
-    unturned: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    positions: torch.Tensor | None = None
-    observe: Callable[[int, torch.Tensor, float], None] | None = None
-
-
-def addresses_of(*held: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Of tensors of every layer, for ``InPlace``: (kinds, layers)."""
-    return np.array([[tensor.data_ptr() for tensor in tensors] for tensors in held])
-
-
-class KeyValues(States, Protocol):
-    """What a cache must offer to one forward pass: store the new tokens' KV and answer their queries. A layer that
-    reads the KV of another one has none: the other comes first in every pass."""
-
-    def attend(
-        self,
-        layer: int,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        scaling: float,
-        sinks: torch.Tensor | None = None,
-        cap: float | None = None,
-    ) -> torch.Tensor: ...
-
-    def in_place(self, count: int) -> InPlace | None:
-        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with; what calls this
-        writes theirs."""
 
 
 def register() -> None:
@@ -103,7 +55,7 @@ def _forward(
     attention_mask: torch.Tensor | None,
     *,
     scaling: float,
-    kv: KeyValues,
+    kv: View,
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
     **_: Any,
@@ -274,7 +226,7 @@ def _attend_windows(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes KV of 8 bits as it is stored (``engine.kv.shape``) for these queries."""
+    """Whether ``attend_newest`` takes KV of 8 bits as it is stored (``engine.model.kv_shape``) for these queries."""
     return q.device.type == "cpu" and cpu.reads_levels(q)
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from engine.errors import ModelError, VocabularyMismatch
-from engine.model import attention, decoder, weights
+from engine.model import attention, loading, weights
 from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, parameters_of_block
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
@@ -131,11 +131,11 @@ def load(name: str, target: Decoder) -> Decoder:
     """Load a draft's folder beside its target, with the target's dtype and on its device.
 
     Raises:
-        ModelNotFound, UnsupportedModel: as ``decoder.settings_of``.
+        ModelNotFound, UnsupportedModel: as ``loading.settings_of``.
         ModelError: its weights are missing, damaged or not of its settings.
         VocabularyMismatch: it was distilled beside another model.
     """
-    config, title = decoder.settings_of(name, None), display_name(name)
+    config, title = loading.settings_of(name, None), display_name(name)
     stored = weights.check_folder(Path(name))
     if config.num_hidden_layers * parameters_of_block(config) > _MAX_DESCRIBED * stored:
         raise ModelError(f"config.json of {title} describes more than its weights hold.", _AGAIN)

@@ -1,7 +1,7 @@
 """Passes of a few tokens, recorded once and replayed: on a GPU a CUDA graph, so that Python does not set the pace.
 
 A draft step, a middle pass and a verification have the same shapes again and again; only where their tokens stand
-differs, and that is given in a tensor (``extend_at`` of the three caches). The buffers of the cheap levels are made
+differs, and that is given in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are made
 once and live as long as their cache, so a recording stays right when the selection is renewed, another book is read or
 tokens are cropped: what lies in the buffers changes, not where they are. Those of the full cache grow and are spilled,
 and most of its keys are read without a mask: its recordings are bound to the memory and to the number of these keys

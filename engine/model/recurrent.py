@@ -144,16 +144,6 @@ class States(Protocol):
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...
 
 
-class NoStates:
-    """Of passes that may be recorded: those of models with such layers are not (``engine.decode.levels``)."""
-
-    def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor:
-        raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
-
-    def in_place(self, count: int) -> None:
-        """A recording knows tensors, and no addresses."""
-
-
 class DeltaNet(nn.Module):
     """A gated DeltaNet layer with the weights of transformers', whose states are kept by whoever calls.
 

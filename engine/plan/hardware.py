@@ -165,7 +165,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     from engine.config import KV_NOTES
     from engine.devices import KINDS
     from engine.model import architectures
-    from engine.model.decoder import kv_shape_of
+    from engine.model.expected import kv_shape_of
     from engine.plan import cost_model, planner, probe
 
     model = architectures.load_config(name)

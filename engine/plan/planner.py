@@ -24,9 +24,9 @@ from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
-from engine.kv.shape import KvShape, Split
 from engine.model import architectures
-from engine.model.decoder import can_round, kv_shape_of
+from engine.model.expected import can_round, kv_shape_of
+from engine.model.kv_shape import KvShape, Split
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel, sentence
 from engine.plan.memory_budget import (
     CHUNK,

@@ -30,16 +30,12 @@ from engine.config import EngineConfig
 from engine.devices import KINDS
 from engine.kv.full import FullCache
 from engine.model import attention, experts
-from engine.model.architectures import (
-    experts_of,
-    inputs_of_layers,
-    kv_heads_of,
-    kv_sources,
-    parameters_asked,
-)
+from engine.model.architectures import experts_of, inputs_of_layers, kv_heads_of, kv_sources, parameters_asked
 from engine.model.backends.program import pack
-from engine.model.decoder import ROPE_NAMES, Decoder, kv_shape_of
+from engine.model.decoder import Decoder
+from engine.model.expected import kv_shape_of
 from engine.model.families import FAMILIES, FULL
+from engine.model.pieces import ROPE_NAMES
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import quantize
 from engine.plan import cost_model

@@ -176,14 +176,14 @@ def test_a_small_cache_that_holds_everything_foresees_what_the_full_one_says(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How the card's figures of small caches are measured; the draft does here as well, and is quicker."""
-    from engine.model import decoder
+    from engine.model import loading
 
     monkeypatch.syspath_prepend(str(DEMO))
     from recipe.levels import Levels
 
     ids = tokenizer(BOOK).input_ids
     cpu = torch.device("cpu")
-    draft = decoder.load(str(DEMO / "draft"), window=None, device=cpu, dtype="float32", packed=False)
+    draft = loading.load(str(DEMO / "draft"), window=None, device=cpu, dtype="float32", packed=False)
     levels = Levels(draft, ids)
     made = levels.continuation([], 8, tokenizer.eos_token_id, 0.6, seed=1)
     shares = levels.accepted(made, "retrieval", len(ids), 0.6)

@@ -176,7 +176,9 @@ def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
     monkeypatch.setattr(Controller, "next", lambda self, match: next(script))
     behind = []
 
-    def watched(context: Context, retrieval: RetrievalCache, drafter: Drafter, plan: DraftPlan, *more: Any) -> Pending:
+    def watched(
+        context: Context, retrieval: RetrievalCache, middle: Any, drafter: Drafter, plan: DraftPlan, *more: Any
+    ) -> Pending:
         held = len(context.tokens) - 1
         behind.append(held - retrieval.length)
         if plan.passes:
@@ -184,7 +186,7 @@ def test_rounds_without_the_retrieval_level_leave_it_behind_and_it_catches_up(
             newest = retrieval.held - (held - retrieval.boundary)
             for layer, keys in enumerate(retrieval._keys):
                 assert torch.equal(keys[:, newest : retrieval.held], session.full.keys(layer, retrieval.boundary, held))
-        return propose(context, retrieval, drafter, plan, *more)
+        return propose(context, retrieval, middle, drafter, plan, *more)
 
     monkeypatch.setattr(rounds, "propose", watched)
     fast = answer(session)

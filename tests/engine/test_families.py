@@ -21,7 +21,7 @@ from engine.errors import UnsupportedModel
 from engine.events import AnswerDone, BookRead, TextDelta
 from engine.kv.full import FullCache
 from engine.kv.streaming import StreamingCache
-from engine.model import decoder
+from engine.model import loading
 from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine.conftest import SHAPES, TRAINED, VOCABULARY, build_tokenizer
@@ -95,17 +95,17 @@ def test_the_walk_and_a_draft_say_what_transformers_says(kind: str, tiny: Callab
     """The draft while nothing is evicted; its keys are kept unrotated, and rotated by layers as the model does it."""
     from transformers import AutoModelForCausalLM
 
-    model = decoder.load(tiny(kind), window=256, device=CPU)
+    model = loading.load(tiny(kind), window=256, device=CPU)
     ids = torch.randint(6, 380, (200,), generator=torch.Generator().manual_seed(0))
     cache, full = StreamingCache(model.kv_shape, 4, 100, 64, model.rotate), FullCache(model.kv_shape, 256)
     full.reserve(200)
     with torch.inference_mode():
         rows = []
         for piece in (ids[:40], ids[40:41], ids[41:60]):
-            rows.append(model.forward(piece, model.no_rope(len(piece)), cache.extend(len(piece))))
+            rows.append(model.forward(piece, cache.extend(len(piece))))
             cache.advance(len(piece))
             cache._renew()
-        walked = model.forward(ids, model.rope(model.span(0, 200)), full.extend(0))
+        walked = model.forward(ids, full.extend(0))
         whole: Any = AutoModelForCausalLM.from_pretrained(tiny(kind), attn_implementation="eager")
         expected = whole(input_ids=ids[None]).logits[0]
     # Where there are states what is read is divided by its own length, however small that is, and its error grows.
@@ -210,7 +210,7 @@ def test_the_text_part_of_a_model_that_sees(build: Callable[[bool], Any], tied: 
     cache = FullCache(model.kv_shape, 512)
     cache.reserve(300)
     with torch.inference_mode():
-        out = model.forward(ids, model.rope(model.span(0, 300)), cache.extend(0))
+        out = model.forward(ids, cache.extend(0))
         assert torch.allclose(
             out, whole(input_ids=ids[None]).logits[0], atol=1e-3 if model.kv_shape.recurrent else 1e-4
         )
@@ -268,6 +268,6 @@ def test_what_is_missing_is_said_before_weights_are_looked_for(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 8192, **settings}))
     with pytest.raises(Exception, match=r"^[^\n]*$") as refused:
-        decoder.load(str(tmp_path), window=None, device=CPU)
+        loading.load(str(tmp_path), window=None, device=CPU)
     assert why in str(refused.value)
     assert isinstance(refused.value, UnsupportedModel) or "cannot be used" in str(refused.value)

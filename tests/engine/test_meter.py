@@ -15,7 +15,8 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import Acceptance, AnswerDone, AnswerStarted, KvBytes, Round, TextDelta, TimeSplit, TokenSource
 from engine.generation import Meter, PlainSteps
-from engine.model.decoder import Decoder
+from engine.model.backends.program import ProgramBackend
+from engine.model.backends.walk import Walk
 from engine.prompt import Question
 from engine.session import Session
 
@@ -95,15 +96,21 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, slowness: Callable[[float], float]) -> None:
         self.now_s, self.steady_ms, self.slowness = 0.0, 0.0, slowness
-        forward = Decoder.forward
 
-        def timed(decoder: Decoder, ids: torch.Tensor, rope: Any, kv: Any, rows: int | None = None) -> torch.Tensor:
-            out = forward(decoder, ids, rope, kv, rows)
-            fixed, each = COSTS[type(kv).__module__]
-            self.pass_of(fixed + each * ids.shape[0])
-            return out
+        def time_passes(kind: type[Walk]) -> None:
+            forward = kind.forward
 
-        monkeypatch.setattr(Decoder, "forward", timed)
+            def timed(backend: Walk, ids: torch.Tensor, view: Any, rows: int | None = None) -> torch.Tensor:
+                out = forward(backend, ids, view, rows)
+                if type(backend) is kind:
+                    fixed, each = COSTS[type(view).__module__]
+                    self.pass_of(fixed + each * ids.shape[0])
+                return out
+
+            monkeypatch.setattr(kind, "forward", timed)
+
+        for kind in (Walk, ProgramBackend):
+            time_passes(kind)
         monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
 
     def pass_of(self, ms: float) -> None:

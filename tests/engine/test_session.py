@@ -37,7 +37,7 @@ from engine.events import (
     TokenSource,
 )
 from engine.generation import Generation
-from engine.model.decoder import check_vocabulary
+from engine.model.loading import check_vocabulary
 from engine.prompt import Question, Turn
 from engine.session import Session
 

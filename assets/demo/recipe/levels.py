@@ -19,6 +19,7 @@ from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache, SelectionRefresh
 from engine.kv.selection import MeanKeyAttention
 from engine.model.decoder import Decoder
+from engine.model.view import View
 from engine.plan.memory_budget import FINE_CHUNK
 
 BLOCK, TAIL = 8, 1024
@@ -49,8 +50,8 @@ class Levels:
         self._refill(prompt, None)
         generator = torch.Generator(self.decoder.device).manual_seed(seed)
         tokens, rows = [prompt[-1]], []
-        for number in range(count):
-            logits = self._pass(self.full.extend(self.full.length), tokens[-1:], len(prompt) - 1 + number)
+        for _ in range(count):
+            logits = self._pass(self.full.extend(self.full.length), tokens[-1:])
             self.full.advance(1)
             rows.append((logits[-1] / max(temperature, 1e-4)).softmax(-1))
             tokens.append(int(torch.multinomial(rows[-1], 1, generator=generator)))
@@ -69,11 +70,11 @@ class Levels:
         for first in range(0, len(made.tokens), BLOCK):
             block, start = inputs[first : first + BLOCK], self.full.length
             block = block[: len(made.tokens) - first]
-            logits = self._pass(small.extend(), block, start)
+            logits = self._pass(small.extend(), block)
             small.advance(len(block))
             mine = (logits / max(temperature, 1e-4)).softmax(-1)
             overlaps += torch.minimum(mine, made.probabilities[first : first + len(block)]).sum(-1).tolist()
-            self._pass(self.full.extend(start, SelectionRefresh(small)), block, start)
+            self._pass(self.full.extend(start, SelectionRefresh(small)), block)
             self.full.advance(len(block))
             small.copy_from_full(self.full.length)
         return overlaps
@@ -83,12 +84,11 @@ class Levels:
         start = max(0, min(len(self.ids), len(prompt) - 1) - RECENT)
         self.full.crop(start)
         self.full.reserve(len(prompt) + TAIL)
-        self._pass(self.full.extend(start, recorder), prompt[start:-1], start)
+        self._pass(self.full.extend(start, recorder), prompt[start:-1])
         self.full.advance(len(prompt) - 1 - start)
 
-    def _pass(self, view: object, tokens: list[int], start: int) -> Tensor:
-        rope = self.decoder.rope(self.decoder.span(start, len(tokens)))
-        return self.decoder.forward(self.decoder.ids(tokens), rope, view)
+    def _pass(self, view: View, tokens: list[int]) -> Tensor:
+        return self.decoder.forward(self.decoder.ids(tokens), view)
 
 
 def acceptance(

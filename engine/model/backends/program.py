@@ -15,12 +15,15 @@ Experts are one program each (``FusedExpert``): a layer of Qwen3-30B-A3B in 4 bi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
+from engine.model.backends.walk import Walk
 from engine.model.experts import Experts, silu_gate
 from engine.model.families import ORDINARY, Family
 from engine.model.kernels import native
@@ -29,11 +32,12 @@ from engine.model.kernels.native import Native
 from engine.model.kernels.own_attention import from_first, newest_seen
 from engine.model.kernels.program import EACH_ROW, Memory, Program
 from engine.model.products.norms import PackedNorm
-from engine.model.products.packed import PACKED, JointLayer, PackedLinear, head_dims, pack_layers, rounded
+from engine.model.products.packed import PACKED, JointLayer, PackedLinear, pack_layers, rounded
 from engine.quantization import BITS
 
 if TYPE_CHECKING:
-    from engine.model.attention import InPlace, KeyValues
+    from engine.model.pieces import Pieces, Rope
+    from engine.model.view import Blocks, InPlace, View
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
@@ -51,14 +55,6 @@ def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None
         return
     pack_layers(model, kernels, family, dtype)
     fuse_experts(model, kernels)
-
-
-def has_kernels(model: Any) -> bool:
-    """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
-    kernels = native.own()
-    if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
-        return False
-    return all(head_dim % kernels.lanes == 0 for head_dim in head_dims(model))
 
 
 class FusedLayers:
@@ -86,7 +82,9 @@ class FusedLayers:
         self._q, self._answers = (self._memory.of(name, width, dtype) for name in ("queries", "answers"))
         self._lse = self._memory.of("sums", self._heads)
         self._held: list[Any] = [found]  # the program knows their addresses
-        self._attends = self._head_dim % kernels.lanes == 0
+        self.attends = self._head_dim % kernels.lanes == 0
+        """Whether attention can be in the program."""
+        self._known: WeakKeyDictionary[Blocks, _KvMemory] = WeakKeyDictionary()
         # Of the kernels of each layer whose arguments depend on the pass.
         self._places = np.array([self._add(parts) for parts in found])
         self._begun = int(self._places[0, 2])
@@ -126,7 +124,7 @@ class FusedLayers:
         )
 
         attended = len(program)
-        if self._attends:
+        if self.attends:
             attend, join = kernels.attention.addresses(head_dim, self._dtype, self._dtype)
             program.add(attend, {})
             program.add(join, attended, (0, self._kv_heads))
@@ -171,8 +169,8 @@ class FusedLayers:
         self._held.append(bias)
         return bias.data_ptr()
 
-    def layer(self, index: int, hidden: torch.Tensor, rope: Any, kv: KeyValues) -> torch.Tensor:
-        """Hidden states (1, n, hidden) behind a layer, attending through ``kv``; ``rope``: a ``decoder.Rope``."""
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        """Hidden states (1, n, hidden) behind a layer, attending through ``view``."""
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -186,12 +184,12 @@ class FusedLayers:
         arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = k.data_ptr(), v.data_ptr()
         arguments[turned, Rotated.KV_HEAD], arguments[turned, Rotated.UNTURNED] = rows * self._head_dim, 0
         program.run(entered, turned + 1)
-        answers = kv.attend(index, q, k, v, self._scaling).contiguous()
+        answers = view.attend(index, q, k, v, self._scaling).contiguous()
         arguments[collected, Collected.X] = answers.data_ptr()
         program.run(collected, left + 1)
         return out
 
-    def through(self, hidden: torch.Tensor, rope: Any, kv: InPlace) -> torch.Tensor:
+    def through(self, hidden: torch.Tensor, rope: Rope, place: InPlace) -> torch.Tensor:
         """Hidden states (1, n, hidden) behind all layers, which find and leave their KV in place."""
         kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
         rows, heads, group = hidden.shape[1], self._kv_heads, self._heads // self._kv_heads
@@ -200,34 +198,44 @@ class FusedLayers:
         entering = np.full(len(self._places), out.data_ptr())
         entering[0] = hidden.data_ptr()
         _, turned, attended, collected, _, _ = places
-        length, strides = kv.start + rows, (kv.head_stride, self._head_dim) * 2
+        memory = self._memory_of(place.blocks)
+        length, strides = place.start + rows, (memory.head_stride, self._head_dim) * 2
         size = heads, group * rows, self._head_dim
-        seen, first = newest_seen(rows, kv.start, group), from_first(group * rows)
+        seen, first = newest_seen(rows, place.start, group), from_first(group * rows)
         q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
-        if kv.observe is not None:  # each layer's are kept
+        if place.observe is not None:  # each layer's are kept
             q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
             queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:
             program.resize(rows)
             self._set(places, entering, out, cos, sin)
             arguments[turned, Rotated.QUERIES] = queries
-            before = kv.start * self._head_dim * hidden.element_size()
-            arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = kv.addresses + before
-            arguments[turned, Rotated.KV_HEAD] = kv.head_stride
-            arguments[turned, Rotated.UNTURNED] = 0 if kv.unturned is None else kv.unturned + before
+            before = place.start * self._head_dim * hidden.element_size()
+            arguments[turned, Rotated.KEYS], arguments[turned, Rotated.VALUES] = memory.addresses + before
+            arguments[turned, Rotated.KV_HEAD] = memory.head_stride
+            arguments[turned, Rotated.UNTURNED] = (
+                memory.unturned if place.blocks.unturned is None else memory.unturned + before
+            )
             arguments[attended] = kernels.attention.arguments(
                 q, (0, 0), strides, size, length, seen, first, self._answers, self._lse, self._scaling
             )
             arguments[attended, Attention.QUERIES] = queries
-            arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = kv.addresses
+            arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
             program.run(0, self._begun)  # whoever sleeps wakes up at the end of a call
             program.run(self._begun)
-        if kv.observe is not None:
+        if place.observe is not None:
             for layer, own in enumerate(q):
-                kv.observe(layer, own, self._scaling)
+                place.observe(layer, own, self._scaling)
         return out
+
+    def _memory_of(self, blocks: Blocks) -> _KvMemory:
+        """The addresses of a cache's blocks: the one place where they are taken."""
+        found = self._known.get(blocks)
+        if found is None:
+            found = self._known[blocks] = _KvMemory.of(blocks)
+        return found
 
     def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Say where hidden states come from and go to, and what RoPE turns by, in layers at (6, ...) ``places``."""
@@ -236,6 +244,51 @@ class FusedLayers:
         arguments[entered, Residual.X] = arguments[added, Residual.X] = entering
         arguments[left, Residual.OUT] = out.data_ptr()
         arguments[turned, Rotated.COS], arguments[turned, Rotated.SIN] = cos.data_ptr(), sin.data_ptr()
+
+
+@dataclass(frozen=True)
+class _KvMemory:
+    """Where the keys and values of all layers lie: ``addresses`` (2, layers), ``unturned`` (layers,), zeros where there
+    are none, and ``head_stride`` numbers from one head to the next."""
+
+    addresses: np.ndarray[Any, np.dtype[np.int64]]
+    unturned: np.ndarray[Any, np.dtype[np.int64]]
+    head_stride: int
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> _KvMemory:
+        """Of the memory of a cache."""
+        addresses = np.array([[held.data_ptr() for held in kind] for kind in (blocks.keys, blocks.values)])
+        unturned = np.zeros(len(blocks.keys), np.int64)
+        if blocks.unturned is not None:
+            unturned[:] = [held.data_ptr() for held in blocks.unturned]
+        return cls(addresses, unturned, blocks.keys[0].stride(0))
+
+
+class ProgramBackend(Walk):
+    """A processor's: passes of a few rows are the program's, all others go through transformers' layers.
+
+    Args:
+        layers: the program.
+        pieces, head, bits: as of ``Walk``.
+    """
+
+    def __init__(self, layers: FusedLayers, pieces: Pieces, head: Any = None, bits: int = 0) -> None:
+        super().__init__(pieces, head, bits)
+        self._layers = layers
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        if hidden.shape[1] > MOST_ROWS:
+            return super().layer(index, hidden, rope, view)
+        return self._layers.layer(index, hidden, rope, view)
+
+    def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
+        count = len(input_ids)
+        place = view.in_place(count) if count <= MOST_ROWS and self._layers.attends else None
+        if place is None:
+            return super().forward(input_ids, view, rows)
+        hidden = self._layers.through(self.pieces.embed(input_ids), self.pieces.rope(place.positions), place)
+        return self.logits(hidden, rows)
 
 
 class FusedExpert:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from engine.model.backends.walk import Walk
 from engine.model.products import fixed, replace
 from engine.model.products.quantized import Linear4
 from engine.quantization import GROUP, LEVEL_BITS
+
+if TYPE_CHECKING:
+    from engine.model.pieces import Pieces, Rope
+    from engine.model.view import View
 
 MOST_TILED_ROWS = 16
 """Rows for which torch's product with weights in 4 bits reads them once on a GPU."""
@@ -64,6 +69,24 @@ def tiled_blocks(
         return None
     shared = {id(held): held for held in (*model.parameters(), *model.buffers(), *in_host)}
     return [_tiled(block, device, shared) for block, device in zip(model.model.layers, devices, strict=True)]
+
+
+class TiledBackend(Walk):
+    """Such blocks for a few rows, and the model's own for many.
+
+    Args:
+        tiled: the blocks.
+        pieces, bits: as of ``Walk``.
+    """
+
+    def __init__(self, tiled: Sequence[nn.Module], pieces: Pieces, bits: int) -> None:
+        super().__init__(pieces, bits=bits)
+        self._tiled = tiled
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        if hidden.shape[1] > MOST_TILED_ROWS:
+            return super().layer(index, hidden, rope, view)
+        return self.pieces.block(self._tiled[index], index, hidden, rope, view)
 
 
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:

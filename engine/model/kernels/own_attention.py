@@ -61,7 +61,7 @@ class OwnAttention:
 
         Without ``first`` it sees them from the start.
 
-        k and v may be levels, each with its scale behind it (``engine.kv.shape``): (1, kv_heads, seq, storage_dim).
+        k and v may be levels, each with its scale behind it (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
         """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16

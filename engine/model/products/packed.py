@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from engine.model.families import Family
+from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS, input_dtype
 from engine.model.kernels.formats import RUN
 from engine.model.products import fixed, replace
@@ -389,3 +390,11 @@ def count_parameters(model: nn.Module) -> int:
         layer.in_features * layer.out_features + (0 if layer.bias is None else layer.bias.numel()) for layer in small
     )
     return sum(weight.numel() for weight in model.parameters()) - held + meant
+
+
+def has_kernels(model: Any) -> bool:
+    """Whether products and attention of a few rows of a transformers causal LM are computed by our own kernels."""
+    kernels = native.own()
+    if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
+        return False
+    return all(head_dim % kernels.lanes == 0 for head_dim in head_dims(model))

@@ -24,9 +24,9 @@ from app.web.preferences import model_options
 from engine import Status
 from engine.config import EngineConfig
 from engine.errors import ModelError, ModelNotFound, TrifoldError, UnsupportedModel
-from engine.kv.shape import KvShape, Recurrent, Sliding
-from engine.model.decoder import kv_shape_of
+from engine.model.expected import kv_shape_of
 from engine.model.kernels import native
+from engine.model.kv_shape import KvShape, Recurrent, Sliding
 from engine.plan import (
     FreeMemory,
     ModelShape,
@@ -528,12 +528,12 @@ def test_rounded_weights_make_room_where_the_model_itself_would_not_fit() -> Non
 
 
 def test_the_weights_of_the_demo_model_take_what_the_engine_says() -> None:
-    from engine.model import decoder
+    from engine.model import loading
     from engine.model.products.packed import count_parameters
 
     shape = shape_of(read_config(DEMO_MODEL), "demo")
     for quantization in ("8bit", "4bit"):
-        model = decoder.load(
+        model = loading.load(
             str(DEMO_MODEL), window=None, device=torch.device("cpu"), dtype="bfloat16", weights=quantization
         ).model
         held = sum(weight.numel() * weight.element_size() for weight in model.parameters())

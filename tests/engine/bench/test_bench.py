@@ -31,7 +31,7 @@ from engine.errors import InputError, OptionError
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv import full
 from engine.kv.full import FullCache
-from engine.model import decoder
+from engine.model import decoder, loading
 from engine.session import Session
 from tests.real import real_or_skip
 
@@ -326,7 +326,7 @@ def test_a_plain_row_stands_beside_what_memory_allows(
     weights = load_file(folder / "model.safetensors")
     kept = {name: weight for name, weight in weights.items() if not tied or name != "lm_head.weight"}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
-    one = decoder.load(str(folder), window=64, device=torch.device("cpu"), packed=packed)
+    one = loading.load(str(folder), window=64, device=torch.device("cpu"), packed=packed)
     rows = sum(weight.nbytes for weight in one.model.parameters())
     embedding = config["vocab_size"] * config["hidden_size"] * 4
     assert one.bytes_read_by_step == rows - (0 if tied else embedding)

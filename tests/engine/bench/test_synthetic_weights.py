@@ -12,7 +12,8 @@ import torch
 from engine.bench import synthetic_weights
 from engine.bench.synthetic_weights import LlamaShape
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import architectures, decoder
+from engine.model import architectures, loading
+from engine.model.expected import kv_shape_of
 
 CPU = torch.device("cpu")
 DEMO = Path(__file__).resolve().parents[3] / "assets" / "demo"
@@ -25,7 +26,7 @@ ODD_WIDTH = LlamaShape(320, 128, 3, 4, 2, 16)
 
 
 def exact(name: str) -> Any:
-    return decoder.load(name, window=2048, device=CPU, dtype="float64")
+    return loading.load(name, window=2048, device=CPU, dtype="float64")
 
 
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -49,7 +50,7 @@ def test_the_function_is_kept(tiny: Callable[..., str], kind: str, shape: LlamaS
     large = synthetic_weights.grow(small.model, config, CPU, torch.float64)
     ids = torch.randint(6, 380, (200,), generator=torch.Generator().manual_seed(0))
     assert largest_difference(large, small.model, ids) < 1e-9
-    kv = decoder.kv_shape_of(config, torch.float64, CPU)
+    kv = kv_shape_of(config, torch.float64, CPU)
     assert (kv.layers, kv.kv_heads, kv.head_dim) == (
         shape.num_hidden_layers,
         shape.num_key_value_heads,

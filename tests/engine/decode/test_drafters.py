@@ -11,7 +11,7 @@ import torch
 from engine.config import SamplingParams
 from engine.decode.drafters import ModelDrafter
 from engine.decode.verify import Sampler, make_generator, to_host
-from engine.model import decoder as models
+from engine.model import loading
 from tests.engine.dense import dense
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ def proposal(drafter: ModelDrafter, context: list[int]) -> list[int]:
 
 def test_detours_leave_no_trace(tiny: Callable[..., str]) -> None:
     """Proposals that were rejected, and tokens that came from elsewhere, are as if they had never been fed."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     rng = random.Random(1)
     used = ModelDrafter(decoder, decoder.vocabulary, 4, 400, longest=30)
     context = [rng.randrange(6, 380) for _ in range(50)]
@@ -48,7 +48,7 @@ def test_detours_leave_no_trace(tiny: Callable[..., str]) -> None:
 
 def test_one_that_waits_proposes_as_one_that_began(tiny: Callable[..., str]) -> None:
     """Started when it is first asked, with tokens that are not committed and may be taken back."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     context, more = [n * 7 % 300 + 20 for n in range(90)], [31, 32, 33]
     with torch.inference_mode():
         waiting = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10, waits=True)
@@ -69,7 +69,7 @@ def test_one_that_waits_proposes_as_one_that_began(tiny: Callable[..., str]) -> 
 
 
 def test_long_context_costs_a_window(tiny: Callable[..., str]) -> None:
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
     with torch.inference_mode():
         drafter.begin([7] * 100_000)
@@ -79,7 +79,7 @@ def test_long_context_costs_a_window(tiny: Callable[..., str]) -> None:
 
 
 def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) -> None:
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     with torch.inference_mode():
         for size in (300, 384, 400):
             drafter = ModelDrafter(decoder, size, 4, 60, longest=10)
@@ -92,7 +92,7 @@ def test_vocabularies_padded_differently_are_fitted(tiny: Callable[..., str]) ->
 
 def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
     """While the book itself is copied the draft model is not asked; it must still know what was said."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=40)
     rng = random.Random(2)
     context = [rng.randrange(6, 380) for _ in range(30)]
@@ -109,7 +109,7 @@ def test_catches_up_after_a_long_copy(tiny: Callable[..., str]) -> None:
 
 def test_a_hint_is_taken_only_where_it_is_likeliest(tiny: Callable[..., str]) -> None:
     """Not where it was drawn by chance: what is proposed would then depend on the draw, and bend the law."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
     context = [9, 10, 11, 12]
     hot = Sampler(SamplingParams(temperature=1.0))
@@ -133,7 +133,7 @@ def test_what_was_read_for_the_verdict_is_not_read_again(
     tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drafter that is told what stands goes on as one that looks for itself, and without looking."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     told, alone = (ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10) for _ in range(2))
     looks: list[int] = []
 

@@ -84,7 +84,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Waits]:
         return made(numbers, dtype=torch.long, device=device)
 
     patch.setattr(torch, "tensor", tensor)
-    for module in ("engine.model.decoder", "engine.decode.drafters"):
+    for module in ("engine.model.pieces", "engine.decode.drafters"):
         patch.setattr(f"{module}.to_device", to_device)
     patch.setattr(distributions, "_kernels", lambda logits: None)
     patch.setattr(verify, "_first_look", lambda probs: probs.shape[-1])
@@ -113,7 +113,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
     assert talk is not None
     session.full.crop(len(talk.tokens) - 1)
     context = Context(
-        session.target,
+        session.hierarchy.verify,
         session.full,
         list(talk.tokens),
         make_sampler(sampling_params, session.target.ids([])),
@@ -122,7 +122,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
         60,
     )
     queries = QueryRecorder(session.target.num_layers)
-    pass_ms(session.target, session.full, context.tokens, 1, queries)
+    pass_ms(session.hierarchy.verify, session.full, context.tokens, 1, queries)
     levels = session.hierarchy
     rounds.start(context, levels.retrieval, levels.drafter, queries)
     return rounds.hierarchical(context, levels.retrieval, levels.drafter, levels.speculation(policy, levels.index))

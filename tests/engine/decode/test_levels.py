@@ -16,14 +16,17 @@ from engine.decode.rounds import Context, full_pass
 from engine.decode.verify import Sampler, make_generator
 from engine.document import Document
 from engine.kv.full import FullCache
-from engine.model import decoder
+from engine.model import loading
+from engine.model.backends import Backend
+from engine.model.backends.walk import Walk
+from engine.model.decoder import Decoder
 from tests.engine.test_equality import answer, load, read
 
 CPU = torch.device("cpu")
 
 
-def loaded(folder: str, **options: Any) -> decoder.Decoder:
-    return decoder.load(folder, window=256, device=CPU, dtype="float32", **options)
+def loaded(folder: str, **options: Any) -> Decoder:
+    return loading.load(folder, window=256, device=CPU, dtype="float32", **options)
 
 
 @pytest.mark.parametrize("weights", ["8bit", "4bit"])
@@ -31,21 +34,22 @@ def test_a_twin_says_nearly_what_the_model_says_and_leaves_it_as_it_is(tiny: Cal
     target = loaded(tiny("qwen2", spread=0.1))  # whose joint products have a bias
     ids = torch.arange(40) * 7 % 300 + 20
 
-    def said(one: decoder.Decoder) -> torch.Tensor:
+    def said(one: Backend) -> torch.Tensor:
         with torch.inference_mode():
             return full_pass(one, FullCache(target.kv_shape, 256), 0, ids)
 
     before, held = said(target), [weight.data_ptr() for weight in target.model.parameters()]
     twin = target.rounded(weights)
     assert twin is not None
-    assert twin.rounded_bits == (8 if weights == "8bit" else 4)
+    assert twin.bits == (8 if weights == "8bit" else 4)
     found = said(twin)
     assert torch.equal(said(target), before)
     assert [weight.data_ptr() for weight in target.model.parameters()] == held
     near = (found - before).abs().mean() / before.abs().mean()
     assert 0 < near < (0.05 if weights == "8bit" else 0.4)
     # The same rounding as that of a target that is loaded so, but for the head.
-    twin._head = target._head
+    assert isinstance(twin, Walk)
+    twin._head = target.last_product
     other = said(loaded(tiny("qwen2", spread=0.1), weights=weights))
     assert torch.equal(said(twin), other)
 
@@ -115,5 +119,5 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
         assert min(costs.middle.ms(1), costs.verify.ms(1), costs.draft) > 0
         context.tokens.extend([1] * 900)
         drafter.begin(context.tokens)
-        assert levels.draft_start_ms(context, costs, drafter) > 0
+        assert levels.draft_start_ms(context, costs, session.target, drafter) > 0
     session.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -36,10 +36,10 @@ def table(seed: int) -> torch.Tensor:
 
 
 class Chain:
-    """Stands where a ``Decoder`` stands. Its answer depends on the view that it attends through: full or retrieval."""
+    """Stands where a ``Backend`` stands. Its answer depends on the view that it attends through: full or retrieval."""
 
     token_device = CPU
-    num_layers = 0
+    most_rows = MOST_ROWS
     decoding = staticmethod(torch.inference_mode)
 
     def __init__(self, tables: dict[str, torch.Tensor]) -> None:
@@ -49,17 +49,8 @@ class Chain:
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
         return torch.tensor(tokens, dtype=torch.long)
 
-    def span(self, start: int, count: int) -> int:
-        return count
-
-    def rope(self, positions: object) -> None:
-        return None
-
-    def no_rope(self, count: int) -> None:
-        return None
-
-    def forward(self, ids: torch.Tensor, rope: object, kv: str, rows: int | None = None) -> torch.Tensor:
-        logits = self.tables[kv][ids]
+    def forward(self, ids: torch.Tensor, view: str, rows: int | None = None) -> torch.Tensor:
+        logits = self.tables[view][ids]
         return logits if rows is None else logits[-rows:]
 
 
@@ -67,7 +58,6 @@ class Cache:
     """Stands where a cache stands: a length."""
 
     limit = 10**9
-    replays = decoder = None
     waited_s = 0.0
 
     def __init__(self, name: str, length: int) -> None:
@@ -103,10 +93,10 @@ class Draft(ModelDrafter):
     """The real drafter over a table instead of a model."""
 
     def __init__(self, chain: Chain, length: int) -> None:
-        self._decoder: Any = chain
+        self.decoder = self._backend = cast(Any, chain)
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed, self._unread, self.replays, self._full = length, [], [], None, None
+        self._settled, self._fed, self._unread, self._full = length, [], [], None
         self.cache: Any = Cache("draft", length)
 
     def begin(self, context: Sequence[int]) -> None:

@@ -153,7 +153,7 @@ def context_of(
 
 def made(context: Context, policy: AnyPlan, index: LookupIndex, copied: int) -> list[Round]:
     known = len(context.tokens) - 1
-    drafter = LookupDrafter(Draft(context.decoder, known), index, copied, CPU)  # type: ignore[arg-type]
+    drafter = LookupDrafter(Draft(context.backend, known), index, copied, CPU)  # type: ignore[arg-type]
     retrieval: Any = Cache("retrieval", known)
     return list(rounds.hierarchical(context, retrieval, drafter, Speculation(policy, Never(), 100, index)))
 

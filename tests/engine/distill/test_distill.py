@@ -19,7 +19,7 @@ from engine.document import Document
 from engine.errors import ModelError, OptionError, TrifoldError, UnsupportedModel, VocabularyMismatch
 from engine.events import AnswerDone
 from engine.kv.streaming import StreamingCache
-from engine.model import decoder, distilled
+from engine.model import distilled, loading
 from engine.model.architectures import DRAFT_HEAD
 from engine.prompt import BookTokenizer, Question
 from engine.session import Session
@@ -55,7 +55,7 @@ def draft_of(tiny: Callable[..., str], tmp_path_factory: pytest.TempPathFactory)
 
     def make(kind: str, kept: int, head_tokens: int = HEAD_TOKENS) -> tuple[str, str]:
         folder = tmp_path_factory.mktemp(kind)
-        model = decoder.load(tiny(kind), window=None, device=CPU, packed=False).model
+        model = loading.load(tiny(kind), window=None, device=CPU, packed=False).model
         model.bfloat16().float().save_pretrained(folder / "target")
         build_tokenizer(folder / "target")
         ids = torch.arange(0, VOCABULARY, VOCABULARY // head_tokens)
@@ -111,7 +111,7 @@ def test_training_brings_the_draft_nearer(tiny: Callable[..., str], books: Path,
 def test_a_draft_of_all_layers_and_tokens_is_the_target(kind: str, draft_of: Callable[..., Any]) -> None:
     """Embedding, layers, norm and head are where they belong, packed and shared: the logits are the target's."""
     target_folder, draft_folder = draft_of(kind, 3, VOCABULARY)
-    target = decoder.load(target_folder, window=None, device=CPU)
+    target = loading.load(target_folder, window=None, device=CPU)
     draft = distilled.load(draft_folder, target)
     rng = random.Random(1)
     ids = torch.tensor([rng.randrange(6, VOCABULARY) for _ in range(12)])
@@ -119,14 +119,14 @@ def test_a_draft_of_all_layers_and_tokens_is_the_target(kind: str, draft_of: Cal
         logits = []
         for model in (target, draft):
             cache = StreamingCache(model.kv_shape, 4, 64, 32, model.rotate)
-            logits.append(model.forward(ids, model.no_rope(12), cache.extend(12)))
+            logits.append(model.forward(ids, cache.extend(12)))
     assert torch.equal(*logits)
 
 
 def test_only_the_tokens_of_its_head_have_a_chance(draft_of: Callable[..., Any]) -> None:
     target_folder, draft_folder = draft_of("llama", 1)
-    draft = distilled.load(draft_folder, decoder.load(target_folder, window=None, device=CPU))
-    logits = draft.head(torch.randn(1, 3, 64))
+    draft = distilled.load(draft_folder, loading.load(target_folder, window=None, device=CPU))
+    logits = draft.logits(torch.randn(1, 3, 64), draft.last_product)
     known = torch.zeros(VOCABULARY, dtype=torch.bool)
     known[:: VOCABULARY // HEAD_TOKENS] = True
     assert logits.shape == (3, VOCABULARY)
@@ -255,7 +255,7 @@ def test_a_draft_serves_its_target_alone(draft_of: Callable[..., Any], tiny: Cal
 @pytest.mark.parametrize("damage", ["cut", "missing", "shape", "tokens", "count", "foreign"])
 def test_a_damaged_draft_is_refused(damage: str, draft_of: Callable[..., Any]) -> None:
     target_folder, draft_folder = draft_of("llama", 2)
-    target = decoder.load(target_folder, window=None, device=CPU)
+    target = loading.load(target_folder, window=None, device=CPU)
     file, settings = (Path(draft_folder) / name for name in ("model.safetensors", "config.json"))
     found = load_file(file)
     if damage == "missing":

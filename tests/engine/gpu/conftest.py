@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model import decoder
+from engine.model import loading
 from tests.engine.conftest import build_model, build_tokenizer
 from tests.engine.gpu.simulated_cuda import why_not
 
@@ -37,4 +37,4 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def loaded_once(tiny: Callable[..., str]) -> None:
     """transformers settles some things in the first load of a process; if that one is inside of the simulation, no
     later one has RoPE's frequencies, on a processor neither."""
-    decoder.load(tiny(), window=64, device=torch.device("cpu"))
+    loading.load(tiny(), window=64, device=torch.device("cpu"))

@@ -21,7 +21,7 @@ from engine.decode.verify import make_generator, make_sampler
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
 from engine.kv.retrieval import QueryRecorder
-from engine.model import decoder
+from engine.model import decoder, loading
 from engine.model.graphs import Replays
 from engine.model.kernels import cuda
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
@@ -122,7 +122,7 @@ def round_calls(
         mock.patch.object(cuda, "measured", return_value={"flash": 1.0}),  # which is fastest is not simulated
     ):
         target, draft = (
-            decoder.load(name, window=_WINDOW, device=GPU, dtype="bfloat16")
+            loading.load(name, window=_WINDOW, device=GPU, dtype="bfloat16")
             for name in _pair(Path(folder), layers, head_dim)
         )
         full = FullCache(target.kv_shape.indexed(8), _WINDOW, placement)
@@ -133,10 +133,10 @@ def round_calls(
 
 def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: FullCache, recorded: bool) -> RoundCalls:
     queries = QueryRecorder(target.num_layers)
-    full_pass(target, full, 0, [_SAID] * _BOOK, queries)
+    full_pass(hierarchy.verify, full, 0, [_SAID] * _BOOK, queries)
     full.advance(_BOOK)
     sampler, generator = make_sampler(GREEDY, target.ids([])), make_generator(0, target.token_device)
-    context = Context(target, full, [_SAID] * (_BOOK + 1), sampler, generator, frozenset(), _WINDOW)
+    context = Context(hierarchy.verify, full, [_SAID] * (_BOOK + 1), sampler, generator, frozenset(), _WINDOW)
     rounds.start(context, hierarchy.retrieval, hierarchy.drafter, queries)
     spent = dict.fromkeys(("draft", "middle"), Calls(0, 0))
 

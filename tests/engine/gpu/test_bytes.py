@@ -18,9 +18,9 @@ import torch
 from engine.config import EngineConfig
 from engine.decode.tuning import TUNING
 from engine.kv.offload import Tier
-from engine.kv.shape import KvShape
 from engine.model.architectures import estimate_parameters
-from engine.model.decoder import kv_shape_of
+from engine.model.expected import kv_shape_of
+from engine.model.kv_shape import KvShape
 from engine.plan import planner
 from engine.plan.cost_model import MIN_BUDGET
 from engine.plan.memory_budget import (

@@ -25,12 +25,13 @@ from engine.decode.rounds import Context, Speculation, TokensAhead, full_pass, h
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import ModelError
 from engine.kv import offload
-from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.full import FullCache
 from engine.kv.offload import HostStore, Placement, Tier
 from engine.kv.retrieval import ChunkScoring, QueryRecorder, RetrievalCache, SelectionRefresh
-from engine.kv.shape import KvShape
-from engine.model import architectures, decoder, graphs
+from engine.kv.spilling import retry_with_spill
+from engine.model import architectures, decoder, graphs, loading
 from engine.model.graphs import CudaRecorder
+from engine.model.kv_shape import KvShape
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 LAYERS = 3
@@ -57,7 +58,7 @@ def test_memory_may_run_out_at_every_allocation(
 ) -> None:
     monkeypatch.setattr(offload, "_CUDA_PIECE", 1 << 16)
     with simulated_cuda("eager") as gpu, torch.no_grad():
-        model = decoder.load(pair[0], window=1024, device=GPU, dtype="float32")
+        model = loading.load(pair[0], window=1024, device=GPU, dtype="float32")
         gpu.allocations = 0
         expected = passes(model, placement, tmp_path)
         total = gpu.allocations
@@ -70,7 +71,7 @@ def test_memory_may_run_out_at_every_allocation(
 def test_cheap_passes_find_room_too(pair: tuple[str, str]) -> None:
     """A draft step or a middle pass for which there is no memory spills layers of the full cache, and is done again."""
     with simulated_cuda("eager") as gpu, torch.no_grad():
-        target, draft = (decoder.load(name, window=1024, device=GPU, dtype="float32") for name in pair)
+        target, draft = (loading.load(name, window=1024, device=GPU, dtype="float32") for name in pair)
         cache, ids = FullCache(target.kv_shape, 1024), list(range(10, 110))
 
         def proposed(failing: int | None) -> tuple[list[int], list[int]]:
@@ -123,7 +124,7 @@ def test_a_refresh_of_the_selection_finds_room_too(pair: tuple[str, str], monkey
     """It comes behind the pass, whose own second try does not help it."""
     finish, failing = SelectionRefresh.finish, [2]
     with simulated_cuda("eager") as gpu, torch.no_grad():
-        target, ids = decoder.load(pair[0], window=1024, device=GPU, dtype="float32"), list(range(10, 210))
+        target, ids = loading.load(pair[0], window=1024, device=GPU, dtype="float32"), list(range(10, 210))
 
         def finished(refresh: SelectionRefresh) -> None:
             gpu.allocations, gpu.fails_at = 0, failing.pop() if failing else None
@@ -178,7 +179,7 @@ def test_relief_takes_little_memory() -> None:
 
 def test_the_beginning_of_a_segment_finds_room_too(pair: tuple[str, str]) -> None:
     with simulated_cuda("eager") as gpu, torch.no_grad():
-        target = decoder.load(pair[0], window=1024, device=GPU, dtype="float32")
+        target = loading.load(pair[0], window=1024, device=GPU, dtype="float32")
         ids = target.ids(list(range(10, 110)))
         for failing in (1, 3, 5):
             cache = FullCache(target.kv_shape, 1024)
@@ -207,7 +208,7 @@ def test_a_driver_that_moves_memory_away_does_not_hide_that_it_is_full(monkeypat
 def test_turing_computes_in_float16_where_that_holds(
     kind: str, expected: torch.dtype, tiny: Callable[..., str]
 ) -> None:
-    settings = decoder.settings_of(tiny(kind), None)
+    settings = loading.settings_of(tiny(kind), None)
     with simulated_cuda("eager") as gpu:
         assert architectures.pick_dtype(settings, "auto", GPU) is torch.bfloat16
         gpu.capability = (7, 5)
@@ -217,7 +218,7 @@ def test_turing_computes_in_float16_where_that_holds(
 
 def test_numbers_that_float16_does_not_hold_are_refused(pair: tuple[str, str]) -> None:
     with simulated_cuda("eager"), torch.no_grad():
-        target = decoder.load(pair[0], window=1024, device=GPU, dtype="float16")
+        target = loading.load(pair[0], window=1024, device=GPU, dtype="float16")
         ids = target.ids(list(range(10, 60)))
         prefill.run(target, FullCache(target.kv_shape, 1024), ids, segment=64)
         target.model.model.layers[1].mlp.down_proj.weight.data.mul_(60_000.0)
@@ -289,7 +290,7 @@ def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str], kind: type, kv: str) -> None:
     """Once for every layer it did: an index that was a list of Python came from the host."""
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        model = decoder.load(tiny(), window=512, device=GPU, dtype="float32")
+        model = loading.load(tiny(), window=512, device=GPU, dtype="float32")
         cache = FullCache(model.kv_shape.stored_as(kv), 512)
         retrieval = RetrievalCache(cache, 64, 8, 128)
         full_pass(model, cache, 0, list(range(10, 210)))

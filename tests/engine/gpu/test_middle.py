@@ -17,7 +17,8 @@ from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
-from engine.model import decoder
+from engine.model import loading
+from engine.model.backends import Backend
 from engine.model.backends.tiled import TiledLinear4
 from engine.model.graphs import Replays
 from engine.model.products.quantized import Linear4
@@ -51,17 +52,17 @@ def test_the_product_reads_the_levels_as_they_are(width: int, rows: int) -> None
 def test_a_copy_says_nearly_what_the_model_says_and_leaves_it_as_it_is(tiny: Callable[..., str]) -> None:
     """Within the rows that it is for; wider passes are the model's own."""
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        target = decoder.load(tiny("qwen2", spread=0.1), window=256, device=GPU, dtype="bfloat16")
+        target = loading.load(tiny("qwen2", spread=0.1), window=256, device=GPU, dtype="bfloat16")
         cache = FullCache(target.kv_shape, 256)
 
-        def said(one: decoder.Decoder, rows: int) -> torch.Tensor:
+        def said(one: Backend, rows: int) -> torch.Tensor:
             return full_pass(one, cache, 0, list(range(20, 20 + rows))).cpu()
 
         few, many = said(target, 16), said(target, 17)
         held = gpu.allocated[0]
         twin = target.rounded("4bit")
         assert twin is not None
-        block = sum(layer.weight.numel() for layer in target._layers[0].modules() if isinstance(layer, nn.Linear))
+        block = sum(layer.weight.numel() for layer in target.blocks[0].modules() if isinstance(layer, nn.Linear))
         assert gpu.allocated[0] - held == target.num_layers * block * 0.625
         near = (said(twin, 16) - few).abs().mean() / few.abs().mean()
         assert 0 < near < 0.4
@@ -79,7 +80,7 @@ def test_a_copy_brings_no_weights_from_host_memory(tiny: Callable[..., str]) -> 
     logits = []
     for in_host in ((), (1,)):
         with simulated_cuda("delayed", 3) as gpu, torch.no_grad():
-            target = decoder.load(name, window=256, device=GPU, dtype="bfloat16", in_host=in_host)
+            target = loading.load(name, window=256, device=GPU, dtype="bfloat16", in_host=in_host)
             cache = FullCache(target.kv_shape, 256)
             stored = {name: weights.clone() for name, weights in target.named_weights() if weights.device.type == "cpu"}
             held = full_pass(target, cache, 0, ids).cpu()
@@ -126,7 +127,7 @@ def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch
 
 
 def test_a_copy_is_planned_for_or_refused(pair: tuple[str, str]) -> None:
-    settings = decoder.settings_of(pair[0], 2048)
+    settings = loading.settings_of(pair[0], 2048)
     config = EngineConfig(model=pair[0], device="cuda", dtype="bfloat16", context=2048)
     copied = replace(config, middle="4bit")
     with simulated_cuda("eager"):

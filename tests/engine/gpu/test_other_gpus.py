@@ -20,9 +20,10 @@ from engine.devices import KINDS as DEVICE_KINDS
 from engine.document import Document, Page
 from engine.errors import OptionError, UnsupportedModel, is_out_of_memory
 from engine.events import AnswerDone, BookRead, KvBytes
-from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
-from engine.model import decoder
+from engine.kv.spilling import retry_with_spill
+from engine.model import loading
 from engine.plan import hardware, planner
 from engine.plan.memory_budget import MEMORY_SHARE
 from engine.prompt import Question
@@ -171,7 +172,7 @@ def test_layers_of_other_kinds(family: str, tiny: Callable[..., str]) -> None:
     name, tokens, said = tiny(family), [10 + index % 90 for index in range(200)], []
     for kind in ("cpu", "mps"):
         with simulated_gpu("mps"), torch.no_grad():
-            model = decoder.load(name, window=512, device=torch.device(kind), dtype="float32")
+            model = loading.load(name, window=512, device=torch.device(kind), dtype="float32")
             cache = FullCache(model.kv_shape, 512)
             full_pass(model, cache, 0, tokens)
             cache.advance(len(tokens))
@@ -230,10 +231,10 @@ def test_what_auto_takes() -> None:
 def test_layers_that_need_float64_are_refused_before_weights_are_read(
     kind: str, tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "_from_pretrained", None)
+    monkeypatch.setattr(loading, "_from_pretrained", None)
     name = tiny({"mps": "qwen3_5_text", "xpu": "granitemoehybrid"}[kind])
     with simulated_gpu(kind), pytest.raises(UnsupportedModel, match=f"of the kind {kind} have not"):
-        decoder.load(name, window=512, device=torch.device(kind))
+        loading.load(name, window=512, device=torch.device(kind))
 
 
 @pytest.mark.parametrize(

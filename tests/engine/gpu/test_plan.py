@@ -16,9 +16,9 @@ from engine.devices import free_memory
 from engine.errors import OptionError
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
-from engine.kv.shape import KvShape, Split
-from engine.model import decoder
+from engine.model import loading
 from engine.model.kernels import cuda
+from engine.model.kv_shape import KvShape, Split
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import MEMORY_SHARE, DeviceRoom, LayerBytes, Share, interleaved, share_layers
@@ -143,7 +143,7 @@ def test_each_card_keeps_what_it_has_room_for() -> None:
 def test_what_is_slow_once_is_in_no_figure(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call of an operation takes a second here, as loading and choosing kernels can on a card; the figures
     are kept for a week."""
-    config = decoder.settings_of(tiny(), None)
+    config = loading.settings_of(tiny(), None)
     seen: set[object] = set()
     seconds, real = 0.0, simulated_cuda_module._dispatch_here
 
@@ -176,7 +176,7 @@ def test_a_plain_step_launches_no_more_than_it_does(
     """
     monkeypatch.setattr(cuda, "measure", lambda name, *_: float(name != "split_flash"))
     with simulated_cuda("eager") as gpu, torch.no_grad():
-        model = decoder.load(tiny(), window=512, device=torch.device("cuda"), dtype="bfloat16")
+        model = loading.load(tiny(), window=512, device=torch.device("cuda"), dtype="bfloat16")
         cache = FullCache(model.kv_shape, 512, Placement((tier,) * model.num_layers))
         full_pass(model, cache, 0, list(range(10, 110)))
         cache.advance(100)

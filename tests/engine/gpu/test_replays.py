@@ -16,7 +16,9 @@ from engine.kv import full
 from engine.kv.full import FullCache, PassQueries
 from engine.kv.offload import Tier
 from engine.kv.retrieval import RetrievalCache, SelectionRefresh
-from engine.model import decoder
+from engine.model import decoder, loading
+from engine.model.backends import Backend
+from engine.model.backends.recorded import RecordedBackend
 from engine.model.graphs import CudaRecorder, Replays
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
@@ -39,13 +41,16 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
 
 
-def begun(model: decoder.Decoder, *, records: bool) -> FullCache:
+def begun(model: decoder.Decoder) -> FullCache:
     """A cache with a book in it."""
     cache = FullCache(model.kv_shape, 1024)
-    if records:
-        cache.replays = Replays(CudaRecorder(GPU), "verify", model.dtype, check_every=7)
     read(model, cache)
     return cache
+
+
+def recording(model: decoder.Decoder) -> RecordedBackend:
+    """Who records passes over one cache."""
+    return RecordedBackend(model, Replays(CudaRecorder(GPU), "verify", model.dtype, check_every=7))
 
 
 def read(model: decoder.Decoder, cache: FullCache) -> None:
@@ -58,12 +63,12 @@ def tokens(count: int, seed: int) -> list[int]:
     return [draws.randrange(6, 380) for _ in range(count)]
 
 
-def passes(model: decoder.Decoder, caches: Sequence[FullCache], counts: Sequence[int]) -> None:
-    """Passes of so many tokens, of which some stay: every cache says the same."""
+def passes(ways: Sequence[tuple[Backend, FullCache]], counts: Sequence[int]) -> None:
+    """Passes of so many tokens, of which some stay: every way says the same."""
     for at, count in enumerate(counts):
         fed, found = tokens(count, at), []
-        for cache in caches:
-            found.append(full_pass(model, cache, cache.length, fed).cpu())
+        for backend, cache in ways:
+            found.append(full_pass(backend, cache, cache.length, fed).cpu())
             cache.advance(count)
             cache.crop(cache.length - at % 3 % count)
         for logits in found[1:]:
@@ -73,12 +78,13 @@ def passes(model: decoder.Decoder, caches: Sequence[FullCache], counts: Sequence
 @pytest.mark.usefixtures("always_faster")
 def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) -> None:
     with simulated_cuda("delayed", 3), torch.no_grad():
-        model = decoder.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
-        plain, recorded = (begun(model, records=records) for records in (False, True))
-        replays, bounds = recorded.replays, set()
-        assert replays is not None
+        model = loading.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
+        plain, recorded = begun(model), begun(model)
+        backend, bounds = recording(model), set()
+        replays, ways = backend.replays, ((model, plain), (backend, recorded))
+        recorded.when_spilled(replays.drop)
         for at in range(6):
-            passes(model, (plain, recorded), [1, 5, 1, 3, 1, 7, 1, 4])
+            passes(ways, [1, 5, 1, 3, 1, 7, 1, 4])
             bounds.add(replays._bound)
             if at == 3:  # another branch of the chat, before all that is recorded
                 for cache in (plain, recorded):
@@ -93,14 +99,14 @@ def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) ->
                 cache.clear()
                 held.append(torch.full((8192,), float("nan"), device=GPU))  # has what was given back
                 read(model, cache)
-            passes(model, (plain, recorded), counts)
+            passes(ways, counts)
             spans.append(replays._bound)
         assert spans[0] != spans[1]
         before = replays.replayed
         assert replays._recordings
         recorded.spill([1], Tier.HOST)
         assert not replays._recordings
-        passes(model, (plain, recorded), counts)
+        passes(ways, counts)
         assert replays.replayed == before
         for cache in (plain, recorded):
             cache.clear()
@@ -110,15 +116,14 @@ def test_replayed_verifications_say_what_passes_say(tiny: Callable[..., str]) ->
 @pytest.mark.parametrize("count", [1, 6])
 def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: int, tiny: Callable[..., str]) -> None:
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        model = decoder.load(tiny(), window=1024, device=GPU, dtype="bfloat16")
-        cache = begun(model, records=True)
-        assert cache.replays is not None
+        model = loading.load(tiny(), window=1024, device=GPU, dtype="bfloat16")
+        cache, backend = begun(model), recording(model)
         for _ in range(5):
-            full_pass(model, cache, BOOK, tokens(count, 2))
+            full_pass(backend, cache, BOOK, tokens(count, 2))
         waits, launches = Counter(gpu.waits), gpu.launches - gpu.replayed
-        replayed = cache.replays.replayed
-        full_pass(model, cache, BOOK, tokens(count, 3))
-        assert cache.replays.replayed == replayed + 1
+        replayed = backend.replays.replayed
+        full_pass(backend, cache, BOOK, tokens(count, 3))
+        assert backend.replays.replayed == replayed + 1
         assert not gpu.waits - waits
         assert gpu.launches - gpu.replayed - launches <= MOST_LAUNCHES
         cache.clear()
@@ -128,18 +133,19 @@ def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: in
 def test_who_looks_on_sees_the_queries_of_a_replay(tiny: Callable[..., str]) -> None:
     """The selection that a verification renews is the one that an ordinary pass would have chosen."""
     with simulated_cuda("lazy"), torch.no_grad():
-        model = decoder.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
+        model = loading.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
         chosen = []
         for records in (False, True):
-            cache = begun(model, records=records)
+            cache, recorded = begun(model), recording(model)
+            backend: Backend = recorded if records else model
             retrieval, seen = RetrievalCache(cache, 32, 8, 128), PassQueries()
             retrieval.reselect(80, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
             for at in range(4):
                 refresh = SelectionRefresh(retrieval)
-                full_pass(model, cache, BOOK, tokens(5, at), refresh)
+                full_pass(backend, cache, BOOK, tokens(5, at), refresh)
                 refresh.finish()
-            full_pass(model, cache, BOOK, tokens(5, 9), seen)
-            assert (cache.replays.replayed if cache.replays else 0) == (2 if records else 0)
+            full_pass(backend, cache, BOOK, tokens(5, 9), seen)
+            assert recorded.replays.replayed == (2 if records else 0)
             scores = retrieval.chunk_scores()
             assert scores is not None
             chosen.append([*(q.cpu() for q in seen.queries), scores.cpu()])
@@ -157,8 +163,8 @@ def test_a_book_is_kept_while_its_verifications_are_recorded(
     record, kept = CudaRecorder.record, []
 
     with simulated_cuda("lazy"), torch.no_grad():
-        model = decoder.load(tiny(), window=1024, device=GPU, dtype="float32")
-        cache = begun(model, records=True)
+        model = loading.load(tiny(), window=1024, device=GPU, dtype="float32")
+        cache, backend = begun(model), recording(model)
 
         def beside(self: CudaRecorder, work: Callable[[], object]) -> Callable[[], object]:
             def watched() -> object:
@@ -171,10 +177,9 @@ def test_a_book_is_kept_while_its_verifications_are_recorded(
             return record(self, watched)
 
         monkeypatch.setattr(CudaRecorder, "record", beside)
-        passes(model, (cache,), [1, 5] * 6)
-        assert cache.replays is not None
-        assert not cache.replays.off
-        assert cache.replays.replayed > 3
+        passes([(backend, cache)], [1, 5] * 6)
+        assert not backend.replays.off
+        assert backend.replays.replayed > 3
         expected = cache.export(1, 0, BOOK)
         cache.clear()
     assert len(kept) >= 6  # warm-ups and captures
@@ -184,8 +189,8 @@ def test_a_book_is_kept_while_its_verifications_are_recorded(
 def test_a_pass_that_stands_before_the_end_is_an_ordinary_one(tiny: Callable[..., str]) -> None:
     """What is filled up would be written over tokens that are committed."""
     with simulated_cuda("eager"), torch.no_grad():
-        model = decoder.load(tiny(), window=1024, device=GPU, dtype="float32")
-        cache = begun(model, records=True)
+        model = loading.load(tiny(), window=1024, device=GPU, dtype="float32")
+        cache = begun(model)
         assert cache.fixed_span(BOOK, 8) is not None
         assert cache.fixed_span(BOOK - 1, 8) is None
         assert cache.fixed_span(BOOK, 128) is None

@@ -20,7 +20,7 @@ from engine.document import Document, Page
 from engine.events import AnswerDone, KvBytes, TextDelta
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
-from engine.model import decoder
+from engine.model import loading
 from engine.plan import planner
 from engine.prompt import Question
 from engine.session import Session
@@ -128,7 +128,7 @@ def test_weights_come_from_host_memory_and_are_rounded_as_kv_is(
     ids = torch.randint(6, 380, (24,), generator=torch.Generator().manual_seed(0)).tolist()
 
     def logits(device: str, **options: Any) -> torch.Tensor:
-        model = decoder.load(tiny(kind), window=64, device=torch.device(device), dtype="float32", **options)
+        model = loading.load(tiny(kind), window=64, device=torch.device(device), dtype="float32", **options)
         cache = FullCache(model.kv_shape.stored_as(kv), 64)
         with torch.inference_mode():
             first = rounds.full_pass(model, cache, 0, ids[:20])

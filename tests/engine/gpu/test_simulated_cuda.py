@@ -7,9 +7,9 @@ import logging
 import pytest
 import torch
 
-from engine.kv.shape import KvShape
 from engine.model import attention
 from engine.model.kernels import cuda, in_pieces, plain
+from engine.model.kv_shape import KvShape
 from tests.engine.gpu import simulated_cuda as simulated_cuda_module
 from tests.engine.gpu.simulated_cuda import SCHEDULES, simulated_cuda
 

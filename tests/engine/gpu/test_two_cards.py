@@ -17,10 +17,11 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode.rounds import full_pass
 from engine.document import Document, Page
 from engine.events import AnswerDone, KvBytes
-from engine.kv.full import FullCache, retry_with_spill
+from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
-from engine.kv.shape import Split
-from engine.model import decoder
+from engine.kv.spilling import retry_with_spill
+from engine.model import decoder, loading
+from engine.model.kv_shape import Split
 from engine.plan import hardware, planner, probe
 from engine.plan.memory_budget import Share
 from engine.plan.planner import Layout
@@ -140,7 +141,7 @@ class Passes:
     @classmethod
     def on(cls, gpu: Gpu, name: str, layout: Layout, tier: Tier, **options: Any) -> Passes:
         places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
-        model = decoder.load(name, window=1024, device=layout.device, dtype="float32", **places, **options)
+        model = loading.load(name, window=1024, device=layout.device, dtype="float32", **places, **options)
         made = cls(model, FullCache(model.kv_shape, 1024, Placement((tier,) * LAYERS)), gpu)
         full_pass(model, made.cache, 0, [10 + index % 90 for index in range(CONTEXT)])
         made.cache.advance(CONTEXT)
@@ -228,7 +229,7 @@ def test_a_processor_of_two_halves(pair: tuple[str, str], tmp_path: Path) -> Non
     name, half = pair[0], torch.device("cpu")
     said = []
     for split in (None, Split((half, half), (0, 1, 0, 1, 0, 1))):
-        model = decoder.load(name, window=1024, device=half, dtype="float32", split=split)
+        model = loading.load(name, window=1024, device=half, dtype="float32", split=split)
         cache = FullCache(model.kv_shape, 1024, Placement((Tier.DISK,) * LAYERS), tmp_path)
         with torch.inference_mode():
             full_pass(model, cache, 0, [10 + index % 90 for index in range(CONTEXT)])

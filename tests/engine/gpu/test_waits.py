@@ -19,8 +19,8 @@ import torch
 from engine.kv import full, offload
 from engine.kv.full import FullCache
 from engine.kv.offload import Placement, Tier
-from engine.kv.shape import KvShape
 from engine.model.graphs import CudaRecorder
+from engine.model.kv_shape import KvShape
 from tests.engine.gpu.simulated_cuda import SCHEDULES, Gpu, simulated_cuda
 from tests.house import ROOT
 

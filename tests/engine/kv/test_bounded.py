@@ -19,8 +19,9 @@ from engine.decode import rounds
 from engine.decode.controller import PLAIN, DraftPlan, FixedLengths, LookupMatch
 from engine.document import Document
 from engine.events import AnswerDone, AnswerStarted, BookRead, ReadingProgress
-from engine.kv.full import FullCache, KvShape, spill_more
-from engine.kv.shape import Recurrent, Sliding
+from engine.kv.full import FullCache, KvShape
+from engine.kv.spilling import spill_more
+from engine.model.kv_shape import Recurrent, Sliding
 from engine.model.recurrent import State, Step
 from engine.prompt import Question, Turn
 from engine.quantization import CHAT_PLACES, StateSize

@@ -14,7 +14,7 @@ from engine.kv.full import FullCache, KvShape
 from engine.kv.retrieval import ChunkScoring, QueryRecorder, RetrievalCache, SelectionRefresh
 from engine.kv.selection import exchanged
 from engine.kv.streaming import StreamingCache
-from engine.model import decoder as models
+from engine.model import loading
 from engine.model.kernels import cpu
 
 CPU = torch.device("cpu")
@@ -279,16 +279,16 @@ def test_streaming_cache_refuses_what_it_cannot_undo() -> None:
 
 def test_streaming_keys_unrotated_equal_rotated_attention(tiny: Callable[..., str]) -> None:
     """While nothing is evicted, a draft on the streaming cache computes what the model itself computes."""
-    decoder = models.load(tiny("llama"), window=256, device=CPU)
+    decoder = loading.load(tiny("llama"), window=256, device=CPU)
     ids = torch.randint(6, 380, (60,), generator=torch.Generator().manual_seed(0))
     cache = StreamingCache(decoder.kv_shape, 4, 100, 64, decoder.rotate)
     with torch.inference_mode():
         rows = []
         for piece in (ids[:40], ids[40:41], ids[41:]):
             n = piece.shape[0]
-            rows.append(decoder.forward(piece, decoder.no_rope(n), cache.extend(n)))
+            rows.append(decoder.forward(piece, cache.extend(n)))
             cache.advance(n)
         full = FullCache(decoder.kv_shape, 256)
         full.reserve(60)
-        expected = decoder.forward(ids, decoder.rope(decoder.span(0, 60)), full.extend(0))
+        expected = decoder.forward(ids, full.extend(0))
     assert torch.allclose(torch.cat(rows), expected, atol=1e-4)

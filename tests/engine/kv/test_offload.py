@@ -17,7 +17,7 @@ from engine.kv import offload
 from engine.kv.full import FullCache, KvShape
 from engine.kv.offload import Placement, Tier
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
-from engine.model import decoder as models
+from engine.model import loading
 from engine.model.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ PLACEMENTS = {
 
 @pytest.fixture(scope="module")
 def decoder(tiny: Callable[..., str]) -> Decoder:
-    return models.load(tiny("llama", layers=LAYERS), window=4096, device=CPU)
+    return loading.load(tiny("llama", layers=LAYERS), window=4096, device=CPU)
 
 
 @pytest.fixture(params=["model", "8bit"])
@@ -57,7 +57,7 @@ def some_ids(count: int) -> torch.Tensor:
 def step(decoder: Decoder, cache: FullCache, ids: torch.Tensor) -> torch.Tensor:
     n = ids.shape[0]
     with torch.inference_mode():
-        logits = decoder.forward(ids, decoder.rope(decoder.span(cache.length, n)), cache.extend(cache.length))
+        logits = decoder.forward(ids, cache.extend(cache.length))
     cache.advance(n)
     return logits
 
@@ -120,7 +120,7 @@ def test_retrieval_takes_the_same_chunks(decoder: Decoder, placed: FullCache) ->
     chosen = []
     for cache in (placed, resident):
         retrieval, tap = RetrievalCache(cache, 64, 4, 64), QueryRecorder(LAYERS, 8)
-        cache.on_hand = retrieval.index_layer
+        cache.when_at_hand(retrieval.index_layer)
         prefill.run(decoder, cache, ids, segment=300, block=100, observer=tap)
         moved = cache.moved_bytes
         with torch.inference_mode():
@@ -207,7 +207,7 @@ def test_memory_is_pinned_in_place_and_let_go(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_every_placement_computes_the_same_on_a_gpu(tiny: Callable[..., str]) -> None:
-    decoder = models.load(tiny("llama", layers=LAYERS), window=4096, device=torch.device("cuda"), dtype="float32")
+    decoder = loading.load(tiny("llama", layers=LAYERS), window=4096, device=torch.device("cuda"), dtype="float32")
     ids = some_ids(700).cuda()
 
     def computed(where: Placement) -> torch.Tensor:

@@ -13,10 +13,12 @@ import torch
 from engine.decode import prefill
 from engine.decode.rounds import full_pass
 from engine.errors import ResourceError, is_out_of_memory
-from engine.kv.full import FullCache, KvShape, retry_with_spill, spill_more
+from engine.kv.full import FullCache, KvShape
 from engine.kv.offload import DiskStore, LayerBuffer, Placement, StagedLayer, Tier
-from engine.model import decoder as models
+from engine.kv.spilling import retry_with_spill, spill_more
+from engine.model import loading
 from engine.model.backends.program import FusedLayers
+from engine.model.backends.walk import Walk
 from engine.model.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -25,7 +27,7 @@ LAYERS = 6
 
 @pytest.fixture(scope="module")
 def decoder(tiny: Callable[..., str]) -> Decoder:
-    return models.load(tiny("llama", layers=LAYERS), window=2048, device=CPU)
+    return loading.load(tiny("llama", layers=LAYERS), window=2048, device=CPU)
 
 
 def some_ids(count: int) -> torch.Tensor:
@@ -55,7 +57,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> li
 
         return layers
 
-    monkeypatch.setattr(Decoder, "layer", after(Decoder.layer, 2))
+    for kind in (Walk, FusedLayers):
+        monkeypatch.setattr(kind, "layer", after(kind.layer, 2))
     monkeypatch.setattr(FusedLayers, "through", after(FusedLayers.through, 1))
     return tried
 

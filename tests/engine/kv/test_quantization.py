@@ -19,10 +19,10 @@ from engine.events import AnswerDone, BookRead
 from engine.kv.full import FullCache
 from engine.kv.manifest import Shard, Snapshot
 from engine.kv.offload import Placement, Tier
-from engine.kv.shape import LEVELS, KvShape
 from engine.kv.snapshot_io import restore
-from engine.model import decoder as models
+from engine.model import loading
 from engine.model.kernels import plain as attend_slowly
+from engine.model.kv_shape import LEVELS, KvShape
 from engine.plan.hardware import inspect_model
 from engine.plan.memory_budget import FINE_CHUNK
 from engine.plan.planner import Resources, plan
@@ -167,7 +167,7 @@ def layers_of(cache: FullCache) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
 def test_spilled_in_the_middle_of_a_segment(tier: Tier, tiny: Callable[..., str], tmp_path: Path) -> None:
-    decoder = models.load(tiny("llama", layers=4), window=2048, device=CPU)
+    decoder = loading.load(tiny("llama", layers=4), window=2048, device=CPU)
     ids = torch.randint(6, 380, (300,), generator=torch.Generator().manual_seed(0))
     whole = FullCache(decoder.kv_shape.stored_as("8bit"), 2048)
     cache = FullCache(decoder.kv_shape.stored_as("8bit"), 2048, spill_folder=tmp_path)

@@ -15,7 +15,7 @@ from engine.events import AnswerDone
 from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
-from engine.kv.shape import KvShape
+from engine.model.kv_shape import KvShape
 from engine.prompt import Question
 from engine.session import Session
 

@@ -34,7 +34,7 @@ from engine.kv.full import FullCache
 from engine.kv.manifest import MANIFEST, Identity, ids_hash
 from engine.kv.snapshot_io import SnapshotWriter, restore
 from engine.kv.snapshots import SnapshotStore
-from engine.model import decoder
+from engine.model import loading
 from engine.prompt import Question
 from engine.session import Session
 from tests.engine.small_caches import SHAPE, assert_same, filled
@@ -518,7 +518,7 @@ def test_another_book_stops_the_writer(tiny: Callable[..., str], book: Document,
 
 
 def test_fingerprints_tell_models_apart(tiny: Callable[..., str]) -> None:
-    loaded = [decoder.load(tiny("llama", seed=seed), window=256, device=CPU) for seed in (0, 0, 1)]
+    loaded = [loading.load(tiny("llama", seed=seed), window=256, device=CPU) for seed in (0, 0, 1)]
     prints = [persistence.model_fingerprint(decoder) for decoder in loaded]
     assert prints[0] == prints[1] != prints[2]
     with torch.inference_mode():  # one bit of one weight
@@ -528,7 +528,7 @@ def test_fingerprints_tell_models_apart(tiny: Callable[..., str]) -> None:
 
 def test_fingerprints_tell_the_order_of_weights(tiny: Callable[..., str]) -> None:
     """Two rows of the embedding exchanged, or two numbers of one row: every sum of bits is what it was."""
-    loaded = decoder.load(tiny("llama"), window=256, device=CPU)
+    loaded = loading.load(tiny("llama"), window=256, device=CPU)
     seen = {persistence.model_fingerprint(loaded)}
     for tensor, places in (
         (loaded.model.model.embed_tokens.weight, (40, 300)),

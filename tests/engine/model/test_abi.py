@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType, quants
 from engine.decode import prefill
 from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
-from engine.model import decoder
+from engine.model import loading
 from engine.model.kernels import abi, native
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.packed import PackedBlocks, Unpacked
@@ -69,7 +69,7 @@ def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
 def a_chat(name: str) -> list[torch.Tensor]:
     """Logits of passes in one call, over chunks that were gathered too, and a layer in two calls."""
     found = []
-    model = decoder.load(name, window=None, device=torch.device("cpu"))
+    model = loading.load(name, window=None, device=torch.device("cpu"))
     ids = torch.randint(10, 300, (340,), generator=torch.Generator().manual_seed(1))
     full, queries = FullCache(model.kv_shape, model.window), QueryRecorder(model.num_layers)
     prefill.run(model, full, ids[:300], segment=256, observer=queries)
@@ -79,7 +79,7 @@ def a_chat(name: str) -> list[torch.Tensor]:
         full.reserve(340)
         rope = model.rope(model.span(300, 9))
         for view in (full.extend(300), cache.extend()):
-            found.append(model.forward(ids[300:309], rope, view))
+            found.append(model.forward(ids[300:309], view))
         return [*found, model.layer(0, model.embed(ids[300:309]), rope, full.extend(300))]
 
 

@@ -19,7 +19,7 @@ from engine.decode import rounds
 from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
 from engine.kv.full import FullCache
-from engine.model import decoder, experts
+from engine.model import experts, loading
 from engine.model.kernels import native
 from engine.model.products import linear
 from engine.model.products.quantized import quantize
@@ -39,7 +39,7 @@ def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: st
     """Packed and not, since a GPU has them so."""
     ids = torch.randint(6, 380, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     whole, *rounded = (
-        decoder.load(tiny(kind), window=64, device=CPU, weights=kept, packed=packed)
+        loading.load(tiny(kind), window=64, device=CPU, weights=kept, packed=packed)
         for kept, packed in (("stored", False), (weights, False), (weights, True))
     )
     logits = []
@@ -58,7 +58,7 @@ def test_experts_are_rounded_and_what_chooses_them_is_not(kind: str, weights: st
 def test_an_expert_in_one_program_answers_as_its_layers_do(weights: str, tiny: Callable[..., str]) -> None:
     if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
-    model = decoder.load(tiny("granitemoehybrid"), window=64, device=CPU, weights=weights)
+    model = loading.load(tiny("granitemoehybrid"), window=64, device=CPU, weights=weights)
     part = model.model.model.layers[0].block_sparse_moe.experts
     x, ids = torch.randn(9, 64), torch.randint(0, 8, (9, 3))
     shares = torch.rand(9, 3)
@@ -67,13 +67,13 @@ def test_an_expert_in_one_program_answers_as_its_layers_do(weights: str, tiny: C
         assert len(part.fused) == 8
         part.most_rows = 0
         assert torch.allclose(part(x, ids, shares), fused, atol=1e-5)
-    other = decoder.load(tiny("gpt_oss"), window=64, device=CPU, weights=weights)
+    other = loading.load(tiny("gpt_oss"), window=64, device=CPU, weights=weights)
     assert not other.model.model.layers[0].mlp.experts.fused, "whose gates are clamped"
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_step_reads_the_experts_that_it_asks_and_a_longer_pass_more(packed: bool, tiny: Callable[..., str]) -> None:
-    model = decoder.load(tiny("qwen3_moe"), window=64, device=CPU, packed=packed)
+    model = loading.load(tiny("qwen3_moe"), window=64, device=CPU, packed=packed)
     expert = 3 * 64 * 32 * 4
     every = sum(weight.nbytes for weight in model.model.parameters())
     embedding = model.vocabulary * 64 * 4
@@ -84,13 +84,13 @@ def test_a_step_reads_the_experts_that_it_asks_and_a_longer_pass_more(packed: bo
     assert reads.growth(1) == pytest.approx(1.0)
     two = 8 * (1 - (5 / 8) ** 2)  # experts that two tokens ask, if they choose at random
     assert reads.growth(2) == pytest.approx(1 + reads.share * (two / 3 - 1))
-    assert expert_reads(decoder.load(tiny("llama"), window=64, device=CPU), 100).growth(9) == 1.0
+    assert expert_reads(loading.load(tiny("llama"), window=64, device=CPU), 100).growth(9) == 1.0
 
 
 @pytest.mark.parametrize(("kind", "weights"), [("qwen3_moe", "stored"), ("qwen3_moe", "8bit"), ("lfm2_moe", "stored")])
 def test_a_probe_asks_other_experts_for_every_token(kind: str, weights: str, tiny: Callable[..., str]) -> None:
     """Also where the first layer has none."""
-    config = decoder.settings_of(tiny(kind), 64)
+    config = loading.settings_of(tiny(kind), 64)
     layer = probe._one_layer(config, torch.float32, CPU, weights).model.model.layers[0]
     *_, ids = layer.get_submodule("feed_forward" if kind == "lfm2_moe" else "mlp").gate(probe._noise(8, 64))
     assert len(ids.unique()) == 8
@@ -121,17 +121,17 @@ def test_weights_of_4_bits_are_expanded_where_there_is_room(in_4_bits: Path, mon
     theirs: Any = AutoModelForCausalLM.from_pretrained(
         in_4_bits, dtype=torch.float32, attn_implementation="eager", quantization_config=Mxfp4Config(dequantize=True)
     )
-    model = decoder.load(str(in_4_bits), window=128, device=CPU)
+    model = loading.load(str(in_4_bits), window=128, device=CPU)
     with torch.inference_mode():
         expected = theirs(input_ids=ids).logits[0]
         logits = rounds.full_pass(model, FullCache(model.kv_shape, 128), 0, ids[0].tolist())
     assert (logits - expected).abs().max() < 1e-5 * expected.abs().max()
     free = model.parameters * 3  # bytes: not of weights in float32, and of those in 4 bits
-    monkeypatch.setattr(decoder.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(loading.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     with pytest.raises(ResourceError, match="stored in 4 bits and take 0 GB when they are expanded, and 0 GB") as told:
-        decoder.load(str(in_4_bits), window=128, device=CPU)
+        loading.load(str(in_4_bits), window=128, device=CPU)
     assert told.value.remedy.endswith("or --weights 4bit.")
-    decoder.load(str(in_4_bits), window=128, device=CPU, weights="4bit")
+    loading.load(str(in_4_bits), window=128, device=CPU, weights="4bit")
     settings = json.loads((in_4_bits / "config.json").read_text())
     shape = shape_of(settings, "it", (in_4_bits / "model.safetensors").stat().st_size)
     assert shape.parameters == pytest.approx(model.parameters, rel=0.05)  # its memory is told by these
@@ -140,7 +140,7 @@ def test_weights_of_4_bits_are_expanded_where_there_is_room(in_4_bits: Path, mon
 @pytest.mark.parametrize("weights", ["8bit", "4bit"])
 def test_rounding_expands_one_layer_at_a_time(weights: str, in_4_bits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the very bits of a model that was expanded whole before it was rounded."""
-    whole = decoder.load(str(in_4_bits), window=64, device=CPU, packed=False).model
+    whole = loading.load(str(in_4_bits), window=64, device=CPU, packed=False).model
     experts.install(whole.model.layers)
     quantize(whole.model.layers, weights, "it")
     alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -154,7 +154,7 @@ def test_rounding_expands_one_layer_at_a_time(weights: str, in_4_bits: Path, mon
         return made
 
     monkeypatch.setattr(experts, "linear", watched)
-    model = decoder.load(str(in_4_bits), window=64, device=CPU, weights=weights, packed=False).model
+    model = loading.load(str(in_4_bits), window=64, device=CPU, weights=weights, packed=False).model
     numbers, config = model.state_dict(), model.config
     assert most <= 2 * config.num_local_experts + config.num_hidden_layers  # routers stay
     assert numbers.keys() == whole.state_dict().keys()

@@ -13,11 +13,14 @@ from engine.decode import prefill
 from engine.kv.full import FullCache, FullPass, PassQueries
 from engine.kv.offload import Placement, Tier
 from engine.kv.retrieval import QueryRecorder, RetrievalCache, RetrievalPass
-from engine.kv.shape import KvShape
 from engine.kv.streaming import StreamingCache, StreamingPass
-from engine.model import attention, decoder
-from engine.model.backends.program import FusedLayers, fuse
+from engine.model import loading
+from engine.model.backends import program
+from engine.model.backends.program import FusedLayers, ProgramBackend, fuse
+from engine.model.backends.walk import Walk
 from engine.model.kernels import native
+from engine.model.kv_shape import KvShape
+from engine.model.view import InPlace
 from tests.engine.small_caches import SHAPE
 
 CPU = torch.device("cpu")
@@ -33,7 +36,7 @@ def refused(model: Any) -> bool:
 def test_the_logits_are_those_of_transformers(tiny: Callable[..., str], family: str, weights: str) -> None:
     if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
-    model = decoder.load(tiny(family), window=None, device=CPU, weights=weights)
+    model = loading.load(tiny(family), window=None, device=CPU, weights=weights)
     ids = torch.randint(10, 300, (50,), generator=torch.Generator().manual_seed(1))
 
     def logits() -> torch.Tensor:
@@ -42,14 +45,13 @@ def test_the_logits_are_those_of_transformers(tiny: Callable[..., str], family: 
         outs = []
         for start, stop in ((0, 30), (30, 50)):
             with torch.inference_mode():
-                rope = model.rope(model.span(start, stop - start))
-                outs.append(model.forward(ids[start:stop], rope, cache.extend(start)))
+                outs.append(model.forward(ids[start:stop], cache.extend(start)))
             cache.advance(stop - start)
         return torch.cat(outs)
 
-    assert model._fused is not None
+    assert isinstance(model.backend, ProgramBackend)
     found = logits()
-    model._fused = None
+    model.backend = Walk(model)
     expected = logits()
     assert torch.allclose(found, expected, atol=2e-5 * float(expected.abs().max()))
     assert not torch.equal(found, expected)  # these were two ways
@@ -62,7 +64,7 @@ def test_a_pass_is_one_call_where_its_kv_is_in_place(
 ) -> None:
     if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
-    model = decoder.load(tiny("qwen3"), window=None, device=CPU, dtype=dtype)
+    model = loading.load(tiny("qwen3"), window=None, device=CPU, dtype=dtype)
     ids = torch.randint(10, 300, (400,), generator=torch.Generator().manual_seed(1))
     layers_called: list[int] = []
     by_layer = FusedLayers.layer
@@ -86,7 +88,7 @@ def test_a_pass_is_one_call_where_its_kv_is_in_place(
             full.reserve(at + count)
             view = full.extend(at, looked) if level == "full" else cache.extend()
             with torch.inference_mode():
-                outs.append(model.forward(ids[at : at + count], model.rope(model.span(at, count)), view))
+                outs.append(model.forward(ids[at : at + count], view))
             (full if level == "full" else cache).advance(count)
             at += count
         held = range(full.shape.layers)
@@ -113,14 +115,14 @@ def test_a_draft_step_is_one_call_too_and_keeps_keys_as_they_were_before_rope(
 ) -> None:
     if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
-    model = decoder.load(tiny(family), window=None, device=CPU)
+    model = loading.load(tiny(family), window=None, device=CPU)
     ids = torch.randint(10, 300, (90,), generator=torch.Generator().manual_seed(1))
 
     def logits_and_kv() -> tuple[torch.Tensor, list[torch.Tensor]]:
         cache, outs = StreamingCache(model.kv_shape, 4, 32, 16, model.rotate), []
         with torch.inference_mode():
             for part in ids.split([16, 1, 1, 14, 16, 1, 1, 14, 16, 1, 9]):  # twice as many as it holds
-                outs.append(model.forward(part, None, cache.extend(len(part)), rows=1))
+                outs.append(model.forward(part, cache.extend(len(part)), rows=1))
                 cache.advance(len(part))
                 cache.settle()
         return torch.cat(outs), [x[:, : cache.held] for x in (*cache._raw.values(), *cache._rotated.values())]
@@ -138,18 +140,21 @@ def test_what_is_not_in_place_is_gone_through_layer_by_layer() -> None:
         cache.reserve(10)
         return cache
 
-    def place(cache: FullCache, start: int = 4) -> attention.InPlace | None:
+    def place(cache: FullCache, start: int = 4) -> InPlace | None:
         return cache.extend(start).in_place(6)
+
+    def addresses(found: InPlace) -> Any:
+        return program._KvMemory.of(found.blocks).addresses.tolist()
 
     resident = full()
     first = place(resident)
     assert first is not None
-    assert first.addresses[1].tolist() == [resident.values(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
+    assert addresses(first)[1] == [resident.values(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
     assert place(resident, resident.capacity - 5) is None, "there is no room"
     resident.reserve(4500)
     grown = place(resident)
     assert grown is not None
-    assert grown.addresses[0].tolist() == [resident.keys(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
+    assert addresses(grown)[0] == [resident.keys(layer, 0, 1).data_ptr() for layer in range(SHAPE.layers)]
     assert place(full(SHAPE.stored_as("8bit"))) is None
     assert place(full(placement=Placement.spread(SHAPE.layers, SHAPE.layers - 1, 0))) is None
     resident.spill([0], Tier.DISK)
@@ -163,13 +168,13 @@ def test_numbers_in_half_precision_are_nearer_to_the_truth(tiny: Callable[..., s
     name, ids = tiny("qwen3"), torch.arange(20, 60)
 
     def logits(dtype: str, is_fused: bool) -> torch.Tensor:
-        model = decoder.load(name, window=None, device=CPU, dtype=dtype)
+        model = loading.load(name, window=None, device=CPU, dtype=dtype)
         if not is_fused:
-            model._fused = None
+            model.backend = Walk(model)
         cache = FullCache(model.kv_shape, model.window)
         cache.reserve(40)
         with torch.inference_mode():
-            return model.forward(ids, model.rope(model.span(0, 40)), cache.extend(0))
+            return model.forward(ids, cache.extend(0))
 
     truth = logits("float32", is_fused=False)
     errors = [(logits("bfloat16", is_fused) - truth).abs().mean() for is_fused in (True, False)]
@@ -177,7 +182,7 @@ def test_numbers_in_half_precision_are_nearer_to_the_truth(tiny: Callable[..., s
 
 
 def test_a_layer_with_a_part_that_is_not_known_goes_through_transformers(tiny: Callable[..., str]) -> None:
-    model = decoder.load(tiny("llama"), window=None, device=CPU).model
+    model = loading.load(tiny("llama"), window=None, device=CPU).model
     assert not refused(model)
     model.model.layers[1].mlp_norm = nn.LayerNorm(64)
     assert refused(model)
@@ -187,4 +192,4 @@ def test_a_layer_with_a_part_that_is_not_known_goes_through_transformers(tiny: C
 
 
 def test_a_model_that_is_not_packed_goes_through_transformers(tiny: Callable[..., str]) -> None:
-    assert decoder.load(tiny("llama"), window=None, device=CPU, packed=False)._fused is None
+    assert type(loading.load(tiny("llama"), window=None, device=CPU, packed=False).backend) is Walk

@@ -17,7 +17,7 @@ from engine import foreign
 from engine.decode import prefill
 from engine.errors import ModelError
 from engine.kv.full import FullCache
-from engine.model import decoder, gguf
+from engine.model import gguf, loading
 from engine.model.kernels.formats import FORMATS
 from engine.model.products.blocks import KNOWN, BlockLinear
 from engine.model.products.packed import PackedBlocks
@@ -149,17 +149,17 @@ def test_a_file_answers_as_transformers_does_with_its_expanded_weights(
     with torch.inference_mode():
         expected = reference.eval()(ids[None]).logits[0]
     for dtype, near in (("float32", 2e-5), ("bfloat16", 3e-2)):
-        model = decoder.load(str(folder), window=None, device=CPU, dtype=dtype)
+        model = loading.load(str(folder), window=None, device=CPU, dtype=dtype)
         assert any(isinstance(part, PackedBlocks) for part in model.model.modules())
         assert not any(isinstance(part, BlockLinear | torch.nn.Linear) for part in model.model.modules())
         full = FullCache(model.kv_shape, model.window)
         prefill.run(model, full, ids[:30], segment=16)
         full.reserve(40)
         with model.decoding():
-            many = model.forward(ids[30:], model.rope(model.span(30, 10)), full.extend(30))
+            many = model.forward(ids[30:], full.extend(30))
             assert (many - expected[30:]).abs().max() <= near * expected.abs().max()
             for at in range(30, 40):
-                one = model.forward(ids[at : at + 1], model.rope(model.span(at, 1)), full.extend(at))
+                one = model.forward(ids[at : at + 1], full.extend(at))
                 assert torch.equal(one[0], many[at - 30]), "a verification says what plain decoding says"
 
 
@@ -173,8 +173,8 @@ def test_its_vocabulary_is_the_one_that_transformers_reads(tmp_path: Path) -> No
 @pytest.mark.usefixtures("at_hand")
 def test_without_our_kernels_all_weights_are_expanded(tmp_path: Path) -> None:
     _, folder = described(tmp_path, "qwen2")
-    stored = decoder.load(str(folder), window=None, device=CPU, dtype="float32")
-    plain = decoder.load(str(folder), window=None, device=CPU, dtype="float32", packed=False)
+    stored = loading.load(str(folder), window=None, device=CPU, dtype="float32")
+    plain = loading.load(str(folder), window=None, device=CPU, dtype="float32", packed=False)
     assert stored.parameters == plain.parameters
     assert stored.bytes_read_by_step < plain.bytes_read_by_step / 4
     ids = torch.arange(20)
@@ -183,7 +183,7 @@ def test_without_our_kernels_all_weights_are_expanded(tmp_path: Path) -> None:
         full = FullCache(model.kv_shape, model.window)
         full.reserve(20)
         with torch.inference_mode():
-            logits.append(model.forward(ids, model.rope(model.span(0, 20)), full.extend(0)))
+            logits.append(model.forward(ids, full.extend(0)))
     assert (logits[0] - logits[1]).abs().max() <= 1e-4 * logits[1].abs().max()
 
 
@@ -192,10 +192,10 @@ def test_a_file_that_has_changed_is_not_taken_for_the_one_that_was_described(tmp
     path, folder = described(tmp_path, "qwen2")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(ModelError, match="no longer the file"):
-        decoder.load(str(folder), window=None, device=CPU)
+        loading.load(str(folder), window=None, device=CPU)
     path.unlink()
     with pytest.raises(ModelError, match="is gone"):
-        decoder.load(str(folder), window=None, device=CPU)
+        loading.load(str(folder), window=None, device=CPU)
 
 
 def test_the_stretching_of_llama_3_is_known_by_its_factors() -> None:

@@ -16,8 +16,8 @@ from engine.document import Document
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
-from engine.model import attention, graphs
-from engine.model import decoder as models
+from engine.model import attention, graphs, loading
+from engine.model.backends.recorded import RecordedBackend
 from engine.model.graphs import Replays
 from engine.session import Session
 from tests.engine.tape import TapeRecorder
@@ -192,27 +192,27 @@ def test_who_asks_for_none_gets_none(tiny: Callable[..., str], monkeypatch: pyte
     assert graphs.recorder_for(CPU) is None
     taped(monkeypatch, TapeRecorder())
     pair = tiny("llama"), tiny("llama", seed=1, layers=1, width=32)
-    assert load(*pair, graphs="off").hierarchy.retrieval.replays is None
-    assert load(*pair).hierarchy.retrieval.replays is not None
+    assert not load(*pair, graphs="off").hierarchy.recorded()
+    assert "middle" in load(*pair).hierarchy.recorded()
     # RoPE that looks at its positions cannot be recorded.
-    assert load(tiny("phi3-longrope"), None).hierarchy.retrieval.replays is None
+    assert "middle" not in load(tiny("phi3-longrope"), None).hierarchy.recorded()
 
 
 def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
     """Over random growth and crops, wherever the tokens come to stand, on memory that held no numbers before."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     rng = random.Random(3)
     full = FullCache(decoder.kv_shape, 512)
     full.reserve(300)
     ids = torch.tensor([rng.randrange(6, 380) for _ in range(300)])
     with torch.inference_mode():
-        decoder.forward(ids, decoder.rope(decoder.span(0, 300)), full.extend(0))
+        decoder.forward(ids, full.extend(0))
         full.advance(300)
         plain, recorded = (RetrievalCache(full, 64, 8, 320) for _ in range(2))
         for values in recorded._values:
             values.fill_(float("nan"))
-        recorded.zero()
-        recorded.replays = Replays(TapeRecorder(), "middle")
+        replays = Replays(TapeRecorder(), "middle")
+        ways = (recorded, RecordedBackend(decoder, replays)), (plain, decoder)
         g = torch.Generator().manual_seed(1)
         for boundary in (200, 30, 280):
             queries = [torch.randn(1, 4, 8, 16, generator=g) for _ in range(3)]
@@ -222,13 +222,13 @@ def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
             for _ in range(12):
                 count = rng.choice((1, 3))
                 some = torch.tensor([rng.randrange(6, 380) for _ in range(count)])
-                found, expected = (middle_logits(decoder, cache, some, count) for cache in (recorded, plain))
+                found, expected = (middle_logits(way, cache, some, count) for cache, way in ways)
                 assert torch.allclose(found, expected, atol=1e-4)
                 kept = rng.randrange(count + 1)
                 for cache in (plain, recorded):
                     cache.advance(count)
                     cache.crop(cache.length - count + kept)
-        assert recorded.replays.replayed > 20
+        assert replays.replayed > 20
 
 
 def test_tokens_that_a_head_leaves_out_must_be_the_same_ones() -> None:
@@ -242,12 +242,12 @@ def test_tokens_that_a_head_leaves_out_must_be_the_same_ones() -> None:
 
 def test_a_number_that_was_looked_up_is_as_it_was_recorded(tiny: Callable[..., str]) -> None:
     """The tape would not hide such a mistake: a pass that asks its cache how much it holds goes wrong when replayed."""
-    decoder = models.load(tiny("llama", spread=0.1), window=512, device=CPU)
+    decoder = loading.load(tiny("llama", spread=0.1), window=512, device=CPU)
     drafter = ModelDrafter(decoder, decoder.vocabulary, 4, 60, longest=10)
     ids = torch.tensor([7])
 
     def wrong() -> torch.Tensor:
-        return decoder.forward(ids, decoder.no_rope(1), drafter.cache.extend(1), rows=1)
+        return decoder.forward(ids, drafter.cache.extend(1), rows=1)
 
     with torch.inference_mode():
         drafter.begin(list(range(10, 40)))

@@ -17,7 +17,7 @@ from engine.document import Document
 from engine.errors import ModelError, OptionError
 from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
-from engine.model import decoder
+from engine.model import loading
 from engine.model.products.norms import FusedNorm
 from engine.model.products.quantized import Linear4, Linear8
 from engine.prompt import Question
@@ -87,9 +87,9 @@ def stored(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_memory_is_what_the_plan_says(dtype: str) -> None:
-    whole = decoder.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype, packed=False)
+    whole = loading.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype, packed=False)
     for weights in BITS:
-        small = decoder.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype, weights=weights)
+        small = loading.load(str(DEMO_MODEL), window=None, device=CPU, dtype=dtype, weights=weights)
         assert small.parameters == whole.parameters
         share = stored(small.model.model.layers) / stored(whole.model.model.layers)
         planned = bytes_per_weight(weights, whole.dtype.itemsize) / whole.dtype.itemsize
@@ -132,13 +132,13 @@ def test_a_saved_reading_belongs_to_its_weights(tiny: Callable[..., str], book: 
 
 def test_fingerprints_tell_weights_apart(tiny: Callable[..., str]) -> None:
     loaded = [
-        decoder.load(tiny("llama"), window=256, device=CPU, weights=weights) for weights in ("stored", "8bit", "4bit")
+        loading.load(tiny("llama"), window=256, device=CPU, weights=weights) for weights in ("stored", "8bit", "4bit")
     ]
     assert len({persistence.model_fingerprint(decoder) for decoder in loaded}) == 3
 
 
 def test_what_cannot_be_rounded_is_refused(tiny: Callable[..., str]) -> None:
     with pytest.raises(ModelError, match="groups of 32"):
-        decoder.load(tiny("llama", width=48), window=256, device=CPU, weights="4bit")
+        loading.load(tiny("llama", width=48), window=256, device=CPU, weights="4bit")
     with pytest.raises(OptionError, match="8bit"):
         EngineConfig("m", weights="2bit")

@@ -18,14 +18,14 @@ from app.core.settings import DEMO_MODEL
 from engine.decode import prefill
 from engine.decode.tuning import TUNING
 from engine.kv.full import FullCache, Observer, PassQueries
-from engine.kv.shape import KvShape
-from engine.model import attention, decoder
+from engine.model import attention, loading
 from engine.model.architectures import pick_dtype
 from engine.model.backends.program import pack
 from engine.model.kernels import native
 from engine.model.kernels.abi import BLOCK, PIECE
 from engine.model.kernels.emit.attention import LINE
 from engine.model.kernels.emit.emitter import I8, I64, PTR, Emitter, long
+from engine.model.kv_shape import KvShape
 from engine.model.products.norms import PackedNorm
 from engine.model.products.packed import JointLayer, PackedLinear, PackedLinear4, PackedLinear8, Unpacked
 from engine.model.products.quantized import Linear4, Linear8
@@ -303,7 +303,7 @@ def test_scores_that_are_far_apart_stay_finite(kernels: native.Native) -> None:
 def test_a_verification_says_bit_by_bit_what_plain_steps_say(
     tiny: Callable[..., str], family: str, weights: str, kv: str, dtype: str
 ) -> None:
-    model = decoder.load(tiny(family), window=None, device=CPU, dtype=dtype, weights=weights)
+    model = loading.load(tiny(family), window=None, device=CPU, dtype=dtype, weights=weights)
     ids = torch.randint(10, 300, (700,), generator=torch.Generator().manual_seed(4))
     cache = FullCache(model.kv_shape.stored_as(kv), model.window)
     prefill.run(model, cache, ids[:600], segment=256)
@@ -313,8 +313,7 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(
         cache.crop(start)
         cache.reserve(start + count)
         with torch.inference_mode():
-            rope, view = model.rope(model.span(start, count)), cache.extend(start, observer)
-            out = model.forward(ids[start : start + count], rope, view)
+            out = model.forward(ids[start : start + count], cache.extend(start, observer))
         cache.advance(count)
         return out
 
@@ -329,11 +328,11 @@ def test_a_verification_says_bit_by_bit_what_plain_steps_say(
 
 @pytest.mark.parametrize(("weights", "packed"), [("8bit", PackedLinear8), ("4bit", PackedLinear4)])
 def test_quantized_layers_are_packed_too(tiny: Callable[..., str], weights: str, packed: type[PackedLinear]) -> None:
-    model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
+    model = loading.load(tiny("llama"), window=None, device=CPU, weights=weights)
     kinds = {type(layer) for layer in model.model.model.layers.modules()}
     assert packed in kinds
     assert not kinds & {nn.Linear, Linear8, Linear4}
-    assert decoder.load(tiny("llama"), window=None, device=CPU).parameters == model.parameters
+    assert loading.load(tiny("llama"), window=None, device=CPU).parameters == model.parameters
 
 
 @pytest.mark.parametrize("weights", ["stored", "8bit", "4bit"])
@@ -343,11 +342,11 @@ def test_without_a_compiler_for_the_processor_all_works_as_before(
     ids = torch.arange(20, 60)
 
     def last() -> torch.Tensor:
-        model = decoder.load(tiny("llama"), window=None, device=CPU, weights=weights)
+        model = loading.load(tiny("llama"), window=None, device=CPU, weights=weights)
         cache = FullCache(model.kv_shape, model.window)
         with torch.inference_mode():
             cache.reserve(40)
-            return model.forward(ids, model.rope(model.span(0, 40)), cache.extend(0))
+            return model.forward(ids, cache.extend(0))
 
     own = last()
     monkeypatch.setattr(native, "own", lambda: None)
@@ -381,7 +380,7 @@ def test_every_tile_is_done_once_whoever_sleeps(kernels: native.Native) -> None:
 def test_an_embedding_that_is_the_head_stays_in_memory_once() -> None:
     """That of the demo model."""
     ids = torch.tensor([[0, 1, 31, 32, 33, 500]])
-    loaded = [decoder.load(str(DEMO_MODEL), window=None, device=CPU, packed=packed) for packed in (False, True)]
+    loaded = [loading.load(str(DEMO_MODEL), window=None, device=CPU, packed=packed) for packed in (False, True)]
     assert loaded[0].dtype is loaded[1].dtype is torch.float32  # whatever the packed weights are kept in
     whole, packed = (each.model for each in loaded)
     assert whole.lm_head.weight is whole.model.embed_tokens.weight
@@ -397,18 +396,18 @@ def test_what_an_answer_needs_is_compiled_when_the_model_is_loaded(
 ) -> None:
     kernels = native.Native(workers=1)
     monkeypatch.setattr(native, "own", lambda: kernels)
-    model = decoder.load(tiny(kind), window=None, device=CPU, weights=weights)
+    model = loading.load(tiny(kind), window=None, device=CPU, weights=weights)
     known = set(kernels._addresses)
     for kv in ("model", "8bit"):
         cache = FullCache(model.kv_shape.stored_as(kv), model.window)
         cache.reserve(3)
         with torch.inference_mode():
-            model.forward(torch.arange(20, 23), model.rope(model.span(0, 3)), cache.extend(0))
+            model.forward(torch.arange(20, 23), cache.extend(0))
     assert set(kernels._addresses) == known != set()
 
 
 def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
-    model = decoder.load(tiny("llama"), window=None, device=CPU).model
+    model = loading.load(tiny("llama"), window=None, device=CPU).model
     assert not [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
     pack(model)  # again: nothing is left to do
 
@@ -416,7 +415,7 @@ def test_a_model_is_packed_whole(tiny: Callable[..., str]) -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[..., str], packed: bool) -> None:
     """torch's threads and ours would wait for each other's cores between any two operations."""
-    model = decoder.load(tiny("llama"), window=None, device=CPU, packed=packed)
+    model = loading.load(tiny("llama"), window=None, device=CPU, packed=packed)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -435,7 +434,7 @@ def test_kernels_have_the_cores_to_themselves_while_decoding(tiny: Callable[...,
 
 
 def test_a_processor_holds_in_half_precision_what_it_multiplies_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = decoder.settings_of(str(DEMO_MODEL), None)
+    config = loading.settings_of(str(DEMO_MODEL), None)
     large = copy.copy(config)
     large.num_hidden_layers = 5_000
     for pairs in (True, False):

@@ -10,7 +10,7 @@ import torch
 from engine.decode import rounds
 from engine.kv.full import FullCache
 from engine.kv.recurrent import RecurrentLayer
-from engine.model import decoder, recurrent
+from engine.model import loading, recurrent
 from engine.model.kernels import native
 from engine.model.recurrent import DeltaTrace, State, in_chunks
 from engine.quantization import StateSize
@@ -105,7 +105,7 @@ def test_memory_that_ends_in_a_pass_leaves_the_states_as_they_were(
     """The pass is tried again, in all layers."""
     if not own:
         monkeypatch.setattr(native, "own", lambda: None)
-    model = decoder.load(tiny("qwen3_5_text"), window=64, device=CPU)
+    model = loading.load(tiny("qwen3_5_text"), window=64, device=CPU)
     cache = FullCache(model.kv_shape, 64)
     with torch.inference_mode():
         rounds.full_pass(model, cache, 0, list(range(10, 20)))

@@ -19,7 +19,7 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document, Page
 from engine.errors import InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
-from engine.model import decoder
+from engine.model import loading
 from engine.model_files import INDEX
 from engine.prompt import Question
 from engine.session import Session
@@ -44,7 +44,7 @@ def _set(folder: Path, **values: Any) -> None:
 
 def _said(folder: Path) -> str:
     with pytest.raises(TrifoldError) as refused:
-        decoder.load(str(folder), window=256, device=CPU)
+        loading.load(str(folder), window=256, device=CPU)
     assert refused.value.cause.endswith(".")
     count("model folders, damaged or altered")
     return refused.value.cause
@@ -143,7 +143,7 @@ def _shrink(folder: Path, rows: int) -> None:
 def test_a_tokenizer_that_knows_more_than_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to load, and the first book ended in an IndexError from inside the embedding."""
     _shrink(folder, 300)
-    monkeypatch.setattr(decoder, "_from_pretrained", None)  # no weights are read for this
+    monkeypatch.setattr(loading, "_from_pretrained", None)  # no weights are read for this
     with pytest.raises(ModelError) as refused:
         Session.load(EngineConfig(model=str(folder)))
     assert "gives token ids up to 383" in refused.value.cause
@@ -220,7 +220,7 @@ def _in_parts(folder: Path) -> Path:
 @pytest.mark.parametrize("described", [True, False])
 def test_weights_in_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch, described: bool) -> None:
     """transformers asks an index for ``metadata``, which that of some converters lacks."""
-    expected = [weight.clone() for _, weight in decoder.load(str(folder), window=256, device=CPU).named_weights()]
+    expected = [weight.clone() for _, weight in loading.load(str(folder), window=256, device=CPU).named_weights()]
     index = _in_parts(folder)
     found = json.loads(index.read_text(encoding="utf-8"))
     assert found["metadata"]["total_size"] > 0
@@ -228,7 +228,7 @@ def test_weights_in_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch,
         del found["metadata"]
         index.write_text(json.dumps(found), encoding="utf-8")
     before = sorted(folder.iterdir()), index.read_bytes()
-    for _, weight in decoder.load(str(folder), window=256, device=CPU).named_weights():
+    for _, weight in loading.load(str(folder), window=256, device=CPU).named_weights():
         assert torch.equal(weight, expected.pop(0))
     assert (sorted(folder.iterdir()), index.read_bytes()) == before
     assert expected == []

@@ -20,10 +20,9 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone, KvBytes
 from engine.kv.offload import ResidentStore, Workspace
-from engine.kv.shape import KvShape
-from engine.model import architectures
-from engine.model import decoder as models
+from engine.model import architectures, loading
 from engine.model.kernels import native
+from engine.model.kv_shape import KvShape
 from engine.plan import cost_model, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import CHUNK, FINE_CHUNK
@@ -177,7 +176,7 @@ def test_probes_of_a_busy_machine_are_taken_again_and_the_best_is_kept(
     monkeypatch.setattr(probe, "measure", lambda *_: next(taken))
     monkeypatch.setattr(probe.OtherPrograms, "share", lambda _: next(shares))
     config = EngineConfig(model=tiny("llama"), speeds_file=str(tmp_path / "speeds.json"))
-    decoder = models.load(config.model, window=None, device=CPU)
+    decoder = loading.load(config.model, window=None, device=CPU)
     # Best of two busy ones; a quiet one then says it better than both, and stays.
     assert [probe.of_engine(decoder, config).memory for _ in range(4)] == [5e9, 5e9, 4e9, 4e9]
 

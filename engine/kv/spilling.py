@@ -1,0 +1,101 @@
+"""What is done when memory runs out while the engine works: it shrinks in a fixed order and goes on.
+
+First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the
+other, to host memory beside a GPU, else to disk (``spill_more``). Only when nothing is left is the request lost, with
+the numbers; the chat never is: what was committed stays committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from engine.devices import empty_cache
+from engine.errors import ResourceError, full_card, is_out_of_memory
+from engine.kv.offload import Tier
+
+if TYPE_CHECKING:
+    from engine.kv.offload import Placement
+    from engine.model.kv_shape import KvShape
+
+SMALLEST_BLOCK = 16
+"""Tokens of the smallest block of a prompt that is tried."""
+
+# The first two spilled layers need a buffer each, which is larger than a layer in 8 bits.
+_BUFFERS = 2
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Spillable(Protocol):
+    """A cache whose layers can be moved: ``engine.kv.full.FullCache``."""
+
+    shape: KvShape
+    placement: Placement
+    length: int
+
+    def spill(self, layers: Sequence[int], tier: Tier) -> None:
+        """Move resident layers to a slower tier; all of them or none."""
+
+
+def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
+    """Spill the next resident layers of a cache; whether there were any.
+
+    Args:
+        error: says which card is full, and so whose layers go; where it does not, each card's do.
+    """
+    parts = full.shape.parts
+    named = [part for part, shape in enumerate(parts) if shape.device.index is not None]
+    told = [part for part in named if parts[part].device.index == full_card(error)]
+    chosen = [layer for part in told or range(len(parts)) for layer in _next_to_spill(full, part)]
+    if not chosen:
+        return False
+    empty_cache(full.shape.device)
+    if full.shape.device_kind.own_memory:
+        try:
+            full.spill(chosen, Tier.HOST)
+        except (RuntimeError, MemoryError):
+            _log.info("host memory is full too; layers go to disk")
+        else:
+            return True
+    full.spill(chosen, Tier.DISK)
+    _log.info("memory ran out: layers %s of the cache were spilled", chosen)
+    return True
+
+
+def _next_to_spill(full: Spillable, part: int) -> list[int]:
+    """Resident layers of one device."""
+    mine = full.shape.layers_of(part)
+    resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
+    stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
+    count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
+    # From the middle of what is resident, so that spilled layers do not come in a row.
+    middle = max(0, (len(resident) - count) // 2)
+    return resident[middle : middle + count]
+
+
+def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
+    """Do ``work``; where memory runs out, spill and do it again.
+
+    Raises:
+        ResourceError: memory ran out with nothing left to spill.
+    """
+    while True:
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            failed = error.with_traceback(None)  # the traceback holds all that the failed work had made
+        if not spill_more(full, failed):
+            raise exhausted(full) from failed
+
+
+def exhausted(full: Spillable) -> ResourceError:
+    """The error of a request once every layer is spilled."""
+    return ResourceError(
+        f"Memory ran out at {full.length:,} tokens, with the whole cache spilled to disk already.",
+        "Close other programs, choose a smaller model, or read fewer pages. The chat is kept.",
+    )

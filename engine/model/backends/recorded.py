@@ -1,0 +1,76 @@
+"""Another backend's passes, replayed where they have been recorded (``engine.model.graphs``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from engine.model.backends import Backend
+    from engine.model.graphs import Outputs, Replays
+    from engine.model.pieces import Rope
+    from engine.model.view import View
+
+
+class RecordedBackend:
+    """Replays what a view has a fixed form for; everything else is the other backend's.
+
+    Args:
+        inner: the other one.
+        replays: the recordings, of the passes over one cache.
+    """
+
+    def __init__(self, inner: Backend, replays: Replays) -> None:
+        self._inner, self.replays = inner, replays
+
+    @property
+    def bits(self) -> int:
+        return self._inner.bits
+
+    @property
+    def most_rows(self) -> int:
+        return self._inner.most_rows
+
+    @property
+    def token_device(self) -> torch.device:
+        return self._inner.token_device
+
+    def ids(self, tokens: Sequence[int]) -> torch.Tensor:
+        return self._inner.ids(tokens)
+
+    def scaling(self, layer: int) -> float:
+        return self._inner.scaling(layer)
+
+    def decoding(self) -> AbstractContextManager[object]:
+        return self._inner.decoding()
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        return self._inner.layer(index, hidden, rope, view)
+
+    def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
+        """As the other one; who looks on at the view does so behind the pass."""
+        count, inner = len(input_ids), self._inner
+        form = view.fixed(count)
+        if form is None:
+            return inner.forward(input_ids, view, rows)
+
+        def eager() -> Outputs:
+            own = form.ordinary()
+            logits = inner.forward(input_ids, own, rows)
+            return (logits, *own.queries)
+
+        def fixed(ids: torch.Tensor, places: torch.Tensor) -> Outputs:
+            own = form.at(places)
+            logits = inner.forward(ids, own, rows)
+            return (logits, *own.queries)
+
+        missing = form.count - count
+        filled = functional.pad(input_ids, (0, missing)) if missing else input_ids
+        key = (form.count,) if rows is None else (form.count, rows)
+        logits, *queries = self.replays.run(key, eager, fixed, filled, inner.ids(form.places), bound=form.bound)
+        form.observe(queries, inner.scaling)
+        return logits[:count]

@@ -1,0 +1,68 @@
+"""Passes through transformers' own layers, one after the other: what every other backend is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.model.kernels.abi import MOST_ROWS
+from engine.model.kernels.native import torch_alone
+from engine.model.products.packed import has_kernels
+
+if TYPE_CHECKING:
+    from engine.model.pieces import Pieces, Rope
+    from engine.model.view import View
+
+
+class Walk:
+    """The walk.
+
+    Args:
+        pieces: of the model.
+        head: the product from hidden states to logits; None is the model's own.
+        bits: of the weights of this backend, where they are not the model's own.
+    """
+
+    most_rows = MOST_ROWS
+
+    def __init__(self, pieces: Pieces, head: Any = None, bits: int = 0) -> None:
+        self.pieces, self.bits = pieces, bits
+        self._head = pieces.last_product if head is None else head
+        self._alone = torch_alone if has_kernels(pieces.model) else nullcontext
+
+    @property
+    def token_device(self) -> torch.device:
+        return self.pieces.token_device
+
+    def ids(self, tokens: Sequence[int]) -> torch.Tensor:
+        return self.pieces.ids(tokens)
+
+    def scaling(self, layer: int) -> float:
+        return self.pieces.scaling(layer)
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        with torch.inference_mode(), self._alone():
+            yield
+
+    def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        return self.pieces.block(self.pieces.blocks[index], index, hidden, rope, view)
+
+    def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
+        return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)
+
+    def logits(self, hidden: torch.Tensor, rows: int | None) -> torch.Tensor:
+        """Of the last ``rows`` of hidden states (1, n, hidden) behind the last layer."""
+        return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
+
+    def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
+        """Hidden states behind all layers, one after the other."""
+        pieces, positions = self.pieces, view.positions(len(input_ids))
+        rope = pieces.no_rope(len(input_ids)) if positions is None else pieces.rope(positions)
+        ropes = pieces.on_devices(pieces.with_inputs(rope, input_ids, hidden))
+        for index in range(pieces.num_layers):
+            hidden = self.layer(index, pieces.carry(hidden, index), ropes[pieces.part_of(index)], view)
+        return hidden

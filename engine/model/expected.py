@@ -1,0 +1,33 @@
+"""What a model will need of tensors and devices, from its configuration alone: before it is loaded, and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.model.architectures import kv_heads_of, kv_sources, recurrent_layers, sliding_layers, state_size
+from engine.model.families import FAMILIES, FULL, SLIDING
+from engine.model.kv_shape import KvShape, Recurrent, Sliding
+from engine.quantization import BITS
+
+
+def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShape:
+    """Shape of a model's KV, from its configuration alone."""
+    sources = kv_sources(config)
+    found = tuple(layer for layer in sliding_layers(config) if layer not in sources)
+    sliding = Sliding(found, config.sliding_window, *kv_heads_of(config, SLIDING)) if found else None
+    numbers = recurrent_layers(config)
+    states = Recurrent(numbers, state_size(config)) if numbers else None
+    layers = config.num_hidden_layers - len(found) - len(numbers) - len(sources)
+    heads = kv_heads_of(config, FULL)
+    shared = tuple(sources.items())
+    return KvShape(layers, *heads, dtype, device, sliding=sliding, recurrent=states, sources=shared)
+
+
+def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a GPU may compute a model's middle level by a copy in ``weights``. 8 bits have no product there that is
+    worth it: torch's has one thread read the weights of an output, far from those that its neighbours read (pytorch
+    190529)."""
+    known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
+    return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4

@@ -1,0 +1,286 @@
+"""Loads target and draft, unmodified, from transformers: safetensors, never remote code, checked before."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from engine.devices import KINDS
+from engine.errors import ModelError, ResourceError, UnsupportedModel, VocabularyMismatch
+from engine.model import attention, experts, gguf, recurrent, weights
+from engine.model.architectures import (
+    SHARED_VOCABULARY,
+    TEXT_WEIGHTS,
+    check_architecture,
+    check_numbers,
+    display_name,
+    embedding_parameters,
+    estimate_parameters,
+    is_expanded,
+    load_config,
+    parameters_of_block,
+    pick_dtype,
+)
+from engine.model.backends.program import pack
+from engine.model.decoder import Decoder
+from engine.model.families import FAMILIES, MAMBA, RECURRENT
+from engine.model.kernels import native
+from engine.model.kv_shape import Split
+from engine.model.mxfp4 import holding_stored
+from engine.model.products.norms import fuse_norms
+from engine.model.products.quantized import quantize
+from engine.quantization import BITS, bytes_per_weight
+
+# Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
+_MAX_DESCRIBED = 3
+
+
+def load(
+    name: str,
+    *,
+    window: int | None,
+    device: torch.device,
+    dtype: str = "auto",
+    weights: str = "stored",
+    packed: bool = True,
+    split: Split | None = None,
+    in_host: Collection[int] = (),
+) -> Decoder:
+    """Load a model from a folder or, if it is not one, a hub id.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+        weights: "stored", or "8bit" or "4bit" to quantize them; the decoder's name says so.
+        packed: lay weights out for the kernels of a processor, and take norms of one kernel on a GPU; without, all
+            stays as transformers has it.
+        split: which layers lie on which device, of which ``device`` is the first; None has all of them there.
+        in_host: layers whose weights wait in host memory, beside a GPU.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses, or that this device cannot
+            compute.
+        ModelError: weights are missing, damaged, or not safetensors.
+        ResourceError: weights that have to be expanded find no room.
+    """
+    config = settings_of(name, window)
+    window = window or int(config.max_position_embeddings)
+    if FAMILIES[config.model_type].others in (RECURRENT, MAMBA) and not KINDS[device.type].has_64_bits:
+        raise UnsupportedModel(
+            f"{display_name(name)} has layers that sum in float64, which devices of the kind {device.type} have not.",
+            "Use --device cpu.",
+        )
+    _check_weights(name, config)
+    attention.register()
+    wanted = pick_dtype(config, dtype, device)
+    _check_memory(name, config, wanted, weights)
+    keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
+    if gguf.is_described(Path(name)):
+        model = gguf.build(Path(name), config, wanted, attention.IMPLEMENTATION, keeps_blocks)
+    else:
+        model = _from_pretrained(name, config, wanted, weights)
+        wanted = model.dtype
+    model.requires_grad_(False)
+    recurrent.install(model)
+    on_host = not KINDS[device.type].streams and packed
+    title = display_name(name)
+    for number, block in enumerate(model.model.layers):  # experts that are expanded take the memory of one layer
+        if on_host or weights in BITS or number in in_host:
+            experts.install([block])
+        if weights in BITS:
+            quantize([block], weights, title)
+    if weights in BITS:
+        title = f"{title} ({BITS[weights]}-bit weights)"
+    family = FAMILIES[config.model_type]
+    if packed and device.type == "cuda":
+        fuse_norms(model, family)
+    host_weights = place(model, device, split, in_host)
+    model.eval()
+    if packed:
+        pack(model, family, wanted)
+    return Decoder(model, title, window, wanted, split, host_weights)
+
+
+def place(
+    model: Any, device: torch.device, split: Split | None = None, in_host: Collection[int] = ()
+) -> Mapping[str, torch.Tensor]:
+    """Move a model's weights to where they compute; those that wait in host memory are returned by name.
+
+    The hooks of accelerate bring these to the layer's device when it is called, and take them away behind it.
+    """
+    if split is None and not in_host:
+        model.to(device)
+        return {}
+    blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
+    model.to(device)  # in one call: tied weights stay one
+    model.model.layers = blocks
+    waiting: dict[str, torch.Tensor] = {}
+    for index, layer in enumerate(blocks):
+        place = split.devices[split.part_of[index]] if split else device
+        if index not in in_host:
+            layer.to(place)
+            continue
+        from accelerate import cpu_offload
+
+        held = {name: weights.data for name, weights in layer.named_parameters()}
+        waiting |= {f"model.layers.{index}.{name}": weights for name, weights in held.items()}
+        cpu_offload(layer, place, state_dict=held)
+    return waiting
+
+
+def settings_of(name: str, window: int | None) -> Any:
+    """A model's configuration, once nothing in it speaks against loading it; no weights are looked at.
+
+    Args:
+        window: tokens that it will be used with; None takes the model's own limit.
+
+    Raises:
+        ModelNotFound: no such folder or hub model.
+        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
+        ModelError: the settings mean nothing, or the window is larger than the model's limit.
+    """
+    config = load_config(name)
+    check_numbers(config, name)
+    limit = int(getattr(config, "max_position_embeddings", None) or 0)  # kinds that are not supported may have none
+    check_architecture(config, name, window or limit)
+    if window is not None and window > limit:
+        raise ModelError(
+            f"{display_name(name)} reads at most {limit:,} tokens, and a window of {window:,} was asked for.",
+            f"Use --context {limit} or less.",
+        )
+    return config
+
+
+def check_embedding(name: str, config: Any, largest_id: int) -> None:
+    """Refuse a model that has no row of its embedding for a token that its tokenizer gives.
+
+    Raises:
+        ModelError: with both numbers.
+    """
+    if largest_id >= config.vocab_size:
+        raise ModelError(
+            f"The tokenizer of {display_name(name)} gives token ids up to {largest_id:,}, and its config.json says "
+            f"that the model knows {config.vocab_size:,} tokens.",
+            "The two files are not of one model; download it again.",
+        )
+
+
+def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
+    """Refuse a draft whose tokens mean something else than the target's.
+
+    Compared by tokens, not by sizes: models of one family pad their vocabularies differently and add a few special
+    tokens of their own. Those are harmless: a proposal that the target does not know is rejected.
+
+    Raises:
+        VocabularyMismatch: with both sizes and, where there is one, a token that differs.
+    """
+    shared = draft_tokens.keys() & target_tokens.keys()
+    odd = sorted(token for token in shared if draft_tokens[token] != target_tokens[token])
+    if not odd and len(shared) >= SHARED_VOCABULARY * max(len(draft_tokens), len(target_tokens)):
+        return
+    example = f", and differ, for example, at {odd[0]!r}" if odd else ""
+    raise VocabularyMismatch(
+        f"The draft model {display_name(draft)} has {len(draft_tokens):,} tokens and the target has "
+        f"{len(target_tokens):,}; they share {len(shared) - len(odd):,}{example}.",
+        "Both must speak one vocabulary: choose a draft of the same family, or --draft none.",
+    )
+
+
+def _check_weights(name: str, config: Any) -> None:
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    stored, described = weights.check_folder(folder), estimate_parameters(config)
+    if described > _MAX_DESCRIBED * stored:  # memory would be taken for weights that are nowhere
+        raise ModelError(
+            f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
+            f"{stored:,}.",
+            "They do not belong together; download the model again.",
+        )
+
+
+def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> None:
+    """Refuse weights that are expanded to more than there is room for: others are read from their files as they are
+    needed. Where they are rounded, one layer at a time is expanded."""
+    free = psutil.virtual_memory().available
+    block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
+    count = int(config.num_hidden_layers)
+    needed = rest + count * block * bytes_per_weight(rounded_to, dtype.itemsize)
+    needed += block * dtype.itemsize if rounded_to in BITS else 0
+    if is_expanded(config) and needed > free:
+        raise ResourceError(
+            f"The weights of {display_name(name)} are stored in 4 bits and take {needed / 1e9:.0f} GB when they are "
+            f"{'rounded' if rounded_to in BITS else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
+            "Close other programs, choose a smaller model" + (", or --weights 4bit." if rounded_to != "4bit" else "."),
+        )
+
+
+def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+
+    library: Any = AutoModelForCausalLM  # its types do not know that it can return two things
+    expanding = _expanding(config)
+    if is_expanded(config) and rounded_to in BITS:  # matrix by matrix, later
+        library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
+        config = copy.deepcopy(config)
+        del config.quantization_config
+    folder = Path(name)
+    try:
+        with weights.with_whole_index(folder) if folder.is_dir() else nullcontext(name) as place:
+            model, found = library.from_pretrained(
+                place,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                attn_implementation=attention.IMPLEMENTATION,
+                output_loading_info=True,
+                key_mapping=TEXT_WEIGHTS if getattr(config, "wrapper", None) else None,
+                **expanding,
+            )
+    except Exception as error:
+        if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):  # an activation, a kind of RoPE
+            raise UnsupportedModel(
+                f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
+            ) from error
+        cause = f"{error} is not described" if isinstance(error, KeyError) else _first_line(error)
+        raise ModelError(
+            f"The weights of {display_name(name)} could not be loaded: {cause}.",
+            "The files may be incomplete or damaged; download them again.",
+        ) from error
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise ModelError(
+            f"The weights of {display_name(name)} lack {missing[0]}{more}.",
+            "The files may be incomplete or altered; download them again.",
+        )
+    return model
+
+
+def _expanding(config: Any) -> dict[str, Any]:
+    """What transformers has to be told to expand weights of 4 bits, which it would keep where it can."""
+    if not is_expanded(config):
+        return {}
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
+
+
+def _words(settings: Any) -> set[str]:
+    """All strings among the values of settings."""
+    if isinstance(settings, str):
+        return {settings}
+    values = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    found: set[str] = set()
+    return found.union(*map(_words, values))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".!") if lines else type(error).__name__

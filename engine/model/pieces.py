@@ -1,0 +1,278 @@
+"""The pieces of a transformers causal LM that a pass is made of: embedding, RoPE, one block, head.
+
+Only this module and ``attention`` know transformers' internals. The architectures that the pieces are right for are in
+``architectures``; who puts them together to a pass is in ``backends``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from engine.devices import KINDS
+from engine.model.architectures import (
+    embedding_multiplier,
+    head_dim_of,
+    inputs_of_layers,
+    kv_sources,
+    logits_cap,
+    logits_divisor,
+    rope_kinds,
+    rotated_layers,
+    sliding_layers,
+)
+from engine.model.families import FAMILIES
+
+if TYPE_CHECKING:
+    from engine.model.kv_shape import Split
+    from engine.model.view import View
+
+# RoPE kinds whose frequencies depend on the longest position of a call.
+_LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
+
+ROPE_NAMES = ("rotary_emb", "pos_emb")
+"""What transformers calls a model's RoPE."""
+
+
+class Rope(NamedTuple):
+    """Where tokens stand, as the layers are told: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
+    of the positions (1, n). ``sliding_cos`` and ``sliding_sin`` are those of layers with a sliding window, often the
+    same. ``inputs`` (1, n, layers, width) is what each layer takes of the token itself, in models that have such."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    position_ids: torch.Tensor
+    sliding_cos: torch.Tensor
+    sliding_sin: torch.Tensor
+    inputs: torch.Tensor | None = None
+
+    def part(self, start: int, stop: int) -> Rope:
+        """That of the tokens [start, stop)."""
+        inputs = None if self.inputs is None else self.inputs[:, start:stop]
+        return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
+
+    def on(self, device: torch.device) -> Rope:
+        """The same on another device; what is the same tensor is sent once."""
+        sent = {id(part): part for part in self._placed}
+        sent = {name: _sent(part, device) for name, part in sent.items()}
+        inputs = None if self.inputs is None else _sent(self.inputs, device)
+        return Rope(*(sent[id(part)] for part in self._placed))._replace(inputs=inputs)
+
+    @property
+    def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What positions alone decide."""
+        return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
+
+
+class _OtherLayersKv:
+    """In the place where Gemma 4 puts keys and values that layers share: the cache knows them, so there are none."""
+
+    def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Whoever stores them here has stored them in the cache."""
+
+    def __getitem__(self, kind: str) -> tuple[None, None]:
+        return None, None
+
+
+class _NoRope:
+    """In the place of RoPE where a model has none: it turns nothing.
+
+    Args:
+        width: numbers of a head.
+    """
+
+    rope_type, attention_scaling = "none", 1.0
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cos = x.new_ones(*positions.shape, self._width)
+        return cos, torch.zeros_like(cos)
+
+
+class Pieces:
+    """A loaded model, piece by piece.
+
+    Args:
+        model: a transformers causal LM with the attention implementation of ``engine.model.attention``.
+        window: tokens that it will be used with; settles RoPE kinds that depend on the length.
+        dtype: of its activations; None is that of its weights, which packed ones can differ from.
+        split: which layers lie on which device; None has all of them on the model's.
+    """
+
+    def __init__(self, model: Any, window: int, dtype: torch.dtype | None = None, split: Split | None = None) -> None:
+        self.model = model
+        self.config = model.config
+        self.window = window
+        self.device: torch.device = model.device
+        self.split = split
+        self.dtype: torch.dtype = dtype or model.dtype
+        self.blocks = list(model.model.layers)
+        self.last_norm, self.last_product = (
+            getattr(model.model, FAMILIES[self.config.model_type].last_norm),
+            model.lm_head,
+        )
+        ropes = (getattr(model.model, name, None) for name in ROPE_NAMES)
+        self._rope = next((rope for rope in ropes if rope is not None), _NoRope(head_dim_of(self.config)))
+        self._apply_rope = sys.modules[type(model.model).__module__].apply_rotary_pos_emb
+        self._rotated = rotated_layers(self.config)
+        left_out = FAMILIES[self.config.model_type].rope_left_out
+        self._told_rope = self._rotated if left_out else (True,) * len(self._rotated)
+        self._sliding = frozenset(sliding_layers(self.config))
+        self._rope_kinds: list[tuple[str, ...]] = [(kind,) for kind in rope_kinds(self.config)] or [()]
+        self._embedding_multiplier = embedding_multiplier(self.config)
+        self._logits_divisor, self._logits_cap = logits_divisor(self.config), logits_cap(self.config)
+        self._inputs = inputs_of_layers(self.config)
+        self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
+        types = self._rope.rope_type
+        named = types.values() if isinstance(types, dict) else (types,)
+        self.rope_depends_on_window = not {*named}.isdisjoint(_LENGTH_DEPENDENT_ROPE)
+
+    @property
+    def token_device(self) -> torch.device:
+        """Where tokens are drawn, in float64, and lie until a pass takes them: logits come there."""
+        return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
+
+    def part_of(self, layer: int) -> int:
+        """The index of the device of a layer."""
+        return self.split.part_of[layer] if self.split else 0
+
+    def scaling(self, layer: int) -> float:
+        """What the products of a layer's queries and keys are multiplied by."""
+        return float(self.blocks[layer].self_attn.scaling)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.blocks)
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """(n,) token ids to hidden states (1, n, hidden)."""
+        hidden: torch.Tensor = self.model.model.embed_tokens(input_ids.to(self.device).unsqueeze(0))
+        return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
+
+    def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
+        """The same with what each layer takes of tokens (n,), whose embeddings are ``hidden`` (1, n, hidden)."""
+        if not self._inputs:
+            return rope
+        text = self.model.model
+        own = text.get_per_layer_inputs(input_ids.to(self.device).unsqueeze(0), hidden)
+        return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
+
+    def rope(self, position_ids: torch.Tensor) -> Rope:
+        """What the layers are told of positions (n,)."""
+        positions = position_ids.unsqueeze(0)
+        found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
+        return Rope(*found[0], positions, *found[-1])
+
+    def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """``cos`` and ``sin`` of positions (1, n), for layers of a kind where each has its own."""
+        probe = torch.empty(1, dtype=self.dtype, device=self.device)
+        if not self.rope_depends_on_window:
+            cos, sin = self._rope(probe, positions, *kind)
+            return cos, sin
+        # One position at the window's end makes the frequencies those of the whole window in every call, so that
+        # keys of early and late calls fit together.
+        last = positions.new_full((1, 1), self.window - 1)
+        cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
+        return cos[:, :-1], sin[:, :-1]
+
+    def _cos_sin_of(self, layer: int, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
+        """``cos`` and ``sin`` of a layer."""
+        return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
+
+    def no_rope(self, count: int) -> Rope:
+        """The first position, with identity embeddings: the layer's queries and keys come out unrotated."""
+        rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
+        wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
+        positions = rope.position_ids.expand(1, count)
+        return Rope(wide, torch.zeros_like(wide), positions, near, torch.zeros_like(near))
+
+    def rotate(self, layer: int, x: torch.Tensor, positions: torch.Tensor, queries: int = 0) -> torch.Tensor:
+        """Rotate x (1, heads, n, head_dim), as it came out of a layer under ``no_rope``, to positions (n,).
+
+        Args:
+            queries: how many of the heads, the first ones, are queries; the others are keys.
+        """
+        if not self._rotated[layer]:
+            return x
+        cos, sin = self._cos_sin_of(layer, self.rope(positions))
+        names = FAMILIES[self.config.model_type].norms_after_rope
+        if names is None:
+            return self._rotate(x, cos, sin)
+        # The norm came first here. It divides by a length that no rotation changes, so only its weights have to change
+        # places with RoPE; a factor on cos and sin is gone after a norm.
+        block = self.blocks[layer].self_attn
+        of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
+        weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
+        bare = x.float() / weights.where(weights != 0, 1.0)
+        turned = self._rotate(bare, cos.float(), sin.float()) * weights / self._rope.attention_scaling
+        return turned.to(x.dtype)
+
+    def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        if FAMILIES[self.config.model_type].rotates_apart:
+            turned: torch.Tensor = self._apply_rope(x, cos, sin)
+            return turned
+        both: tuple[torch.Tensor, torch.Tensor] = self._apply_rope(x, x[:, :1], cos, sin)
+        return both[0]
+
+    def block(self, block: Any, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
+        """A block of transformers in the place of layer ``index``, over hidden states (1, n, hidden), attending through
+        ``view``."""
+        out: torch.Tensor = block(
+            hidden,
+            attention_mask=None,
+            position_ids=rope.position_ids,
+            position_embeddings=self._cos_sin_of(index, rope) if self._told_rope[index] else None,
+            kv=view,
+            **self._shares,
+            **({} if rope.inputs is None else {"per_layer_input": rope.inputs[:, :, index]}),
+        )
+        return out
+
+    def carry(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
+        """Hidden states on the device of a layer: they cross where the layer before it lies on another."""
+        return hidden if self.split is None else _sent(hidden, self.split.devices[self.split.part_of[layer]])
+
+    def on_devices(self, rope: Rope) -> list[Rope]:
+        """The same on each device that has layers, by ``part_of``."""
+        devices = self.split.devices[1:] if self.split else ()
+        return [rope, *(rope.on(device) for device in devices)]
+
+    def logits(self, hidden: torch.Tensor, product: Any) -> torch.Tensor:
+        """Hidden states (1, n, hidden) behind the last layer to logits (n, vocabulary) in float32, where tokens are
+        drawn.
+
+        Args:
+            product: with the head's weights.
+        """
+        hidden = hidden if self.split is None else _sent(hidden, self.device)
+        logits: torch.Tensor = product(self.last_norm(hidden))[0]
+        logits = logits if self._logits_divisor == 1.0 else logits / self._logits_divisor
+        logits = logits.float()
+        if self._logits_cap is not None:
+            logits = torch.tanh(logits / self._logits_cap) * self._logits_cap
+        return logits.to(self.token_device)
+
+    def span(self, start: int, count: int) -> torch.Tensor:
+        """Positions start..start+count-1 as a tensor on the model's device."""
+        return torch.arange(start, start + count, device=self.device)
+
+    def ids(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Token ids as a tensor where tokens are drawn."""
+        return to_device(tokens, self.token_device)
+
+
+def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor on another GPU, without the host waiting: torch lets the streams of both wait for each other."""
+    return x if x.device == device else x.to(device, non_blocking=True)
+
+
+def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Whole numbers as a tensor (n,) int64 on a device. Waits for nothing: a GPU fetches them from pinned memory."""
+    if KINDS[device.type].streams:
+        return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
+    return torch.tensor(numbers, dtype=torch.long, device=device)

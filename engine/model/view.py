@@ -1,0 +1,120 @@
+"""What a cache offers to one pass: a view of its keys and values, which the pass reads and adds to.
+
+A view answers queries (``attend``), and keeps the states of layers that have such (``recur``). Where all KV lies in one
+memory as it is computed with, it shows that too (``in_place``), as tensors: a backend that needs addresses takes them
+from these. Where a pass can be repeated with other numbers and the same memory it has a ``fixed`` form, for recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.model.recurrent import States
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The memory of all layers' keys and values, each (kv_heads, capacity, head_dim), in the model's dtype.
+
+    ``unturned`` is where keys are kept as they are before RoPE too; None where they are not. Other memory is another
+    object.
+    """
+
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+    unturned: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Where a pass finds the KV of all layers, and leaves its own.
+
+    Args:
+        blocks: the memory.
+        start: the place of the first new token, which sees all that lies before it.
+        positions: (n,) that RoPE turns queries and keys to.
+        observe: told each layer, its queries (1, heads, n, head_dim) and their scaling behind the pass; None where
+            nobody looks on.
+    """
+
+    blocks: Blocks
+    start: int
+    positions: torch.Tensor
+    observe: Callable[[int, torch.Tensor, float], None] | None = None
+
+
+class View(States, Protocol):
+    """What one forward pass attends through. A layer that reads the KV of another one has none: the other comes first
+    in every pass."""
+
+    def positions(self, count: int) -> torch.Tensor | None:
+        """(count,) that RoPE turns the new tokens' queries and keys to; None where the view turns them by itself."""
+
+    def attend(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        scaling: float,
+        sinks: torch.Tensor | None = None,
+        cap: float | None = None,
+    ) -> torch.Tensor:
+        """Store the new tokens' k and v, and answer their queries; shapes as in ``engine.model.attention``."""
+
+    def in_place(self, count: int) -> InPlace | None:
+        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with; who calls this writes
+        theirs."""
+
+    def fixed(self, count: int) -> FixedForm | None:
+        """The form of a pass over ``count`` new tokens that can be recorded; None where there is none."""
+
+
+class KeepsQueries(View, Protocol):
+    """A view that keeps each layer's queries of its pass, where somebody looks on."""
+
+    @property
+    def queries(self) -> Sequence[torch.Tensor]: ...
+
+
+class FixedForm(Protocol):
+    """A pass whose operations and memory are the same wherever its tokens stand.
+
+    ``count`` tokens, to which it is filled up: those behind the pass's own are seen by nobody. ``places`` are the
+    numbers that change from one such pass to the next; ``bound`` is what else a recording depends on.
+    """
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def places(self) -> list[int]: ...
+
+    @property
+    def bound(self) -> Hashable: ...
+
+    def ordinary(self) -> KeepsQueries:
+        """The view of the ordinary pass."""
+
+    def at(self, places: torch.Tensor) -> KeepsQueries:
+        """The view of the pass at places that the device alone knows."""
+
+    def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
+        """Show who looks on each layer's queries of the pass's own tokens; ``scaling`` is that of a layer."""
+
+
+class FixedView:
+    """The part of ``View`` that is the same for all passes of fixed form."""
+
+    def recur(self, layer: int, count: int, advance: object) -> torch.Tensor:
+        raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
+
+    def in_place(self, count: int) -> None:
+        """A recording knows where tokens stand by tensors alone."""
+
+    def fixed(self, count: int) -> None:
+        """It is one."""
