@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -285,9 +286,8 @@ class Session:
         sampling = question.sampling.over(self.target.sampling).over(GREEDY)
         conversation, prompt = self._compose(question)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
-        held = conversation.turns
         kept = self._recall(question.chat, conversation, _turns_in_cache(question))
-        if conversation.turns is not held:
+        if kept.changed:
             conversation, prompt = self._compose(question)
         self.persistence.cancel_beyond(self.full.nearest(prompt.reused))
         conversation.rewind(prompt)
@@ -350,7 +350,8 @@ class Session:
         if count < len(known):
             conversation.forget_from(count)
         try:
-            return self.persistence.restore_turns(chat, conversation, turns)
+            restored = self.persistence.restore_turns(chat, conversation, turns)
+            return replace(restored, changed=restored.changed or count < len(known))
         finally:
             conversation.remember(known, tokens)
             self.hierarchy.retrieval.forget_after(start)

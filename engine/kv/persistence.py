@@ -44,10 +44,12 @@ _BLOCK, _BLOCKS = 4096, 256
 
 @dataclass(frozen=True)
 class Restored:
-    """``tokens`` came from disk; ``refused`` says why something that is there was not used."""
+    """``tokens`` came from disk; ``refused`` says why something that is there was not used; ``changed``: turns of the
+    conversation were recalled, or forgotten for that."""
 
     tokens: int = 0
     refused: str = ""
+    changed: bool = False
 
 
 class KvPersistence:
@@ -117,7 +119,7 @@ class KvPersistence:
         After the first that is missing or refused, turns are left for prefill. Whatever ends this, conversation and
         cache name the same turns.
         """
-        position, restored = talk.known(turns), 0
+        position, restored, changed = talk.known(turns), 0, False
         store = self._turn_store(chat, talk) if position < len(turns) else None
         if store is None:
             return Restored()
@@ -130,6 +132,7 @@ class KvPersistence:
                 if max(found.ids) >= self._target.vocabulary:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
+                changed = True
                 talk.forget_from(position)  # before any of it is replaced
                 self._full.crop(start)
                 for _ in restore(found, self._full):
@@ -138,11 +141,11 @@ class KvPersistence:
                 if _is_damaged(error):
                     with suppress(OSError):
                         store.forget(talk.tokens[:start], turn.question, turn.answer)
-                return Restored(restored, error.cause)
+                return Restored(restored, error.cause, changed)
             talk.recall(turn, found.ids)
             restored += len(found.ids) - 1
             position += 1
-        return Restored(restored)
+        return Restored(restored, changed=changed)
 
     def save_turns(self, chat: str, talk: Conversation) -> None:
         """Begin to write, in the background, the turns of a chat that are not on disk yet."""
