@@ -96,7 +96,7 @@ class Draft(ModelDrafter):
         self.decoder = self._backend = cast(Any, chain)
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed, self._unread, self._full = length, [], [], None
+        self._settled, self._fed, self._unread, self._full, self._not_started_on = length, [], [], None, None
         self.cache: Any = Cache("draft", length)
 
     def begin(self, context: Sequence[int]) -> None:
