@@ -222,10 +222,14 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         x0, x1, top, bottom = box
         word = text[start:end]
         doubled = 0
-        if _PAIR < len(word) < _LOOK and _may_be_doubled(word, x1 - x0, bottom - top):
+        if (
+            _PAIR < len(word) < _LOOK
+            and (word[0] == word[1] or not word[0].isascii())
+            and _may_be_doubled(word, x1 - x0, bottom - top)
+        ):
             word = _once(word, start, boxes)
             doubled = end - start - len(word)
-        if end - start > 1 and _DIGIT_LAST.search(word):
+        if end - start > 1 and not word[-1].isalpha() and _DIGIT_LAST.search(word):
             word = _with_raised(word, start, boxes)
         if not found and _RAISED.match(word):
             word = _raised_anew(text, start, word, boxes)
