@@ -68,7 +68,7 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > MOST_ROWS:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
-            out = out if self.bias is None else out + self.bias
+            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # which may be wider
             return out.view(*x.shape[:-1], self.out_features)
         self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]

@@ -145,7 +145,7 @@ def test_a_file_answers_as_transformers_does_with_its_expanded_weights(
     found = library.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=reference)
     reference.load_state_dict(found["tensors"], strict=False)
     reference.tie_weights()
-    ids = torch.randint(0, 256, (40,), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, 256, (140,), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = reference.eval()(ids[None]).logits[0]
     for dtype, near in (("float32", 2e-5), ("bfloat16", 3e-2)):
@@ -153,14 +153,14 @@ def test_a_file_answers_as_transformers_does_with_its_expanded_weights(
         assert any(isinstance(part, PackedBlocks) for part in model.model.modules())
         assert not any(isinstance(part, BlockLinear | torch.nn.Linear) for part in model.model.modules())
         full = FullCache(model.kv_shape, model.window)
-        prefill.run(model, full, ids[:30], segment=16)
-        full.reserve(40)
+        prefill.run(model, full, ids[:130], segment=100)  # more rows than our own products take
+        full.reserve(140)
         with model.decoding():
-            many = model.forward(ids[30:], full.extend(30))
-            assert (many - expected[30:]).abs().max() <= near * expected.abs().max()
-            for at in range(30, 40):
+            many = model.forward(ids[130:], full.extend(130))
+            assert (many - expected[130:]).abs().max() <= near * expected.abs().max()
+            for at in range(130, 140):
                 one = model.forward(ids[at : at + 1], full.extend(at))
-                assert torch.equal(one[0], many[at - 30]), "a verification says what plain decoding says"
+                assert torch.equal(one[0], many[at - 130]), "a verification says what plain decoding says"
 
 
 @pytest.mark.usefixtures("at_hand")
