@@ -258,12 +258,14 @@ def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
 
 def test_all_tokens_of_an_answer_are_counted_however_its_parts_ended(ready: Make) -> None:
     """Ten words in three parts: one that was stopped, one that broke off, and the end of it."""
-    engine = ScriptedEngine(answer=" ".join(f"w{number}" for number in range(10)), word_seconds=0.05)
+    # So slow that it cannot have ended before it is stopped, however busy the machine is.
+    engine = ScriptedEngine(answer=" ".join(f"w{number}" for number in range(10)), word_seconds=0.4)
     state = ready(engine)
     steps = ask(state)
     wait_for(lambda: next(steps) is not None and "w1" in state.chat.exchanges[0].answer)
     state.stop_asking()
     list(steps)
+    engine.word_seconds = 0.01
     engine.failure, engine.fail_after = ResourceError("The memory ran out.", "Read fewer pages."), 3
     list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
     engine.failure = None

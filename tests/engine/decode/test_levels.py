@@ -66,6 +66,7 @@ def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pyt
         num_layers=30,
         dtype=torch.bfloat16,
         device=CPU,
+        keeps_blocks=False,
         rounded=lambda bits: asked.append(bits) or bits,
     )
     config, full = EngineConfig("m", retrieval_budget=1024), SimpleNamespace(shape=shape)
@@ -82,6 +83,9 @@ def test_a_twin_is_taken_where_weights_are_most_of_what_is_read(monkeypatch: pyt
     assert taken(config) is None, "where it has not been run nobody gets it unasked"
     target.device = CPU
     assert taken(replace(config, weights="4bit")) is None, "what is rounded already is not rounded again"
+    target.keeps_blocks = True
+    assert taken(config) is None, "nor are a file's blocks"
+    target.keeps_blocks = False
     assert taken(replace(config, retrieval_budget=4096)) is None, "the cache is as large as the weights"
     free.available = 10**8
     assert taken(config) is None, "memory is for the book"
