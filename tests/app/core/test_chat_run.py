@@ -262,7 +262,7 @@ def test_all_tokens_of_an_answer_are_counted_however_its_parts_ended(ready: Make
     engine = ScriptedEngine(answer=" ".join(f"w{number}" for number in range(10)), word_seconds=0.4)
     state = ready(engine)
     steps = ask(state)
-    wait_for(lambda: next(steps) is not None and "w1" in state.chat.exchanges[0].answer)
+    wait_for(lambda: next(steps) is not None and "w0" in state.chat.exchanges[0].answer)
     state.stop_asking()
     list(steps)
     engine.word_seconds = 0.01
