@@ -302,4 +302,4 @@ class Native(Compiled):
                 self.address("product", KIND[weights])
         self.address("norm", KIND[dtype])
         self.address("gathered")
-        self.sampling.prepare(dtype)
+        self.sampling.prepare()
