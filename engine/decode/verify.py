@@ -40,7 +40,6 @@ from torch.nn import functional
 
 from engine.decode.distributions import (
     JoinedRows,
-    KernelRows,
     PointMasses,
     Rows,
     draw_from,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from engine.config import SamplingParams
     from engine.decode.quotations import Quotable, Quotations
 
-Distributions: TypeAlias = torch.Tensor | KernelRows | PointMasses | JoinedRows
+Distributions: TypeAlias = torch.Tensor | Rows
 """Of n rows: probabilities (n, vocabulary) in float32, rows summing to 1; the same as ``Rows``; or, greedy, tokens (n,)
 int64 that have all of it."""
 
