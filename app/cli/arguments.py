@@ -244,11 +244,13 @@ def _add_model(parser: Parser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="folder, GGUF file or hub id of the target model; starter: a small one, 93 MB; demo: the bundled "
-        "one (demo)",
+        help="folder, GGUF file or hub id of the target model; reader: a real conversation, 1.1 GB; starter: a small "
+        "one, 93 MB; demo: the bundled one (demo)",
     )
     group.add_argument("--draft", metavar="NAME", help="folder or hub id of the draft model, or none")
-    group.add_argument("--yes", action="store_true", help="fetch the starter without asking, where it is not here yet")
+    group.add_argument(
+        "--yes", action="store_true", help="fetch the reader or the starter without asking, where it is not here"
+    )
     group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
     meanings = _engine_meanings()
     for field in _engine_fields():

@@ -17,7 +17,7 @@ from app.core import speed
 from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import size
-from app.core.settings import DEMO, STARTER_LONG, STARTERS, Settings, model_name
+from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
 from engine.config import Mode, SamplingParams
@@ -33,6 +33,13 @@ _LOOPED = (
     "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
 )
 
+_LARGER = {
+    STARTER: f"--model {STARTER_LONG} holds twice as much, --model {READER} four times",
+    STARTER_LONG: f"--model {READER} holds twice as much",
+    READER: f"--model {READER_LONG} holds four times as much",
+}
+"""What is said where a book is too long for one of these, by its folder's name."""
+
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     named = [field.name for field in dataclasses.fields(SamplingParams)]
@@ -45,12 +52,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         try:
             book = read_book(engine, document, options.fit)
         except ContextTooSmall as error:
-            if Path(settings.model).name not in STARTERS:
+            if (larger := _LARGER.get(Path(settings.model).name)) is None:
                 raise
-            larger = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
-            raise ContextTooSmall(
-                error.cause, f"{error.remedy} {larger}; --model {STARTER_LONG} holds twice as much."
-            ) from error
+            demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
+            raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
         _say_what_was_read(document, book)
         done = answer(engine, question, sampling, options.mode, show=not options.json)
         status = engine.status()

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.core.format import day, size
-from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
+from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, READER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
 from app.launcher.console import say, write, write_json
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
-from app.models import gguf, starter
+from app.models import gguf
+from app.models.short_names import SOURCES
 from engine.errors import DocumentError, TrifoldError
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 from engine.version import VERSION
@@ -74,6 +75,7 @@ class Findings:
     troubles: tuple[str, ...]
     selftest: SelftestResult | None = None
     starter: bool = False
+    reader: bool = False
     gguf: tuple[str, ...] = ()
     version: str = VERSION
 
@@ -127,7 +129,8 @@ def examine(settings: Settings) -> Findings:
             draft=ask(inspect_model, config.draft, config) if config.draft else None,
             troubles=tuple(troubles),
             selftest=last_result(settings.data),
-            starter=starter.is_made(settings.data / MODELS_FOLDER, STARTER),
+            starter=SOURCES[STARTER].is_made(settings.data / MODELS_FOLDER, STARTER),
+            reader=SOURCES[READER].is_made(settings.data / MODELS_FOLDER, READER),
             gguf=tuple(_gguf_lines()),
         )
 
@@ -150,7 +153,8 @@ def lines_of(found: Findings) -> list[str]:
         lines += [f"           {_device_line(device)}" for device in found.torch.devices]
     lines.append("Packages   " + ", ".join(f"{name} {version}" for name, version in found.packages.items() if version))
     lines.append("Self-test  " + _selftest_line(found.selftest))
-    lines.append("Starter    " + _starter_line(found.starter))
+    lines.append("Starter    " + _short_line(STARTER, found.starter))
+    lines.append("Reader     " + _short_line(READER, found.reader))
     lines += found.gguf
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
@@ -262,10 +266,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < _SECONDS_UP_TO else f"{seconds / 60:,.0f} min"
 
 
-def _starter_line(here: bool) -> str:
+def _short_line(name: str, here: bool) -> str:
     if here:
-        return f"the small model is here: --model {STARTER}"
-    return f"not here; --model {STARTER} fetches it when you agree, {starter.download_words()}"
+        return f"it is here: --model {name}"
+    return f"not here; --model {name} fetches it when you agree, {SOURCES[name].download_words()}"
 
 
 def _gguf_lines() -> Iterator[str]:

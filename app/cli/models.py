@@ -1,6 +1,6 @@
 """Models for the terminal's commands that are not bundled: found on this machine, or fetched with a line of progress.
 
-A model of the hub is fetched because its name was typed. The starter is a short word, so it is asked for first.
+A model of the hub is fetched because its name was typed. A short word is asked about first.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from app.core.format import size
-from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, STARTERS, Settings, is_gguf, is_hub_id
+from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, SHORT_NAMES, Settings, is_gguf, is_hub_id
 from app.launcher.console import ProgressLine, say
-from app.models import starter
 from app.models.hub import Download, Progress
 from app.models.local import LocalModels
+from app.models.short_names import SOURCES
 from app.models.switch import install
 from engine import Status
 from engine.errors import ModelNotFound
@@ -31,28 +31,29 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
         TrifoldError: a model is not here and cannot be fetched.
     """
     local_models = LocalModels(settings.data / MODELS_FOLDER)
-    if options.command == "app" and settings.model in STARTERS:
+    if options.command == "app" and settings.model in SHORT_NAMES:
         if options.model is not None:
-            ask_for_starter(local_models, settings, options.yes)
+            ask_first(local_models, settings, options.yes)
         elif not local_models.is_at_hand(settings.model):
-            say("The starter is not on this machine any more. The built-in demo answers; the settings have the others.")
+            gone = f"The {_called(settings.model).lower()} is not on this machine any more."
+            say(f"{gone} The built-in demo answers; the settings have the others.")
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
     if not any(
-        is_hub_id(name) or is_gguf(name) or name in STARTERS for name in (settings.model, settings.draft) if name
+        is_hub_id(name) or is_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
     ):
         return settings
     if options.command == "doctor":
         model = local_models.find(settings.model) or settings.model
         draft = settings.draft and (local_models.find(settings.draft) or settings.draft)
         return dataclasses.replace(settings, model=model, draft=draft)
-    if settings.model in STARTERS:
-        ask_for_starter(local_models, settings, vars(options).get("yes", False))
+    if settings.model in SHORT_NAMES:
+        ask_first(local_models, settings, vars(options).get("yes", False))
     return _install(options, settings, local_models)
 
 
-def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) -> None:
+def ask_first(local_models: LocalModels, settings: Settings, yes: bool) -> None:
     """Nothing of the network is fetched before the person has said so.
 
     Raises:
@@ -60,17 +61,18 @@ def ask_for_starter(local_models: LocalModels, settings: Settings, yes: bool) ->
     """
     if local_models.is_at_hand(settings.model):
         return
-    question = f"The starter is not on this machine. It comes once, {starter.download_words()}."
+    source, called = SOURCES[settings.model], _called(settings.model).lower()
+    question = f"The {called} is not on this machine. It comes once, {source.download_words()}."
     remedy = f"Agree with --yes, or choose another model, such as --model demo: {COMMAND} --help"
     if yes:
         say(f"{question} Fetching it.")
         return
     if not sys.stdin.isatty():
         raise ModelNotFound(question, remedy)
-    sys.stderr.write(f"{question} {starter.verdict()}\nFetch it now? [y/N] ")
+    sys.stderr.write(f"{question} {source.verdict(settings.model)}\nFetch it now? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise ModelNotFound("The starter was not fetched.", remedy)
+        raise ModelNotFound(f"The {called} was not fetched.", remedy)
 
 
 def _install(options: argparse.Namespace, settings: Settings, local_models: LocalModels) -> Settings:
@@ -95,7 +97,7 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
 
 
 def _called(name: str) -> str:
-    return Path(name).name if is_gguf(name) else STARTERS.get(name, name)
+    return Path(name).name if is_gguf(name) else SHORT_NAMES.get(name, name)
 
 
 def _without_models(line: list[str]) -> list[str]:

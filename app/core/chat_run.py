@@ -36,8 +36,9 @@ logger = logging.getLogger(__name__)
 
 CARD = "abilities.json"
 ADVICE = (
-    "The built-in demo only finds passages, by words that stand in them. For answers in a model's own words, choose "
-    "the starter in Settings (93 MB, for short documents) or a larger model; in the terminal: --model starter."
+    "The built-in demo only finds passages, by words that stand in them. For a real conversation fetch the reader "
+    "(1.1 GB); the settings have a small model too (93 MB, for short documents) and larger ones. In the terminal: "
+    "--model reader."
 )
 
 

@@ -31,6 +31,10 @@ DEMO = "demo"
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
 """Small models of the package index (``app.models.starter``): what a person types, and what they are called."""
+READER, READER_LONG = "reader", "reader-128k"
+READERS = {READER: "Reader", READER_LONG: "Reader, stretched"}
+"""The model for conversations (``app.models.reader``)."""
+SHORT_NAMES = STARTERS | READERS
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
 INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
@@ -248,7 +252,7 @@ def model_name(name: str, path: str) -> str:
     folder = Path(path)
     if folder.parent.parent.name == EXPANDED_FOLDER:
         return folder.name
-    return STARTERS.get(folder.name, name) if folder.parent.name == MODELS_FOLDER else name
+    return SHORT_NAMES.get(folder.name, name) if folder.parent.name == MODELS_FOLDER else name
 
 
 @lru_cache(maxsize=8)

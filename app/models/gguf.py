@@ -299,7 +299,7 @@ def get(path: Path, folder: Path, say: Say) -> None:
         model = look(path)
         folder.mkdir(parents=True, exist_ok=True)
         hub.check_disk(folder, f"The vocabulary of {path.name}", _VOCABULARY_BYTES)
-        _make(path, model, folder, say)
+        make(path, model, folder, say)
         say("done", revision=folder.parent.name, licence=model.licence)
     except TrifoldError:
         raise
@@ -311,7 +311,8 @@ def get(path: Path, folder: Path, say: Say) -> None:
         raise _broken(path, error) from error
 
 
-def _make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
+def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
+    """Write settings, vocabulary and marker. Raises what the libraries raise that read the file."""
     from engine.model import gguf
 
     say("building", done=0, total=1)

@@ -1,5 +1,6 @@
-"""Downloads a model from the Hugging Face hub: a program of its own, which with ``starter`` is the only part of Trifold
-that uses the network for models, and the class ``Download`` with which the app starts, watches and stops it.
+"""Downloads a model from the Hugging Face hub: a program of its own, which with ``starter`` and ``reader`` is the only
+part of Trifold that uses the network for models, and the class ``Download`` by which the app starts, watches and stops
+it.
 
     python -m app.models.hub about OWNER/NAME            what it is: settings, licence, size
     python -m app.models.hub get OWNER/NAME FOLDER       all of it
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.format import size
-from app.core.settings import CHECKOUT, STARTERS, is_gguf
+from app.core.settings import CHECKOUT, READERS, STARTERS, is_gguf
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -62,8 +63,8 @@ UNWANTED = ("consolidated*", "adapter_*")  # the same weights a second time, and
 CONVERTER = "SFconvertbot"
 """The hub's own account that converts pickled weights; nobody else's pull requests are looked at."""
 
-PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter")
-"""Modules that fetch what is not on the hub, by the names of models."""
+PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys(READERS, "app.models.reader")
+"""Modules that fetch what has a short name, by these names."""
 DISK_RESERVE = 1_000_000_000  # bytes that stay free for everything else on the disk
 FIRST_ANSWER_SECONDS = 6.0
 REPORT_SECONDS = 0.2  # from one report of a transfer to the next
@@ -257,7 +258,7 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
     say("plan", total=total, done=done, files=len(missing))
     for file in missing:
         others = sum(arrived.values()) - arrived[file.name]
-        _download(model, file, folder, partial(say, total=total, file=file.name), others)
+        fetch_file(model, file, folder, partial(say, total=total, file=file.name), others)
         arrived[file.name] = file.size
     if weights:
         _finish(model, folder)
@@ -375,7 +376,7 @@ def _is_here(folder: Path, file: HubFile) -> bool:
     return path.is_file() and path.stat().st_size == file.size
 
 
-def _part(folder: Path, file: HubFile) -> Path:
+def part_of(folder: Path, file: HubFile) -> Path:
     """Where a file grows; named after its content, so that another revision never goes on with it."""
     return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
 
@@ -384,7 +385,7 @@ def _arrived(folder: Path, file: HubFile) -> int:
     """Bytes of a file that are here, in its place or still growing."""
     if _is_here(folder, file):
         return file.size
-    part = _part(folder, file)
+    part = part_of(folder, file)
     return min(part.stat().st_size, file.size) if part.is_file() else 0
 
 
@@ -397,13 +398,13 @@ def check_disk(folder: Path, name: str, need: int) -> None:
         )
 
 
-def _download(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
+def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
     """Fetch one file, compare it, and give it its name. A damaged one is fetched once more from its start.
 
     Args:
         others: bytes of the other files that are here.
     """
-    part = _part(folder, file)
+    part = part_of(folder, file)
     part.parent.mkdir(exist_ok=True)
     for _attempt in range(2):
         if _arrived(folder, file) < file.size:

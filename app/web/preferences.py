@@ -24,10 +24,10 @@ from starlette.routing import Route
 from app.core import diagnostics
 from app.core.forecast import expected
 from app.core.format import View, size
-from app.core.settings import HOST, REPAIR, STARTERS, ModelChoice, Remote, Settings, is_gguf, is_hub_id
+from app.core.settings import HOST, REPAIR, SHORT_NAMES, ModelChoice, Remote, Settings, is_gguf, is_hub_id
 from app.core.state import AppState
-from app.models import gguf, starter
-from app.models.catalogue import STARTER_LONG_PAIR, Model, Pair, pairs
+from app.models import gguf
+from app.models.catalogue import SHORT_PAIRS, Model, Pair, pairs
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
@@ -41,6 +41,7 @@ from app.models.fit import (
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
+from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
@@ -75,7 +76,7 @@ def model_options(
         free: with the rounding that this start asks for, not that of the present choice.
     """
     known = pairs()
-    here = known.index(STARTER_LONG_PAIR) + 1  # files that are here come before what has to be fetched
+    here = known.index(SHORT_PAIRS[-1]) + 1  # files that are here come before what has to be fetched
     listed = (*known[:here], *_gguf_pairs(local_models), *known[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
@@ -249,7 +250,7 @@ def _host(address: str) -> str:
 
 
 def _short(name: str) -> str:
-    return STARTERS.get(name) or name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return SHORT_NAMES.get(name) or name.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
@@ -427,8 +428,9 @@ class Preferences:
 
     def _look(self, name: str) -> View:
         where = self._free_memory()
-        if name in STARTERS:
-            return sized(starter.shape_of(name), None, starter.LICENCE, False, where)
+        if name in SHORT_NAMES:
+            source = SOURCES[name]
+            return sized(source.shape_of(name), None, source.LICENCE, False, where, self.rates())
         if is_gguf(name):
             model = gguf.look(Path(name).expanduser())
             found = sized(model.shape, None, model.licence, False, where, self.rates())

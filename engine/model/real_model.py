@@ -82,19 +82,23 @@ def _make(kept: Path) -> None:
         _rename(made, kept)
 
 
-def stretch(plain: Path, folder: Path, factor: int) -> None:
-    """Make a folder of the same weights with RoPE stretched by YaRN (arXiv 2309.00071)."""
+def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> None:
+    """Make a folder of the same weights with RoPE stretched by YaRN (arXiv 2309.00071).
+
+    Args:
+        window: tokens that the model was trained on.
+    """
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:
         made = Path(work) / folder.name
         made.mkdir()
         for file in plain.iterdir():
             _link(file, made / file.name)
         config = json.loads((plain / "config.json").read_text(encoding="utf-8"))
-        config["max_position_embeddings"] = WINDOW * factor
+        config["max_position_embeddings"] = window * factor
         config["rope_parameters"] |= {
             "rope_type": "yarn",
             "factor": float(factor),
-            "original_max_position_embeddings": WINDOW,
+            "original_max_position_embeddings": window,
         }
         (made / "config.json").unlink()
         (made / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -50,14 +50,15 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     page = open_page(newcomer, WIDE, "light")
     page.wait_for_selector("#first")
     titles = page.locator("#first strong").all_inner_texts()
-    assert titles[:2] == ["Built-in demo", "Starter: a real small model, 93 MB"]
-    assert page.locator("#first input:checked").input_value() == "starter", "most of its answers are right"
+    shown = ["Built-in demo", "Starter: a real small model, 93 MB", "Reader: a real conversation, 1.1 GB"]
+    assert titles[:3] == shown
+    assert page.locator("#first input:checked").input_value() == "reader", "there is memory for it"
     assert page.locator("#first button:visible").count() == 1
     assert page.locator("#drop").is_visible()
     assert index.asked == []
 
-    if len(titles) > 2:  # where the machine is large enough for one of the hub
-        page.locator("#first label").nth(2).click()
+    if len(titles) > 3:  # where the machine is large enough for one of the hub
+        page.locator("#first label").nth(3).click()
         until(page, lambda: "cannot be reached" in page.inner_text('#first .option[data-on="yes"]'))
         assert page.locator("#first button:visible").count() == 0, "what does not answer is not offered"
     turned_to(page, "demo")

@@ -268,6 +268,7 @@ function actOn(button) {
   if (name === "copy") copy(button, message);
   else if (name === "edit") edit(message);
   else if (name === "show") post("/chats/version", { message }).then(tell);
+  else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);
   else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
 }
 

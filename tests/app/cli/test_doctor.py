@@ -37,10 +37,11 @@ def test_nothing_to_mend_when_all_is_well() -> None:
     assert "flash-attn is optional" in text
 
 
-def test_whether_the_starter_is_here_is_told() -> None:
-    assert any(line.startswith("Starter    not here; --model starter fetches it") for line in lines_of(WELL))
-    here = lines_of(dataclasses.replace(WELL, starter=True))
-    assert "Starter    the small model is here: --model starter" in here
+def test_whether_the_starter_and_the_reader_are_here_is_told() -> None:
+    for name in ("starter", "reader"):
+        called = f"{name.capitalize():11}"
+        assert any(line.startswith(f"{called}not here; --model {name} fetches it") for line in lines_of(WELL))
+        assert f"{called}it is here: --model {name}" in lines_of(dataclasses.replace(WELL, starter=True, reader=True))
 
 
 def test_the_last_self_test_is_told_of() -> None:

@@ -26,27 +26,32 @@ def by_id(models: Path, free: FreeMemory) -> dict[str, Any]:
     return {option["id"]: option for option in choices(LocalModels(models), free)}
 
 
-def test_three_sentences_and_the_demo_is_proposed_until_the_starter_is_good(
+def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = by_id(tmp_path, LAPTOP)
     best = best_pair(LAPTOP)
-    assert list(found) == ["demo", "starter", best.id]
+    assert list(found) == ["demo", "starter", "reader", best.id]
+    assert found["reader"]["title"] == "Reader: a real conversation, 1.1 GB"
+    assert found["reader"]["action"] == "Fetch 1.1 GB and use it"
+    assert found["reader"]["proposed"]
     assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
     assert found["starter"]["action"] == "Fetch 93 MB and use it"
     assert found[best.id]["title"].startswith(f"The best that fits this machine: {best.title}, ")
-    assert [option["look"] for option in found.values()] == [False, False, True]
+    assert [option["look"] for option in found.values()] == [False, False, False, True]
+    little = FreeMemory(2 * GB, 10**12, on_gpu=False)
     for right, proposed in ((0.07, "demo"), (0.6, "starter")):
         monkeypatch.setattr(starter, "right_answers", lambda right=right: right)
-        assert [id for id, option in by_id(tmp_path, LAPTOP).items() if option["proposed"]] == [proposed]
+        assert [id for id, option in by_id(tmp_path, little).items() if option["proposed"]] == [proposed]
 
 
 def test_what_does_not_fit_is_neither_offered_nor_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "right_answers", lambda: 1.0)
     found = by_id(tmp_path, FreeMemory(GB // 4, 0, on_gpu=False))
-    assert list(found) == ["demo", "starter"]
-    assert found["starter"]["action"] == ""
-    assert found["starter"]["line"].startswith("Does not fit")
+    assert list(found) == ["demo", "starter", "reader"]
+    for name in ("starter", "reader"):
+        assert found[name]["action"] == ""
+        assert found[name]["line"].startswith("Does not fit")
     assert found["demo"]["proposed"]
 
 

