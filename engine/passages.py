@@ -33,7 +33,7 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<![ .](?:Mr|Ms|Dr|St|No))(?<!Mrs)(?<!\b[A-Z])[.!?…][”\"’')\]]*(?=\s+[^a-z\s])")
 _WHOLE_SENTENCE = re.compile(r"[“\"‘']?[^\W\d_a-z].*[.!?][”\"’')]*$", re.DOTALL)
 _PAUSE = re.compile(r"[;:,—–](?=\s)|\s(?=[—–])")
-_SILENT = frozenset(
+SILENT = frozenset(
     word
     for line in (
         "a about all also an and any are as at be been book but by call called can could did do does for from give had",
@@ -128,7 +128,7 @@ def stems(text: str) -> Iterator[str]:
     """The beginnings of the words of a text that say something."""
     for match in _WORD.finditer(text):
         word = match[0].lower().replace("’", "'").removesuffix("'s")
-        if word not in _SILENT:
+        if word not in SILENT:
             yield word.removesuffix("s")[:STEM] if len(word) > 3 else word
 
 

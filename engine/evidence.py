@@ -1,0 +1,609 @@
+"""Evidence: the passage of a book that an answer's sentence rests on, whichever model wrote it.
+
+    index = EvidenceIndex(document)
+    found = index.find("How far is Orre?", "It lies eleven miles from the mainland.")
+    found.level, found.passages        "says so", (Passage(page=0, start=120, end=178, ...),)
+    index.missing(question, answer)    names and numbers of an answer that stand nowhere in the book
+
+The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
+2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
+"thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
+other words; it is *near* when it is related, and no more is known. A sentence whose names or numbers stand nowhere in
+the book is *not found*. One that claims nothing about the book (small talk, an opinion, a refusal) has no level.
+
+Knows no model and no page: what words share is a fact about two texts. Words that say nothing are known in English,
+German, French and Spanish; elsewhere rarity alone tells words apart.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from engine.document import Document
+from engine.passages import SILENT, STEM, spans
+
+Level = Literal["says so", "near", "not found", ""]
+"""What a passage has of a sentence; "" of a sentence that claims nothing about the book."""
+
+CANDIDATES = 12
+"""Best passages by BM25 that are compared with a sentence word by word."""
+LENGTH_SHARE = 0.4
+"""BM25's b. A word counts once in a passage, since passages are sentences."""
+NEIGHBOURS = 0.3
+"""What a word counts that stands in the passage before or after."""
+AROUND = 3
+"""Passages before and after in which a name may stand that a passage speaks of as "he" or "it"."""
+FAR = 8
+"""Passages before and after in which none of the question's names stands: then a passage is about something else."""
+NAME, NUMBER = 2.0, 2.5
+"""What a name and a number count, in words of the same rarity."""
+ASKED = 0.45
+"""What a word counts that stands in the question alone."""
+UNKNOWN = 0.5
+"""What a word counts that the book never uses, in its rarest words: an answer may say things in its own words."""
+MOST_OF_IT = 0.6
+"""Share of a sentence's words, by weight, that a passage has which says so."""
+OF_THE_SUBJECT = 0.45
+"""Share of the question's words that a passage and its surroundings have which says so."""
+ABOUT = 0.5
+"""Share of the question's words that the book has which stand around a passage that is about what was asked."""
+RELATED = 0.3
+"""Share of a sentence's words that a passage has which is near."""
+NOUNS_CAPITALIZED = 0.2
+"""Share of capitals within sentences from which on a language writes every noun with one, as German does."""
+BESIDE = 0.5
+"""What a word counts for a passage that stands in the one before or after, or a name a little further off."""
+FAVOUR = 0.1
+"""How much the most favoured page raises the score of its passages."""
+FEW_LETTERS = 4
+"""Of what a longer word may be an abbreviation of: "Prof." and "Professor"."""
+FEW_WORDS = 2
+"""Words of an answer so short that each of them is its fact."""
+SHORTEST_HEADING = 3
+"""Words, most of them with capitals, that are a heading."""
+
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+(?:[’'][^\W\d_]+)*")
+_GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
+_ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
+_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
+_STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
+_QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
+_NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
+_ROW = re.compile(r" \| ")
+_LINE_NUMBER = re.compile(r"^\s*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
+_TALK = re.compile(
+    r"^\W*(?:hello|hi|hey|good (?:day|morning|evening|afternoon)|you(?:['’]re| are) welcome|welcome|thanks?|sorry"
+    r"|please|my name|feel free|let me|if you have|here (?:is|are)|goodbye|bye|as an? (?:ai|language)"
+    r"|(?:yes|no|sure|certainly|of course|okay)\W*$|i(?:['’]m| am) (?:an?|here|sorry|glad|happy|not|just|able|unable)"
+    r"|i (?:think|believe|feel|hope|can|could|would|do|don|have no|cannot|apologi[sz]e|find|like)"
+    r"|hallo|guten|danke|gern|bitte|bonjour|merci|désolé"
+    r"|ich (?:bin|denke|glaube|kann|finde|habe keine)|je (?:suis|pense|crois|peux|ne))\b",
+    re.IGNORECASE,
+)
+_REFUSAL = re.compile(
+    r"\b(?:book|text|document|passage|story|excerpt|report|article|context|author|material|paper|it|section|content)\b"
+    r"[^.!?]{0,40}?\b(?:does not|doesn['’]t|do not|don['’]t|did not|never|contains no|has no|provides no|gives no)\b"
+    r"[^.!?]{0,40}?\b(?:say|state|mention|provide|contain|specify|describe|include|indicate|give|discuss|tell|name|"
+    r"explain|information|details?|answer|refer|have|explicitly|directly)\b"
+    r"|\b(?:is|are|was|were)(?: not|n['’]t)(?: \w+){0,2} (?:mentioned|stated|specified|provided|given|described|"
+    r"indicated|included|available|discussed|named|clear|explicit)"
+    r"|\b(?:is|are|was|were|contains?|provides?|gives?|have|find|found) no (?:\w+ )?(?:information|mention|indication|"
+    r"details?|reference|record|answer)"
+    r"|^\W*there (?:is|are|was|were) no\b"
+    r"|^\W*(?:not (?:mentioned|specified|stated|provided|given|in the)|no information|unknown)"
+    r"|\b(?:cannot|can['’]t|could not|couldn['’]t) (?:\w+ )?(?:answer|determine|find|tell|provide|say)"
+    r"|\b(?:keine?|nicht)\b[^.!?]{0,40}\b(?:angaben?|information|informationen|erwähnt|genannt|angegeben|enthalten|hervor)"
+    r"|\b(?:ne|n['’])\s?\w+ (?:pas|rien)\b[^.!?]{0,40}|aucune? (?:information|mention)",
+    re.IGNORECASE,
+)
+_GERMAN = (
+    "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
+    "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "
+    "noch nur oder sein seine sich sie sind so über um und uns unter vom von vor war waren was welche welchem "
+    "welchen welcher welches wenn wer werden wie wieviel viel viele wird wo worden wurde wurden zu zum zur heißt "
+    "hieß"
+)
+_OTHERS = (
+    "au aux avec ce ces cette comme dans de des du elle en est et il ils je la le les leur lui mais ne nous on ou "
+    "par pas plus pour qu que quel quelle quels quelles qui sa se ses son sont sur un une vous combien quand où "
+    "pourquoi comment était fut a del el ella en es esta este la las lo los más no nos para pero por que se su "
+    "sus un una y cuál cuántos quién dónde qué"
+)
+_EMPTY = (
+    "am although among because between both during either every further here however may might most must never "
+    "nor off often only other otherwise over per same several shall should since still such therefore these those "
+    "though through thus too toward towards under until upon used using via well were whether while within "
+    "without yes st nd rd th don doesn didn isn wasn aren nothing none nobody everything something anything "
+    "answer question according based stated mentioned described following specific"
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def _folded(word: str) -> str:
+    """A word without case, accents and what is joined to it by an apostrophe."""
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(sign))
+    return _ELISION.sub("", plain.replace("’", "'"))
+
+
+_ENGLISH = SILENT | frozenset(_EMPTY.split())
+_ASKING = (
+    "happen happened happens narrator author writer writers animal job work works earn earned income person "
+    "people man woman place city town country year date time age old colour color number amount cost costs price "
+    "reason way thing type title word words mean meaning book text document page chapter story character role "
+    "purpose end beginning main allowed"
+)
+"""Words that questions are made of, whatever the book."""
+_BEFORE_NOUNS = (
+    "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
+    "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
+)
+_GENERIC = frozenset(_ASKING.split())
+_NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
+_GERMAN_FOLDED = frozenset(map(_folded, _GERMAN.split()))
+_SILENT = _ENGLISH | _GERMAN_FOLDED | frozenset(map(_folded, _OTHERS.split()))
+
+
+def _number_words() -> dict[str, int]:
+    """Words for numbers in English, German and French. "one" is left out: it is a pronoun more often."""
+    english = (
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty"
+    )
+    german = "zwei drei vier fünf sechs sieben acht neun zehn"
+    found = {word: value for value, word in enumerate(english.split())}
+    found |= {word: value for value, word in enumerate(german.split(), start=2)}
+    found |= {"zwölf": 12, "dreizehn": 13, "vierzehn": 14, "fünfzehn": 15, "sechzehn": 16, "siebzehn": 17}
+    found |= {"achtzehn": 18, "neunzehn": 19, "dozen": 12, "hundert": 100, "tausend": 1000}
+    tens = "thirty forty fifty sixty seventy eighty ninety"
+    found |= {word: 10 * value for value, word in enumerate(tens.split(), start=3)}
+    german_tens = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"
+    for value, ten in enumerate(german_tens.split(), start=2):
+        found[ten] = 10 * value
+        for unit, word in enumerate(("ein", *german.split()[:8]), start=1):
+            found[f"{word}und{ten}"] = 10 * value + unit
+    french = "deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize"
+    found |= {word: value for value, word in enumerate(french.split(), start=2)}
+    found |= {"vingt": 20, "trente": 30, "quarante": 40, "cinquante": 50, "soixante": 60, "mille": 1000}
+    found |= {"hundred": 100, "thousand": 1000, "million": 1_000_000, "millions": 1_000_000, "billion": 10**9}
+    ordinals = (
+        "third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
+        "sixteenth seventeenth eighteenth nineteenth twentieth"
+    )
+    found |= {word: value for value, word in enumerate(ordinals.split(), start=3)}
+    return {_folded(word): value for word, value in found.items()}
+
+
+def _without_ending(whole: str) -> str:
+    return _ENDINGS.sub("", whole)
+
+
+_NUMBER_WORDS = _number_words()
+_MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Characters [start, end) of the text of ``document.pages[page]``."""
+
+    page: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A sentence of the book on one line, and where it stands: on one page, or at the end of one and the next."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a sentence of an answer rests on.
+
+    ``missing``: names and numbers of the sentence that stand nowhere in the book, as the sentence has them.
+    ``claims``: whether it says anything about the book; small talk, opinions and refusals do not.
+    """
+
+    sentence: str
+    level: Level
+    passages: tuple[Passage, ...] = ()
+    missing: tuple[str, ...] = ()
+    claims: bool = True
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A word of a sentence as it is compared: ``key`` for passages, ``whole`` for the book, ``raw`` for the eye."""
+
+    key: str
+    whole: str
+    raw: str
+    kind: Literal["word", "name", "number"] = "word"
+
+
+@dataclass
+class _Place:
+    """One passage of the book as words. ``start``, ``end``: its characters in the document's whole text."""
+
+    start: int
+    end: int
+    keys: frozenset[str] = field(default_factory=frozenset)
+
+
+class EvidenceIndex:
+    """Args:
+    document: the book; indexed at once, some 0.5 s for 300 pages.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        text = document.text
+        self._forms: dict[str, tuple[str, str]] = {}
+        self._lower: set[str] = set()  # words that the book writes small somewhere
+        self._capital: set[str] = set()  # with a capital within a sentence
+        self._large: set[str] = set()  # and with one anywhere
+        self._places = [_Place(start, end) for start, end in _passages(text)]
+        self._postings: defaultdict[str, list[int]] = defaultdict(list)
+        capitals = words = 0
+        for number, place in enumerate(self._places):
+            tokens = list(_tokens(text[place.start : place.end]))
+            for at, (raw, _) in enumerate(tokens):
+                if raw[0].isalpha():
+                    whole = self._form(raw)[0]
+                    if raw[0].isupper():
+                        self._large.add(whole)
+                        if at:
+                            self._capital.add(whole)
+                            capitals += 1
+                    else:
+                        self._lower.add(whole)
+                    words += bool(at)
+            place.keys = frozenset(key for key in self._keys(tokens) if key)
+            for key in place.keys:
+                self._postings[key].append(number)
+        self._nouns = capitals > NOUNS_CAPITALIZED * max(1, words)
+        for raw, _ in _tokens(f"{document.title} {document.author}"):
+            self._lower.add(self._form(raw)[0])
+            self._large.add(self._form(raw)[0])
+        self._names = {_without_ending(whole) for whole in self._large}
+        self._known = {_without_ending(whole) for whole, _ in self._forms.values()}
+        self._mean = max(1.0, sum(len(place.keys) for place in self._places) / max(1, len(self._places)))
+
+    def find(self, question: str, sentence: str, favour: Sequence[float] = ()) -> Evidence:
+        """What one sentence of an answer rests on.
+
+        Args:
+            question: what was asked; its words tell apart passages that have the sentence's words alike.
+            favour: a weight per page, such as the attention that it got, which decides between passages alike.
+        """
+        terms, asked = self._terms(sentence), self._terms(question)
+        if not terms or sentence.rstrip().endswith("?") or _REFUSAL.search(sentence):
+            return Evidence(sentence, "", claims=False)
+        talk = bool(_TALK.match(sentence))
+        missing = tuple(dict.fromkeys(term.raw for term in terms if self._is_missing(term)))
+        if missing and not talk:
+            return Evidence(sentence, "not found", missing=missing)
+        nouns = _nouns(question)
+        unknown = [term for term in asked if term.raw in nouns and self._is_unknown(term)]
+        said = {term.key for term in terms}
+        stranger = any(self._is_unknown(term) and term.key in said for term in asked)
+        found = [self._judged(place, terms, asked, stranger) for place in self._ranked(terms, asked, favour)]
+        best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
+        if talk and (best is None or best.level != "says so"):
+            return Evidence(sentence, "", claims=False)
+        if best is not None and best.level == "says so":
+            return Evidence(sentence, best.level, (self._passage(best.place),))
+        if self._is_beside_the_point(unknown, asked, best, said):
+            return Evidence(sentence, "not found", missing=tuple(term.raw for term in unknown))
+        if best is None or not best.level:
+            return Evidence(sentence, "")
+        return Evidence(sentence, best.level, (self._passage(best.place),))
+
+    def _is_beside_the_point(
+        self, unknown: Sequence[_Term], asked: Sequence[_Term], best: _Judged | None, said: set[str]
+    ) -> bool:
+        """Whether the book does not speak of what was asked, or only elsewhere than the nearest passage.
+
+        Args:
+            unknown: nouns of the question that the book never uses.
+            said: words of the sentence.
+        """
+        names = {term.key for term in asked if term.kind == "name" and term.key in said}
+        if best is not None and names and names.isdisjoint(self._keys_around(best.place, FAR)):
+            return True
+        known = [term for term in asked if term.key in self._postings]
+        around = self._keys_around(best.place, AROUND) if best else set()
+        whole = sum(map(self._weight, known))
+        about = sum(self._weight(term) for term in known if term.key in around) / whole if whole else 1.0
+        return bool(unknown) and (len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown))
+
+    def _is_unknown(self, term: _Term) -> bool:
+        """Whether the book never uses a word of the question. In a language that joins words it may be part of another,
+        and only a noun counts: verbs change too much."""
+        if term.key in self._postings or term.whole in _GENERIC:
+            return False
+        if not self._nouns:
+            return True
+        return term.raw[0].isupper() and not any(
+            term.key in whole or (len(whole) >= FEW_LETTERS and term.key.startswith(whole)) for whole in self._known
+        )
+
+    def _is_missing(self, term: _Term) -> bool:
+        """Whether the book has no such name or number."""
+        if term.kind == "number":
+            return term.key not in self._postings
+        return term.kind == "name" and _without_ending(term.whole) not in self._names
+
+    # Passages --------------------------------------------------------------------------------------------------
+
+    def _ranked(self, terms: Sequence[_Term], asked: Sequence[_Term], favour: Sequence[float]) -> list[int]:
+        """The best passages by BM25."""
+        said = {term.key for term in terms}
+        weights = {term.key: self._weight(term) for term in terms}
+        weights |= {term.key: ASKED * self._weight(term) for term in asked if term.key not in said}
+        scores: defaultdict[int, float] = defaultdict(float)
+        for key, weight in weights.items():
+            places = self._postings.get(key, [])
+            beside = {place + step for place in places for step in (-1, 1)}
+            for place in places:
+                scores[place] += weight
+            for place in beside.difference(places):
+                scores[place] += NEIGHBOURS * weight
+        return heapq.nlargest(
+            CANDIDATES,
+            (place for place in scores if 0 <= place < len(self._places)),
+            key=lambda place: (scores[place] / self._length(place) * self._favour(place, favour), -place),
+        )
+
+    def _length(self, place: int) -> float:
+        return 1 - LENGTH_SHARE + LENGTH_SHARE * len(self._places[place].keys) / self._mean
+
+    def _favour(self, place: int, favour: Sequence[float]) -> float:
+        page = self._page_of(self._places[place].start)
+        return 1.0 + FAVOUR * favour[page] / max(favour) if page < len(favour) and max(favour) > 0 else 1.0
+
+    def _judged(self, place: int, terms: Sequence[_Term], asked: Sequence[_Term], stranger: bool) -> _Judged:
+        """How much of a sentence a passage has, and what may be said of it therefore.
+
+        Args:
+            stranger: the sentence takes over a word of the question that the book never uses: no passage says that.
+        """
+        own = self._places[place].keys
+        beside = self._keys_around(place, 1)
+        around = self._keys_around(place, AROUND)
+        question = {term.key for term in asked}
+
+        def share(some: Sequence[_Term]) -> float:
+            whole = sum(self._weight(term) for term in some)
+            had = 0.0
+            for term in some:
+                if term.key in own:
+                    had += self._weight(term)
+                elif term.key in (around if term.kind == "name" else beside):
+                    had += BESIDE * self._weight(term)
+            return had / whole if whole else 1.0
+
+        words = share([term for term in terms if term.kind != "number"])
+        numbers = all(term.key in own for term in terms if term.kind == "number" and term.key not in question)
+        names = all(term.key in around for term in terms if term.kind == "name" and term.key not in question)
+        new = [term for term in terms if term.key not in question]
+        said, fact, subject = share(terms), share(new), share(asked)
+        adds = bool(new) or all(term.key in own for term in terms)
+        if (
+            not stranger
+            and adds
+            and numbers
+            and names
+            and words >= MOST_OF_IT
+            and said >= MOST_OF_IT
+            and fact >= MOST_OF_IT
+            and subject >= OF_THE_SUBJECT
+        ):
+            level: Level = "says so"
+        else:
+            level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
+        return _Judged(place, said + 0.3 * fact + 0.2 * subject, fact, level)
+
+    def _keys_around(self, place: int, reach: int) -> set[str]:
+        near = self._places[max(0, place - reach) : place + reach + 1]
+        return set().union(*(other.keys for other in near))
+
+    def _passage(self, number: int) -> Passage:
+        place = self._places[number]
+        text = " ".join(self.document.text[place.start : place.end].split())
+        last = self._page_of(place.end - 1)
+        parts = (self._part(page, place) for page in range(self._page_of(place.start), last + 1))
+        return Passage(text, tuple(part for part in parts if part.end > part.start))
+
+    def _part(self, page: int, place: _Place) -> Part:
+        """What of a passage stands on a page, in characters of the page's own text."""
+        text = self.document.pages[page].text
+        body = text.strip("\n")
+        lead, begin = len(text) - len(text.lstrip("\n")), self.document.page_starts[page]
+        start, end = max(place.start - begin, 0), min(place.end - begin, len(body))
+        words = body[start:end]
+        start += len(words) - len(words.lstrip())
+        return Part(page, lead + start, lead + start + len(words.strip()))
+
+    def _page_of(self, character: int) -> int:
+        return max(0, bisect.bisect_right(self.document.page_starts, character) - 1)
+
+    # Words -----------------------------------------------------------------------------------------------------
+
+    def _weight(self, term: _Term) -> float:
+        """What a word counts: how rare it is, and names and numbers more."""
+        known = len(self._postings.get(term.key, ()))
+        count = max(1, known)
+        rarity = math.log(1 + (len(self._places) - count + 0.5) / (count + 0.5))
+        return rarity * {"word": 1.0, "name": NAME, "number": NUMBER}[term.kind] * (1.0 if known else UNKNOWN)
+
+    def _terms(self, sentence: str) -> list[_Term]:
+        """The words of a sentence that say something, each once."""
+        text = _LINE_NUMBER.sub(lambda match: " " * len(match[0]), sentence)
+        tokens = list(_tokens(text))
+        found: dict[str, _Term] = {}
+        capitals = [raw[0].isupper() for raw, _ in tokens if raw[0].isalpha()]
+        heading = len(capitals) >= SHORTEST_HEADING and sum(capitals) > 0.7 * len(capitals)
+        words = [_folded(raw) for raw, _ in tokens]
+        german = sum(word in _GERMAN_FOLDED for word in words) > sum(word in _ENGLISH for word in words)
+        for key, raw, _ in _numbers(tokens, text):
+            found.setdefault(key, _Term(key, key, raw, "number"))
+        for raw, start in tokens:
+            if not raw[0].isalpha():
+                continue
+            for key, whole, piece in self._words(raw):
+                name = piece[0].isupper() and not german and self._is_name(whole, text[:start], heading)
+                found.setdefault(key, _Term(key, whole, piece, "name" if name else "word"))
+        if len(tokens) <= FEW_WORDS and not german:
+            return [self._as_fact(term) for term in found.values()]
+        return list(found.values())
+
+    def _is_name(self, whole: str, before: str, heading: bool) -> bool:
+        """Whether a word with a capital is a name: the book writes it so, and never small.
+
+        Args:
+            before: the sentence up to it; at a start every word has a capital.
+            heading: so has every word in it.
+        """
+        if self._nouns or whole in self._lower:
+            return bool(_QUOTED.search(before)) and whole not in self._large
+        return whole in self._capital if heading or _STARTS.search(before) else True
+
+    def _as_fact(self, term: _Term) -> _Term:
+        """A word of an answer of few words, with a capital: the book has it, or it is a name that the book has not."""
+        known = term.kind != "word" or not term.raw[0].isupper() or self._nouns or term.key in self._postings
+        return term if known else replace(term, kind="name")
+
+    def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
+        """Key, whole form and letters of a word that says something; writing without spaces in pairs of signs."""
+        if raw[0] >= _NO_SPACES:
+            for at in range(max(1, len(raw) - 1)):
+                yield raw[at : at + 2], raw[at : at + 2], raw[at : at + 2]
+            return
+        whole, key = self._form(raw)
+        if key and whole not in _NUMBER_WORDS:
+            yield key, whole, raw
+
+    def _form(self, raw: str) -> tuple[str, str]:
+        """A word folded, and the key that it is compared by; no key if it says nothing."""
+        known = self._forms.get(raw)
+        if known is None:
+            whole = _folded(raw)
+            silent = (
+                whole in _SILENT
+                or whole.endswith("n't")
+                or (len(whole) < 2 and not (raw.isupper() and raw not in "AI"))
+            )
+            known = self._forms[raw] = (whole, "" if silent else _without_ending(whole)[:STEM])
+        return known
+
+    def _keys(self, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
+        for raw, _ in tokens:
+            if raw[0].isalpha():
+                yield from (key for key, _, _ in self._words(raw))
+        yield from _values(tokens)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A passage beside a sentence: how much it has of it, how much of what the question has not said."""
+
+    place: int
+    support: float
+    fact: float
+    level: Level
+
+
+def _passages(text: str) -> Iterator[tuple[int, int]]:
+    """Where the passages of a text begin and end: sentences, and the rows of tables."""
+    for start, end in spans(text):
+        if _ROW.search(text, start, end) is None:
+            yield start, end
+            continue
+        for line in re.finditer(r"[^\n]+", text[start:end]):
+            yield start + line.start(), start + line.end()
+
+
+def _nouns(question: str) -> set[str]:
+    """Words that are nouns by what stands before them, or by their capital."""
+    words = [raw for raw, _ in _tokens(question)]
+    found = {word for word in words if word[0].isupper()}
+    for before, word in pairwise(words):
+        if before.lower() in _NOUN_FOLLOWS or before.endswith(("'s", "’s", "s'", "s’")):
+            found.add(word)
+    return found
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    """Words and numbers with where they begin."""
+    for match in _TOKEN.finditer(text):
+        raw, start = match[0], match.start()
+        yield raw, start
+
+
+def _value(raw: str) -> str:
+    """A number as its value: "1,912" is 1912, "04" is 4, "2,5" is 2.5."""
+    if _GROUPED.fullmatch(raw):
+        return re.sub(r"[.,]", "", raw)
+    return raw.replace(",", ".").lstrip("0") or "0"
+
+
+def _values(tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """The numbers of a passage, also each word of one: "ninety-nine" is 90, 9 and 99."""
+    for key, _, _ in _numbers(tokens, ""):
+        yield key
+    for raw, _ in tokens:
+        if (value := _NUMBER_WORDS.get(_folded(raw))) is not None:
+            yield f"#{value}"
+
+
+def _numbers(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[str, str, int]]:
+    """Key, letters and place of every number; words for numbers that follow each other are one."""
+    run: list[tuple[str, int, int]] = []  # letters, place, value
+
+    def joined() -> Iterator[tuple[str, str, int]]:
+        if run and not (len(run) == 1 and run[0][2] < 2):
+            value, current = 0, 0
+            for _, _, number in run:
+                if number in _MULTIPLIERS and (number != 12 or current):
+                    current = max(1, current) * number
+                    if number >= 1000:
+                        value, current = value + current, 0
+                else:
+                    current += number
+            last, at, _ = run[-1]
+            yield f"#{value + current}", text[run[0][1] : at + len(last)], run[0][1]
+        run.clear()
+
+    for raw, start in tokens:
+        if raw[0].isdigit():
+            yield from joined()
+            yield f"#{_value(raw)}", _shown(text, start, raw), start
+            continue
+        value = _NUMBER_WORDS.get(_folded(raw))
+        if value is not None:
+            if run and start - run[-1][1] - len(run[-1][0]) > len(" and "):
+                yield from joined()
+            run.append((raw, start, value))
+        elif run and _folded(raw) not in ("and", "und", "et"):
+            yield from joined()
+    yield from joined()
+
+
+def _shown(text: str, start: int, raw: str) -> str:
+    """A number with the sign of its currency or its per cent."""
+    before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
+    signs = ("$", "€", "£", "¥", "%")
+    return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"

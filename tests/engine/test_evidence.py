@@ -1,0 +1,147 @@
+"""Which passage a sentence of an answer rests on, and what is said of one that rests on nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.document import Document
+from engine.evidence import Evidence, EvidenceIndex
+
+PAGES = (
+    "The island of Orre lies eleven miles from the mainland, and the steamer does it in under two hours. "
+    "Walter Rudd was tally clerk on the wool wharf for thirty-eight years. His daughter kept the brass counter.",
+    "\n\nNinety-nine steps lead up to the north light. Maren Holt kept it until 1921, and the light was never out. "
+    "The Receiver was the cat of the inn; it slept on the ledger. In the winter of 1912 the",
+    "harbour froze, and nobody crossed to Hull for 1,912 hours.\n\nGoods | Price | Weight\nBarley flour | 4.50 | 12\n"
+    "Lamp oil | 6.25 | 40\n\nThe mail comes on Tuesdays, and what has not been called for is kept at the inn.",
+)
+GERMAN = (
+    "Dieses Skript wurde im Wintersemester 2013/2014 von Martin Thoma geschrieben. Wer es gerne gebunden hätte, kann "
+    "es für dreiundzwanzig Euro bestellen. Die Größe der Übungsblätter hat sich im Lauf der Jahre nicht geändert.",
+)
+FRENCH = (
+    "L’île de Sein est habitée depuis l’époque néolithique. Le phare fut allumé en 1839 par les pêcheurs, qui "
+    "l’avaient bâti de leurs mains. Les élèves de l’école étaient vingt.",
+)
+
+
+@pytest.fixture(scope="module")
+def orre() -> EvidenceIndex:
+    return EvidenceIndex(Document.from_pages("The Lamps of Orre", PAGES))
+
+
+def marked(index: EvidenceIndex, found: Evidence) -> list[tuple[int, str]]:
+    """The pages and the characters that a click marks."""
+    pages = index.document.pages
+    return [(part.page, pages[part.page].text[part.start : part.end]) for part in found.passages[0].parts]
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "passage"),
+    [
+        ("How far is Orre from the mainland?", "Orre is 11 miles from the mainland.", "The island of Orre lies"),
+        ("How far is Orre?", "It lies **eleven miles** from the mainland.", "The island of Orre lies"),
+        ("What was Walter Rudd's job?", "He was a tally clerk.", "Walter Rudd was tally clerk"),
+        ("How long did Walter Rudd work as tally clerk?", "38 years.", "Walter Rudd was tally clerk"),
+        ("Who kept the north light?", "The north light was kept by Maren Holt until 1921.", "Ninety-nine steps lead"),
+        ("What is the cat of the inn called?", "The cat of the inn is called Receiver.", "The Receiver was the cat"),
+        ("What does lamp oil cost?", "Lamp oil costs 6.25.", "Lamp oil | 6.25 | 40"),
+    ],
+)
+def test_the_passage_that_says_so(orre: EvidenceIndex, question: str, sentence: str, passage: str) -> None:
+    found = orre.find(question, sentence)
+    assert found.level == "says so"
+    assert found.passages[0].text.startswith(passage)
+    assert marked(orre, found)[0][1].startswith(passage)
+
+
+def test_numbers_are_compared_by_their_value(orre: EvidenceIndex) -> None:
+    asked = "How many hours was the harbour frozen?"
+    assert orre.find(asked, "The harbour was frozen for 1912 hours.").level == "says so"
+    assert orre.find(asked, "The harbour was frozen for 19.12 hours.").missing == ("19.12",)
+    assert orre.find("How many steps are there?", "There are 99 steps.").level == "says so"
+    assert orre.find("How many steps are there?", "There are ninety-eight steps.").missing == ("ninety-eight",)
+
+
+def test_a_passage_of_two_pages_is_marked_on_both(orre: EvidenceIndex) -> None:
+    found = orre.find("When did the harbour freeze?", "The harbour froze in the winter of 1912.")
+    assert found.level == "says so"
+    assert marked(orre, found) == [
+        (1, "In the winter of 1912 the"),
+        (2, "harbour froze, and nobody crossed to Hull for 1,912 hours."),
+    ]
+
+
+def test_what_stands_nowhere_is_named(orre: EvidenceIndex) -> None:
+    found = orre.find("What is the salary of the clerk?", "The salary of the clerk is $40,000 in Boston, 7%.")
+    assert (found.level, found.passages) == ("not found", ())
+    assert found.missing == ("$40,000", "7%", "Boston")
+    assert orre.find("Where is it told?", "In The Lamps of Orre, near Hull's harbour.").missing == ()
+
+
+def test_the_right_number_of_something_else_says_nothing(orre: EvidenceIndex) -> None:
+    horses = orre.find("How many horses are there on Orre?", "There are ninety-nine horses on Orre.")
+    assert (horses.level, horses.missing) == ("not found", ("horses",))
+    assert orre.find("When was Walter Rudd born?", "Walter Rudd was born in 1921.").level == "near"
+
+
+def test_a_passage_about_somebody_else_is_no_evidence() -> None:
+    between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
+    text = ["Abel Lincoln came by the evening boat.", *between, "The old soldier wrote home that he was tired of war."]
+    index = EvidenceIndex(Document.from_pages("Letters", ["\n\n".join(text)]))
+    found = index.find("What did Abel Lincoln write?", "Lincoln wrote home that he was tired of war.")
+    assert (found.level, found.passages, found.missing) == ("not found", (), ())
+    assert index.find("What did the old soldier write?", "He wrote home that he was tired of war.").level == "says so"
+
+
+def test_words_of_its_own_do_not_make_a_good_answer_suspect(orre: EvidenceIndex) -> None:
+    found = orre.find("What was Walter Rudd's profession?", "Walter Rudd was a clerk on the wharf.")
+    assert found.level == "says so"
+    assert orre.find("How old is the north light's cat?", "It is called Receiver.").level in ("near", "says so")
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ("Hello!", "Hello! How can I help you today?"),
+        ("Thank you.", "You're welcome!"),
+        ("What do you think of it?", "I think it is a fine story."),
+        ("What did the bishop say?", "The book does not mention a bishop."),
+        ("What did the bishop say?", "There is no information about a bishop in the text."),
+        ("Was sagte der Bischof?", "Das Buch macht dazu keine Angaben."),
+        ("Are there horses?", "There are no horses on Orre."),
+        ("Who kept the light?", "1."),
+        ("", ""),
+    ],
+)
+def test_what_claims_nothing_gets_nothing(orre: EvidenceIndex, question: str, sentence: str) -> None:
+    found = orre.find(question, sentence)
+    assert (found.level, found.passages, found.claims) == ("", (), False)
+
+
+def test_german() -> None:
+    index = EvidenceIndex(Document.from_pages("Geometrie", GERMAN))
+    assert index.find("Wer schrieb das Skript?", "Martin Thoma hat das Skript geschrieben.").level == "says so"
+    assert index.find("Was kostet es gebunden?", "Gebunden kostet es 23 Euro.").level == "says so"
+    assert index.find("Was hat sich geändert?", "Die Grosse der Ubungsblatter änderte sich.").passages
+    assert index.find("Was kostet es?", "Es kostet 25 Euro.").missing == ("25",)
+    assert index.find("Wer schrieb es?", "Die Studenten der Hochschule schrieben es.").missing == ()  # nouns, no names
+
+
+def test_french() -> None:
+    index = EvidenceIndex(Document.from_pages("Sein", FRENCH))
+    assert index.find("Quand le phare fut-il allumé ?", "Le phare a été allumé en 1839.").level == "says so"
+    assert index.find("Combien d'élèves ?", "Il y avait 20 élèves à l'école.").level == "says so"
+
+
+def test_attention_decides_between_equals() -> None:
+    index = EvidenceIndex(Document.from_pages("Twice", ["The bell rang at noon in the old tower."] * 3))
+    asked = ("When did the bell ring?", "The bell rang at noon.")
+    assert index.find(*asked).passages[0].parts[0].page == 0
+    assert index.find(*asked, favour=(0.1, 0.1, 0.8)).passages[0].parts[0].page == 2
+
+
+def test_a_book_without_words() -> None:
+    for pages in ([], [""], ["\n\n", "* * *"]):
+        found = EvidenceIndex(Document.from_pages("", pages)).find("Who?", "Nobody knows the way.")
+        assert (found.level, found.passages) == ("", ())
