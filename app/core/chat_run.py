@@ -384,7 +384,7 @@ class _ExchangeWriter:
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        notes = {**(notes or {}), "made": self._made}
+        notes = {**(notes or {}), "made": self._made, "pace": self._moved.get("pace", self._state.current.pace)}
         if self._abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
             notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
             notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"

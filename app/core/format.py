@@ -99,10 +99,13 @@ def moment(when: float, now: float) -> str:
 
 
 View = dict[str, Any]
-PacePoint = tuple[float, float, float]
+PacePoint = tuple[float, float, float, int]
+"""Milliseconds per token of the newest tokens, p50 and p95 of the answer by then, and the tokens that it had."""
 
 SCORE_LEVELS = 100
-PACE_LENGTH = 120
+PACE_TOKENS = 100  # that the moving line shows
+_NOW_TOKENS = 10  # that are "now"
+_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -176,9 +179,17 @@ def read_line(read: BookRead, unit: str) -> str:
     )
 
 
-def figures_view(figures: Figures, why_not: str = "") -> View:
-    """Everything in the panel beside the chat. A value that was not measured is an empty string or None."""
+def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
+    """Everything in the panel beside the chat, and the line under the answer that is being written (``line`` and
+    ``spark``). A value that was not measured is an empty string or None.
+
+    Args:
+        why_not: why the answer's speed says nothing of the book (``uncounted``).
+        pace: of this answer so far.
+    """
     return {
+        "line": live_line(figures, why_not, pace),
+        "spark": spark(pace),
         "ms": _milliseconds(figures.ms_per_token_mean),
         "p50": _milliseconds(figures.ms_per_token_p50),
         "p95": _milliseconds(figures.ms_per_token_p95),
@@ -188,6 +199,7 @@ def figures_view(figures: Figures, why_not: str = "") -> View:
         "plain": _plain_step(figures),
         "middle": _level(figures.middle.rate),
         "verify": _level(figures.verify.rate),
+        "lookup": _level(figures.lookup.rate),
         "length": "" if figures.mean_acceptance_length is None else f"{figures.mean_acceptance_length:.1f}",
         "split": split_view(figures.time_split),
         "kv": kv_view(figures.kv_bytes),
@@ -259,12 +271,61 @@ def pace_of(previous: Figures | None, current: Figures) -> float | None:
 def longer_pace(
     pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
 ) -> tuple[PacePoint, ...]:
-    """The moving line with one more point: the newest tokens' milliseconds, p50 and p95 of the answer so far."""
+    """The moving line with one more point, as far back as ``PACE_TOKENS`` reach."""
     point = pace_of(previous, event.figures)
     if point is None:
         return tuple(pace)
-    p50, p95 = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95
-    return (*pace, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2)))[-PACE_LENGTH:]
+    p50, p95, at = event.figures.ms_per_token_p50, event.figures.ms_per_token_p95, event.figures.answer_tokens
+    reached = tuple(point for point in pace if at - PACE_TOKENS < point[3] < at)
+    return (*reached, (round(point, 2), round(p50 or 0.0, 2), round(p95 or 0.0, 2), at))
+
+
+def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
+    """The pace that was written down with an answer; answers of earlier versions have none."""
+    points = (notes or {}).get("pace", ())
+    return tuple((ms, p50, p95, at) for ms, p50, p95, at in points)
+
+
+def ms_now(pace: Sequence[PacePoint]) -> float | None:
+    """Milliseconds per token of the last ``_NOW_TOKENS`` tokens; None while there are none."""
+    spent, tokens = 0.0, 0
+    begun = [0, *(at for _, _, _, at in pace)]
+    for before, (ms, _, _, at) in zip(reversed(begun[:-1]), reversed(pace), strict=True):
+        taken = min(at - before, _NOW_TOKENS - tokens)
+        spent, tokens = spent + ms * taken, tokens + taken
+        if tokens == _NOW_TOKENS:
+            break
+    return spent / tokens if tokens else None
+
+
+def spark(pace: Sequence[PacePoint]) -> str:
+    """The pace as a line that fills its width from the first token on: the points of an SVG polyline, from zero up."""
+    if not pace:
+        return ""
+    first, last = max(0, pace[-1][3] - PACE_TOKENS), pace[-1][3]
+    most = max(point[0] for point in pace) or 1.0
+    heights = [_SPARK_HEIGHT - 1 - (_SPARK_HEIGHT - 2) * point[0] / most for point in pace]
+    across = [_SPARK_WIDTH * max(0, point[3] - first) / (last - first) for point in pace]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip((0.0, *across), (heights[0], *heights), strict=True))
+
+
+def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
+    """The quiet line under an answer while it is written; empty before its first tokens."""
+    now = ms_now(pace)
+    if now is None or figures.tokens_per_s is None:
+        return ""
+    said = WHY_NO_SPEED.get(why_not, "") or than_plain(speedup(figures))
+    told = f"{milliseconds(now)} a token now", f"{rate(figures.tokens_per_s)} tokens a second on average"
+    return " · ".join(part for part in (*told, acceptance_line(figures), said) if part)
+
+
+def acceptance_line(figures: Figures) -> str:
+    """Acceptance of every level that was proposed anything: "acceptance: first check 72 %, whole book 91 %"."""
+    levels = (("first check", figures.middle), ("whole book", figures.verify), ("copied", figures.lookup))
+    told = [
+        f"{name} {percent(level.rate)}".replace(" %", "\u00a0%") for name, level in levels if level.rate is not None
+    ]
+    return f"acceptance: {', '.join(told)}" if told else ""
 
 
 def glow(scores: Sequence[float]) -> list[int]:
@@ -281,8 +342,8 @@ def glow(scores: Sequence[float]) -> list[int]:
 def answer_line(
     figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", why_not: str = ""
 ) -> str:
-    """The quiet line under an answer, in words as far as its writing has any: "84 words, 62 a second · 3.1 times faster
-    than plain".
+    """The quiet line under an answer: "84 words · 12.3 ms a token · 81 tokens a second · acceptance: first check 72 %,
+    whole book 91 % · 2.3 times faster than plain".
 
     Args:
         tokens: of the whole answer, where that is known; ``figures`` are of what was written at last.
@@ -292,11 +353,11 @@ def answer_line(
     if figures is not None and (last := figures.answer_tokens):
         tokens = max(tokens, last)
         words = words_of(answer)
-        told = counted(words, "word") if words else counted(tokens, "token")
-        if figures.tokens_per_s is not None:
-            each = rate(figures.tokens_per_s * (words / tokens if words else 1.0))
-            told += f", {each} a second" if tokens == last else f", at last {each} a second"
-        parts.append(told)
+        parts.append(counted(words, "word") if words else counted(tokens, "token"))
+        if figures.tokens_per_s is not None and figures.ms_per_token_mean is not None:
+            each = f"{milliseconds(figures.ms_per_token_mean)} a token"
+            parts += [each if tokens == last else f"at last {each}", f"{rate(figures.tokens_per_s)} tokens a second"]
+        parts.append(acceptance_line(figures))
         if why_not:
             parts.append(WHY_NO_SPEED.get(why_not, ""))
         elif said := than_plain(speedup(figures)):

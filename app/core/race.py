@@ -177,7 +177,8 @@ class Race:
             times = RaceResult(0, "", 0.0, (raced,)).times if raced else None
             if chat and raced and raced.fast.figures and times and turn.figures and turn.figures.mode != "plain":
                 figures = replace(raced.fast.figures, plain_ms=mean_ms((raced.plain,)), speedup_vs_plain=times)
-                self._app_state.chats.update(chat.id, at, replace(turn, figures=figures))
+                notes = {**(turn.notes or {}), "pace": raced.fast.pace}
+                self._app_state.chats.update(chat.id, at, replace(turn, figures=figures, notes=notes))
 
     def _one_run(self, state: RaceState, claim: threading.Event) -> RaceRun:
         self.state, question = state, state.question
@@ -203,9 +204,10 @@ class Race:
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
-            pace = format.longer_pace(self._app_state.current.pace if run.steps else (), event, run.figures)
-            self._app_state.show(figures=event.figures, pace=pace)
-        run = run.take(event)
+            run = run.take(event)
+            self._app_state.show(figures=run.figures, pace=run.pace)
+        else:
+            run = run.take(event)
         self.state = replace(state, tokens=len(run.token_ids))
         return run
 
@@ -235,6 +237,7 @@ class RaceRun:
     token_ids: tuple[int, ...] = ()
     figures: Figures | None = None
     stop_reason: StopReason | None = None
+    pace: tuple[format.PacePoint, ...] = ()
 
     @property
     def ms(self) -> float:
@@ -254,7 +257,9 @@ class RaceRun:
         if isinstance(event, TextDelta):
             at = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids
-            return replace(self, steps=(*self.steps, (at, event.text)), token_ids=ids, figures=event.figures)
+            pace = format.longer_pace(self.pace, event, self.figures)
+            steps = (*self.steps, (at, event.text))
+            return replace(self, steps=steps, token_ids=ids, figures=event.figures, pace=pace)
         if isinstance(event, AnswerDone):
             return replace(self, token_ids=event.token_ids, figures=event.figures, stop_reason=event.stop_reason)
         return self

@@ -102,7 +102,7 @@ class OpenBook:
     cited: Exchange | None = None
     figures: Figures | None = None
     scores: tuple[float, ...] = field(default=())
-    pace: tuple[tuple[float, float, float], ...] = field(default=())
+    pace: tuple[tuple[float, float, float, int], ...] = field(default=())
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Route
 from app.core import format
 from app.core.chat_run import OWN, Throttle, abilities, can_be_answered_now, throttle_of
 from app.core.chats import Chat, Exchange
-from app.core.format import View, glow
+from app.core.format import PacePoint, View, glow
 from app.core.settings import model_name
 from app.core.state import AppState, OpenBook, Stage
 from app.web import messages
@@ -103,7 +103,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
         "chat": _chat(current, chat),
         "figures": _figures(current, chat),
         "memory": format.kv_view(current.read.kv_bytes) if current.read else [],
-        "pace": list(current.pace),
+        "pace": _pace(current, chat),
     }
 
 
@@ -260,7 +260,14 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
     turns = chat.exchanges if chat else ()
     figures = current.figures if current.asking else turns[-1].figures if turns else None
     notes = turns[-1].notes if turns else None
-    return format.figures_view(figures, str((notes or {}).get("uncounted", ""))) if figures else None
+    why_not = str((notes or {}).get("uncounted", ""))
+    return format.figures_view(figures, why_not, current.pace if current.asking else ()) if figures else None
+
+
+def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
+    """Of the same answer as the figures."""
+    turns = chat.exchanges if chat else ()
+    return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
 
 def record_of(chat: Chat | None) -> str:

@@ -256,7 +256,8 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     if line := _line(exchange):
-        content += f'\n\n<div class="under">{html.escape(line)}</div>'
+        drawn = _spark(exchange) if exchange.trouble is None else ""
+        content += f'\n\n<div class="under">{drawn}{html.escape(line)}</div>'
     if (exchange.notes or {}).get("refused") == "only quotes":
         fetch = f'<button type="button" class="action" value="{USE}:{READER}">Use the reader</button>'
         content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
@@ -276,6 +277,12 @@ def _line(exchange: Exchange) -> str:
         unit = str((exchange.notes or {}).get("unit", "page"))
         parts.append(f"from the first {format.counted(exchange.pages_read, unit)}, read so far")
     return " · ".join(part for part in parts if part)
+
+
+def _spark(exchange: Exchange) -> str:
+    """The pace of its last tokens as a small drawing."""
+    points = format.spark(format.kept_pace(exchange.notes))
+    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio lets no other attribute through
 
 
 def written(exchange: Exchange, turn: int) -> str:

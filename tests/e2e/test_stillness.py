@@ -61,6 +61,16 @@ def watched(page: Page, milliseconds: int) -> dict[str, Any]:
     return dict(page.evaluate(RATES))
 
 
+# Whether anything is painted in the first and in the last column of the chart.
+PACE_COLUMNS = """
+() => {
+  const canvas = document.querySelector('#pace');
+  const paint = canvas.getContext('2d');
+  return [1, canvas.width - 2].map((x) => paint.getImageData(x, 0, 1, canvas.height).data.some((value) => value > 0));
+}
+"""
+
+
 def settled(scripted: Server, open_page: Open, text: str) -> Page:
     """A page with a book and an empty chat, watched from its very start, whose loading sign has come to rest."""
     page = open_page(scripted)
@@ -88,8 +98,12 @@ def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripte
     assert page.evaluate(ENDLESS) == []
     until(page, lambda: page.locator("#chat .bot .caret[data-dim]").count() > 0)
     until(page, lambda: page.locator("#chat .bot .caret:not([data-dim])").count() > 0)
+    until(page, lambda: "a token now" in page.locator("#chat .live").inner_text())
+    assert page.evaluate(PACE_COLUMNS)[0], "the chart fills its width from the first tokens on"
     page.click("#stop")
     answered(page)
+    assert page.locator("#chat .under svg polyline").count() == 1
+    assert page.locator("#chat .live").count() == 0
     assert 0 < rates["drawn"].get("map-canvas", 0) <= MAP_RATE, rates
     assert 0 < rates["drawn"].get("pace", 0) <= PACE_RATE, rates
     assert rates["frames"] <= FRAME_RATE, rates

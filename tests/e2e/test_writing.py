@@ -17,7 +17,9 @@ WITNESS = """
     const caret = [...document.querySelectorAll('#chat .caret')].at(-1);
     if (!caret) return;
     window.layouts.add(caret.className);
-    window.seen.add(caret.closest('.prose').textContent);
+    const words = caret.closest('.prose').cloneNode(true);
+    words.querySelector('.live')?.remove();
+    window.seen.add(words.textContent);
   }).observe(document.querySelector('#chat'), {subtree: true, childList: true, characterData: true});
 }
 """

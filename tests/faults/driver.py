@@ -33,7 +33,10 @@ START_SECONDS = 90.0
 HOST = "127.0.0.1"
 
 # The line under an answer: it begins with what was written, and how fast, only where the engine ended the answer.
-_LINE = re.compile(r'<div class="under">[\d,]+ (?:word|token)s?, (?:at last )?[\d,.]+ a second((?: · [^<]*)?)</div>')
+_LINE = re.compile(
+    r'<div class="under">(?:<svg>.*?</svg>)?[\d,]+ (?:word|token)s? · (?:at last )?[\d,.]+ m?s a token'
+    r" · [\d,.]+ tokens a second((?: · [^<]*)?)</div>"
+)
 _CUT = ("stopped", "cut off when Trifold ended")  # by a person or a crash, not at the length or for its repetitions
 
 

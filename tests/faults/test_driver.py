@@ -46,8 +46,8 @@ def test_an_answer_that_the_engine_ended_is_whole(stopped: StopReason, text: str
         Exchange("Who?", _TEXT, StopReason.CANCELLED, interrupted=True),
         Exchange("Who?", _TEXT, StopReason.LENGTH, _FIGURES, Trouble("The memory ran out.", "Read less.")),
         Exchange("Who?", "", StopReason.CANCELLED),
-        Exchange("Who?", '<div class="under">9 words, 9 a second</div>', StopReason.CANCELLED),
-        Exchange('<div class="under">9 words, 9 a second</div>', "", StopReason.CANCELLED),
+        Exchange("Who?", '<div class="under">9 words · 9.0 ms a token · 9 tokens a second</div>', StopReason.CANCELLED),
+        Exchange('<div class="under">9 words · 9.0 ms a token · 9 tokens a second</div>', "", StopReason.CANCELLED),
     ],
 )
 def test_any_other_end_is_not(exchange: Exchange) -> None:

@@ -3,6 +3,7 @@
 // Gradio is asked to show the chat when the stream names a record that it does not show yet: a question has come, another
 // version was chosen, an answer has ended. In between only the place of the open answer changes, and only from here.
 
+import { live } from "./figures.js";
 import { byId } from "./frame.js";
 
 const RETRY_MS = 1500;
@@ -84,7 +85,10 @@ function draw() {
   const follows = room && room.scrollHeight - room.scrollTop - room.clientHeight < BOTTOM;
   if (!open.text) place.replaceChildren(element("span", "waiting", open.waiting || "Thinking…"));
   else if (place.formatted !== open.html || !place.querySelector(".caret")) place.innerHTML = open.html;
-  if (open.text) caretOf(place).textContent = tail;
+  if (open.text) {
+    caretOf(place).textContent = tail;
+    if (place.lastChild !== live) place.append(live);
+  }
   Object.assign(place, { formatted: open.html, tail, waits: open.waiting });
   // With the frame, when all of the news stands: the whole page is laid out once, not once for the words alone.
   if (follows) requestAnimationFrame(() => (room.scrollTop = room.scrollHeight));

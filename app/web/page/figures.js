@@ -1,6 +1,6 @@
 // The figures beside the chat. Every word comes ready from the server; here it is put in place and drawn.
 
-import { byId } from "./frame.js";
+import { byId, made } from "./frame.js";
 
 const NAMES = {
   draft: "guessing",
@@ -13,9 +13,18 @@ const NAMES = {
   disk: "disk",
 };
 
+const MOST_TOKENS = 100; // that the chart and the small drawing show
 let line = [];
 
+// The figures that matter, under the answer while it is written: chat.js keeps it there. A screen reader hears the
+// line that takes its place.
+export const live = made("div", "", "live");
+live.setAttribute("aria-live", "off");
+live.title = "Now: the last 10 tokens. The small line: the last 100. Acceptance: guesses that were kept.";
+live.innerHTML = '<svg aria-hidden="true"><polyline/></svg><span></span>';
+
 export function showFigures(figures) {
+  showLine(figures);
   byId("figures-none").hidden = Boolean(figures);
   byId("figures-all").hidden = !figures;
   if (!figures) return;
@@ -25,7 +34,7 @@ export function showFigures(figures) {
   }
   put(byId("uncounted"), figures.uncounted ?? "");
   for (const bar of document.querySelectorAll("[data-bar]")) {
-    const level = figures[bar.dataset.bar];
+    const level = figures[bar.dataset.bar] ?? { share: 0, text: "" };
     bar.querySelector("b").style.width = `${level.share * 100}%`;
     bar.toggleAttribute("data-none", !level.text);
   }
@@ -33,6 +42,12 @@ export function showFigures(figures) {
   if (root.dataset.mode !== figures.mode) root.dataset.mode = figures.mode;
   stack("split", figures.split);
   if (figures.kv.length) stack("kv", figures.kv);
+}
+
+function showLine(figures) {
+  put(live.lastChild, figures?.line ?? "");
+  live.querySelector("polyline").setAttribute("points", figures?.spark ?? "");
+  live.toggleAttribute("data-none", !figures?.line);
 }
 
 export function showMemory(memory) {
@@ -79,7 +94,6 @@ export function showPace(pace) {
   requestAnimationFrame(draw);
 }
 
-const MOST_POINTS = 119; // the line is as wide as this many steps
 const HEADROOM = 1.1;
 
 function draw() {
@@ -93,14 +107,18 @@ function draw() {
   const paint = canvas.getContext("2d");
   paint.setTransform(scale, 0, 0, scale, 0, 0);
   paint.clearRect(0, 0, width, height);
-  if (line.length < 2) return;
+  if (!line.length) return;
   const most = Math.max(...line.map((point) => Math.max(point[0], point[2]))) * HEADROOM;
-  const x = (index) => width - (line.length - 1 - index) * (width / MOST_POINTS);
+  // As wide as the tokens that there are, a hundred at most: it fills its width from the first of them on.
+  const last = line.at(-1)[3];
+  const first = Math.max(0, last - MOST_TOKENS);
+  const x = (point) => ((point[3] - first) / (last - first)) * width;
   const y = (value) => height - 1.5 - (value / most) * (height - 4);
   const style = getComputedStyle(document.documentElement);
   const follow = (part, colour, thick, dash) => {
     paint.beginPath();
-    line.forEach((point, index) => (index ? paint.lineTo(x(index), y(point[part])) : paint.moveTo(x(index), y(point[part]))));
+    paint.moveTo(0, y(line[0][part]));
+    for (const point of line) paint.lineTo(x(point), y(point[part]));
     paint.strokeStyle = style.getPropertyValue(colour).trim();
     paint.lineWidth = thick;
     paint.lineJoin = "round";
@@ -109,7 +127,7 @@ function draw() {
   };
   follow(0, "--lamp", 1, []);
   paint.lineTo(width, height);
-  paint.lineTo(x(0), height);
+  paint.lineTo(0, height);
   paint.globalAlpha = 0.14;
   paint.fillStyle = paint.strokeStyle;
   paint.fill();

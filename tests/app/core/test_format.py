@@ -142,12 +142,48 @@ def test_pace_is_the_time_of_the_newest_tokens_alone() -> None:
 def test_the_moving_line_has_an_end() -> None:
     pace: tuple[format.PacePoint, ...] = ()
     before = None
-    for number in range(1, format.PACE_LENGTH + 30):
+    for number in range(1, format.PACE_TOKENS + 30):
         event = TextDelta("a", (1,), (TokenSource.DRAFT,), replace(figures(number), ms_per_token_mean=5.0))
         pace = format.longer_pace(pace, event, before)
         before = event.figures
-    assert len(pace) == format.PACE_LENGTH
-    assert set(pace) == {(5.0, 13.1, 22.7)}
+    assert pace == tuple((5.0, 13.1, 22.7, number) for number in range(30, format.PACE_TOKENS + 30))
+
+
+def test_a_line_of_rounds_of_several_tokens_reaches_as_far_back_in_tokens() -> None:
+    pace: tuple[format.PacePoint, ...] = ()
+    for tokens in range(7, 300, 7):
+        event = TextDelta("a", (1,), (TokenSource.DRAFT,), replace(figures(tokens), ms_per_token_mean=5.0))
+        pace = format.longer_pace(pace, event, replace(figures(tokens - 7), ms_per_token_mean=5.0))
+    assert [point[3] for point in pace] == list(range(196, 295, 7))
+    again = TextDelta("a", (1,), (TokenSource.DRAFT,), replace(figures(3), ms_per_token_mean=8.0))
+    assert format.longer_pace(pace, again, None) == ((8.0, 13.1, 22.7, 3),), "an answer that is continued"
+
+
+def test_now_is_the_last_ten_tokens() -> None:
+    assert format.ms_now(()) is None
+    assert format.ms_now([(30.0, 0, 0, 4)]) == 30.0
+    assert format.ms_now([(90.0, 0, 0, 20), (30.0, 0, 0, 24), (10.0, 0, 0, 30)]) == (6 * 10 + 4 * 30) / 10
+    assert format.ms_now([(90.0, 0, 0, 20), (30.0, 0, 0, 24)]) == (4 * 30 + 6 * 90) / 10
+
+
+def test_the_small_drawing_fills_its_width_from_the_first_token_on() -> None:
+    assert format.spark(()) == ""
+    assert format.spark([(30.0, 0, 0, 1)]) == "0.0,1.0 72.0,1.0"
+    assert format.spark([(30.0, 0, 0, 1), (15.0, 0, 0, 4)]) == "0.0,1.0 18.0,1.0 72.0,7.0"
+    assert format.spark([(10.0, 0, 0, 150), (10.0, 0, 0, 200)]) == "0.0,1.0 36.0,1.0 72.0,1.0"
+
+
+def test_the_line_while_it_is_written_says_what_is_known() -> None:
+    measured = replace(figures(40), tokens_per_s=70.0, speedup_vs_plain=2.9)
+    pace = [(9.0, 13.1, 22.7, 40)]
+    assert format.figures_view(measured)["line"] == "", "no token of this answer has come"
+    line = "9.0 ms a token now · 70 tokens a second on average"
+    accepted = "acceptance: first check 62\u00a0%, whole book 96\u00a0%"
+    assert format.figures_view(measured, "", pace)["line"] == f"{line} · {accepted} · 2.9 times faster than plain"
+    copied = replace(measured, middle=Acceptance(), verify=Acceptance(), lookup=Acceptance(3, 4), speedup_vs_plain=None)
+    assert format.figures_view(copied, "", pace)["line"] == f"{line} · acceptance: copied 75\u00a0%"
+    plain = replace(copied, lookup=Acceptance(), mode="plain")
+    assert format.figures_view(plain, "circles", pace)["line"] == f"{line} · repeats itself, so no speed to compare"
 
 
 def test_only_what_stands_out_glows() -> None:
@@ -158,21 +194,22 @@ def test_only_what_stands_out_glows() -> None:
 
 
 def test_the_line_under_an_answer() -> None:
-    done = replace(figures(142), tokens_per_s=70.0, speedup_vs_plain=2.9)
+    done = replace(figures(142), ms_per_token_mean=14.3, tokens_per_s=70.0, speedup_vs_plain=2.9)
     words = "Maren Holt kept the light. " * 20  # a hundred
     line = format.answer_line(done, StopReason.END, answer=words)
-    assert line == "100 words, 49 a second · 2.9 times faster than plain"
-    assert format.answer_line(replace(done, mode="plain"), StopReason.CANCELLED) == (
-        "142 tokens, 70 a second · stopped"
+    pace = "14.3 ms a token · 70 tokens a second"
+    accepted = "acceptance: first check 62\u00a0%, whole book 96\u00a0%"
+    assert line == f"100 words · {pace} · {accepted} · 2.9 times faster than plain"
+    plain = replace(done, mode="plain", middle=Acceptance(), verify=Acceptance())
+    assert format.answer_line(plain, StopReason.CANCELLED) == f"142 tokens · {pace} · stopped"
+    assert format.answer_line(plain, StopReason.END, 180) == f"180 tokens · at last {pace}", (
+        "an answer that was continued: the figures are of its end"
     )
-    assert format.answer_line(replace(done, mode="plain"), StopReason.END, 180) == (
-        "180 tokens, at last 70 a second"
-    ), "an answer that was continued: the figures are of its end"
     assert format.answer_line(replace(done, speedup_vs_plain=0.7), StopReason.END, answer=words).endswith(
         "1.4 times slower than plain"
     )
     assert format.answer_line(done, StopReason.END, answer=words, why_not="circles") == (
-        "100 words, 49 a second · repeats itself, so no speed to compare"
+        f"100 words · {pace} · {accepted} · repeats itself, so no speed to compare"
     )
     assert format.answer_line(None, StopReason.CANCELLED) == "stopped"
     assert format.answer_line(None, None) == ""
