@@ -11,7 +11,16 @@ import sys
 from pathlib import Path
 
 from app.core.format import size
-from app.core.settings import COMMAND, DEMO_DRAFT, DEMO_MODEL, MODELS_FOLDER, SHORT_NAMES, Settings, is_gguf, is_hub_id
+from app.core.settings import (
+    COMMAND,
+    DEMO_DRAFT,
+    DEMO_MODEL,
+    MODELS_FOLDER,
+    SHORT_NAMES,
+    Settings,
+    is_any_gguf,
+    is_hub_id,
+)
 from app.launcher.console import ProgressLine, say
 from app.models.hub import Download, Progress
 from app.models.local import LocalModels
@@ -41,7 +50,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
     if options.command not in (*_FETCHING, "doctor"):
         return settings
     if not any(
-        is_hub_id(name) or is_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
+        is_hub_id(name) or is_any_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
     ):
         return settings
     if options.command == "doctor":
@@ -81,7 +90,7 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
     with ProgressLine(f"Looking for {_called(settings.model)}") as line:
 
         def show(progress: Progress) -> None:
-            if progress.building and is_gguf(progress.name):
+            if progress.building and is_any_gguf(progress.name):
                 line.update(f"opening {_called(progress.name)}")
                 return
             doing = "making" if progress.building else "checking" if progress.checking else "fetching"
@@ -97,7 +106,7 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
 
 
 def _called(name: str) -> str:
-    return Path(name).name if is_gguf(name) else SHORT_NAMES.get(name, name)
+    return Path(name).name if is_any_gguf(name) else SHORT_NAMES.get(name, name)
 
 
 def _without_models(line: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -68,6 +69,8 @@ MODELS_FOLDER = "models"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
 """Inside the folder of models: settings and vocabularies of GGUF files, each in a folder of its title."""
+_NAMED = r"[A-Za-z0-9][\w.-]{0,95}"
+_HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
 OLLAMA_BLOB = "sha256-"
 """How the names of Ollama's files of weights begin."""
 """In the data folder: what has been fetched."""
@@ -236,8 +239,20 @@ def is_hub_id(model: str) -> bool:
     return plain and not _looks_local(model) and not is_gguf(model)
 
 
+def is_hub_gguf(model: str) -> bool:
+    """Whether a model is named by a GGUF file on the hub: owner/name/FILE.gguf, and no path of this machine."""
+    return bool(_HUB_GGUF.fullmatch(model)) and ".." not in model and not _looks_local(model)
+
+
+def is_any_gguf(model: str) -> bool:
+    """Whether a model is named by a GGUF file, here or on the hub."""
+    return is_gguf(model) or is_hub_gguf(model)
+
+
 def is_gguf(model: str) -> bool:
     """Whether a model is named by a GGUF file of this machine: by its ending, or as a blob of Ollama."""
+    if is_hub_gguf(model):
+        return False
     return model.lower().endswith(GGUF_SUFFIX) or (Path(model).name.startswith(OLLAMA_BLOB) and _looks_local(model))
 
 

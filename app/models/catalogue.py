@@ -6,6 +6,9 @@ from memory. The parameters follow from the shape to the last one, which a test 
 hold vision parts, and some hearing, which are not counted. All of it is only shown beforehand: before weights are
 fetched, the hub's own list of files and the model's real settings count.
 
+``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or one that many use, whose names
+and sizes others' programs state. Of a kind that is not read from GGUF there is none.
+
 Whether a draft speaks its target's vocabulary is checked with both tokenizers before any weights are fetched
 (``vocabulary``); pairs are of one family, or both on the tokenizer of Llama 2.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -112,7 +115,8 @@ def pairs() -> tuple[Pair, ...]:
     """The pairs of this machine, and then those of the file in its order."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))
     models = {name: _model(name, row) for name, row in rows["models"].items()}
-    return (DEMO, *SHORT_PAIRS, *(_pair(row, models, rows) for row in rows["pairs"]))
+    files = (_file(row, models[row["of"]], rows) for row in rows["files"])
+    return (DEMO, *SHORT_PAIRS, *files, *(_pair(row, models, rows) for row in rows["pairs"]))
 
 
 def _model(name: str, row: Mapping[str, Any]) -> Model:
@@ -128,6 +132,15 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
     target = models[row["target"]]
     draft = models[row["draft"]] if "draft" in row else None
     return Pair(row["id"], row["title"], target, draft, _note(row, target, rows), rows["tested"][row["tested"]])
+
+
+def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
+    """A file of 4-bit weights of a model that the catalogue has."""
+    assert of.shape is not None
+    stored = row["bytes"] / of.shape.parameters
+    model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)
+    note = f"{rows['remarks']['file']} {row['note']}".strip()
+    return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])
 
 
 def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str:

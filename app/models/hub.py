@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.format import size
-from app.core.settings import CHECKOUT, READERS, STARTERS, is_gguf
+from app.core.settings import CHECKOUT, READERS, STARTERS, is_gguf, is_hub_gguf
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -167,6 +167,8 @@ def _last_words(said: str) -> str:
 
 def _program(name: str) -> str:
     """The module that brings a model of this name."""
+    if is_hub_gguf(name):
+        return "app.models.hub_gguf"
     return "app.models.gguf" if is_gguf(name) else PROGRAMS.get(name, "app.models.hub")
 
 

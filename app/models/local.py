@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.settings import SHORT_NAMES, is_gguf, is_hub_id
-from app.models import gguf
+from app.core.settings import SHORT_NAMES, is_any_gguf, is_gguf, is_hub_gguf, is_hub_id
+from app.models import gguf, hub_gguf
 from app.models.gguf import GgufFile
 from app.models.hub import MARKER
 from app.models.short_names import SOURCES
@@ -41,6 +41,8 @@ class LocalModels:
             return self._folder / name
         if is_gguf(name):
             return gguf.folder_of(self._folder, name)
+        if is_hub_gguf(name):
+            return hub_gguf.folder_of(self._folder, name)
         if not _ID.fullmatch(name) or ".." in name:
             raise ModelNotFound(f"{name} is no name of a model on the hub.", "Names look like owner/name.")
         owner, _, title = name.partition("/")
@@ -55,7 +57,7 @@ class LocalModels:
         """
         if name in SHORT_NAMES:
             return str(self.own(name)) if self._made(name) else None
-        if is_gguf(name):
+        if is_any_gguf(name):
             return str(self.own(name)) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
             folder = Path(name).expanduser()
@@ -74,7 +76,7 @@ class LocalModels:
         """The folder in which this model's settings can be read, if it is here."""
         if name in SHORT_NAMES:
             return self._made(name)
-        if is_gguf(name):
+        if is_any_gguf(name):
             return self.own(name) if gguf.is_made(self.own(name)) else None
         if not is_hub_id(name):
             return Path(name).expanduser()

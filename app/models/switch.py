@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from app.core import settings
-from app.core.settings import MODELS_FOLDER, NO_DRAFT, SHORT_NAMES, ModelChoice, Remote, Settings, is_gguf
+from app.core.settings import MODELS_FOLDER, NO_DRAFT, SHORT_NAMES, ModelChoice, Remote, Settings, is_any_gguf, is_gguf
 from app.models import gguf
 from app.models.catalogue import known
 from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import fit_in_words, rounding_in_words, rounding_options
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
-from app.models.short_names import SOURCES
 from engine import EngineConfig, EngineLike, model_files
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
 from engine.model.architectures import SHARED_VOCABULARY
@@ -279,9 +278,10 @@ class ModelSwitch:
     def _progress(self, progress: Progress) -> None:
         self._show(stage="downloading", progress=progress)
         part = progress.done / progress.total if progress.total else 0.0
-        name = Path(progress.name).name if is_gguf(progress.name) else SHORT_NAMES.get(progress.name, progress.name)
+        is_file = is_any_gguf(progress.name)
+        name = Path(progress.name).name if is_file else SHORT_NAMES.get(progress.name, progress.name)
         doing = "being made" if progress.building else f"being downloaded: {part:.0%}"
-        self.proxy.tell(f"{name} is {'being opened' if is_gguf(progress.name) else doing}.")
+        self.proxy.tell(f"{name} is {'being opened' if is_file and progress.building else doing}.")
 
     def _show(self, **changes: Any) -> None:
         with self._lock:
@@ -342,14 +342,21 @@ def install(
 
 
 def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
-    """A model with a short name, or a GGUF file, that is not here yet as a folder; None for any other model. There are
-    no small files to look at beforehand."""
-    if name not in SHORT_NAMES and not is_gguf(name):
+    """A model with a short name, or of a GGUF file, that is not here yet as a folder; None for any other model. There
+    are no small files to look at beforehand."""
+    if name not in SHORT_NAMES and not is_any_gguf(name):
         return None
-    if free is not None:
-        shape = SOURCES[name].shape_of(name) if name in SHORT_NAMES else gguf.look(Path(name).expanduser()).shape
+    if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
     return _download(local_models, download, name, show)
+
+
+def _known_shape(name: str) -> ModelShape | None:
+    """What is known of such a model before it is here; of a file on the hub only what the catalogue says."""
+    if is_gguf(name):
+        return gguf.look(Path(name).expanduser()).shape
+    model = known(name)
+    return model.shape if model else None
 
 
 def _settings(local_models: LocalModels, download: Download, name: str, here: str | None) -> Path:

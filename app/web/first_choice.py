@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.format import View, size
-from app.core.settings import READER, READERS, STARTER, STARTERS, is_hub_id
+from app.core.settings import READER, READERS, STARTER, STARTERS, is_hub_gguf, is_hub_id
 from app.core.state import AppState, OpenBook, Stage
 from app.models import starter
 from app.models.catalogue import (
@@ -31,14 +31,13 @@ from app.models.catalogue import (
     pairs,
 )
 from app.models.fit import fit_in_words, pages_of
-from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
-from app.web.preferences import about_view
+from app.web.preferences import about_view, ask_the_hub, sized
 from app.web.routes import SMALL_BODY, Asked, Text, answer_or_refusal, parsed, said
-from engine.errors import OptionError, ResourceError
+from engine.errors import OptionError
 from engine.plan import (
     BOOK_TOKENS,
     FreeMemory,
@@ -56,6 +55,8 @@ if TYPE_CHECKING:
 _OTHER_VOCABULARY = 1.5
 """Tokens of one text by two models: more than this of one never stands against one of the other, in European texts."""
 _DEMO_TITLE = "Built-in demo"
+_NOVEL = 32_768
+"""Tokens of a short one."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
 """Pairs that have a newer one of about their size beside them, which is proposed instead."""
 
@@ -113,11 +114,16 @@ def best_pair(free: FreeMemory) -> Pair | None:
     It chats, needs no account, is of the newest of its size, and holds a book of 300 pages in the memory that
     computes, or as much as there is of such a one. Of these a GPU gets the largest, which answers best, where a mixture
     of experts counts as the geometric mean of its parameters and those that a token asks: a rule of thumb. Tables of
-    which a token reads a row do not count. Without a GPU the time to read a book decides, so it is the smallest.
+    which a token reads a row do not count. Without a GPU it is the largest file of 4-bit weights behind which there is
+    memory for a short novel; else the time to read a book decides, so it is the smallest.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
     chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
+    files = [pair for pair in chatting if is_hub_gguf(pair.target.name)]
+    if not free.on_gpu and (held := [pair for pair in files if _fit(pair, free).tokens >= _NOVEL]):
+        return max(held, key=lambda pair: _strength(pair.target.shape))
+    chatting = [pair for pair in chatting if pair not in files]
     fits = [(pair, found) for pair in chatting if (found := _fit(pair, free)).verdict != "none"]
     if not fits:
         return None
@@ -211,9 +217,10 @@ class FirstChoice:
         """Ask the hub for a model of the catalogue, and this machine how it would do with it."""
         asked = await parsed(request, PairAsked)
         pair = find(asked.target, asked.draft or None)
-        if pair is None or pair.target.shape is None or not is_hub_id(pair.target.name):
+        shape, name = (pair.target.shape, pair.target.name) if pair else (None, "")
+        if shape is None or not (is_hub_id(name) or is_hub_gguf(name)):
             raise OptionError("There is no such model of the hub in the list.", "Open the settings and name it there.")
-        return await run_in_threadpool(answer_or_refusal, lambda: self._look(pair.target.name))
+        return await run_in_threadpool(answer_or_refusal, lambda: self._look(name, shape))
 
     def _options(self) -> list[View]:
         return choices(self._switch.local_models, self._free())
@@ -222,10 +229,10 @@ class FirstChoice:
         now, status = self._switch, self._state.engine.status()
         return measure_free_memory(now.data, status, kv=now.kv, quantization=now.quantization, device=now.device)
 
-    def _look(self, name: str) -> View:
-        try:
-            about = Download().about(name)
-        except Cancelled as error:
-            raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
-        found = about_view(about, name, self._free(), self._rates())
+    def _look(self, name: str, shape: ModelShape) -> View:
+        about = ask_the_hub(name)
+        if is_hub_gguf(name):
+            found = sized(shape, None, about["licence"], about["gated"], self._free(), self._rates())
+        else:
+            found = about_view(about, name, self._free(), self._rates())
         return {"line": f"The hub has it. {found['pace']}".strip()}

@@ -24,10 +24,21 @@ from starlette.routing import Route
 from app.core import diagnostics
 from app.core.forecast import expected
 from app.core.format import View, size
-from app.core.settings import HOST, REPAIR, SHORT_NAMES, ModelChoice, Remote, Settings, is_gguf, is_hub_id
+from app.core.settings import (
+    HOST,
+    REPAIR,
+    SHORT_NAMES,
+    ModelChoice,
+    Remote,
+    Settings,
+    is_any_gguf,
+    is_gguf,
+    is_hub_gguf,
+    is_hub_id,
+)
 from app.core.state import AppState
 from app.models import gguf
-from app.models.catalogue import SHORT_PAIRS, Model, Pair, pairs
+from app.models.catalogue import SHORT_PAIRS, Model, Pair, known, pairs
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
@@ -75,9 +86,9 @@ def model_options(
     Args:
         free: with the rounding that this start asks for, not that of the present choice.
     """
-    known = pairs()
-    here = known.index(SHORT_PAIRS[-1]) + 1  # files that are here come before what has to be fetched
-    listed = (*known[:here], *_gguf_pairs(local_models), *known[here:])
+    offered = pairs()
+    here = offered.index(SHORT_PAIRS[-1]) + 1  # files that are here come before what has to be fetched
+    listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
         model = Model(present.model, None, "")
@@ -227,7 +238,7 @@ def _line(switching: SwitchState) -> str:
         return "Loading the model…"
     if switching.stage == "downloading" and progress is not None:
         if progress.building:
-            return f"{'Opening' if is_gguf(progress.name) else 'Making'} {_short(progress.name)}…"
+            return f"{'Opening' if is_any_gguf(progress.name) else 'Making'} {_short(progress.name)}…"
         if progress.checking:
             return f"Checking {_short(progress.name)}…"
         return f"{_short(progress.name)}: {size(progress.done)} of {size(progress.total)}"
@@ -251,6 +262,18 @@ def _host(address: str) -> str:
 
 def _short(name: str) -> str:
     return SHORT_NAMES.get(name) or name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def ask_the_hub(name: str) -> dict[str, Any]:
+    """What the hub says of a model.
+
+    Raises:
+        TrifoldError: it is not to be had, or was not asked to its end.
+    """
+    try:
+        return Download().about(name)
+    except Cancelled as error:
+        raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
@@ -431,19 +454,25 @@ class Preferences:
         if name in SHORT_NAMES:
             source = SOURCES[name]
             return sized(source.shape_of(name), None, source.LICENCE, False, where, self.rates())
+        if is_hub_gguf(name) and self._switch.local_models.find(name) is None:
+            return self._file_on_the_hub(name, where)
         if is_gguf(name):
             model = gguf.look(Path(name).expanduser())
             found = sized(model.shape, None, model.licence, False, where, self.rates())
             return {**found, "sentence": f"{found['sentence']} {model.note()}"}
         if is_hub_id(name) and self._switch.local_models.find(name) is None:
-            try:
-                return about_view(Download().about(name), name, where, self.rates())
-            except Cancelled as error:
-                raise ResourceError("The hub was not asked to its end.", "Try it again.") from error
+            return about_view(ask_the_hub(name), name, where, self.rates())
         self._switch.local_models.find(name)
         folder = self._switch.local_models.folder(name) or Path(name).expanduser()
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         return sized(shape_of(read_config(folder), name, weights), None, "", False, where, self.rates())
+
+    def _file_on_the_hub(self, name: str, free: FreeMemory) -> View:
+        about = ask_the_hub(name)
+        if (model := known(name)) is None or model.shape is None:
+            later = "known once it is here"
+            return {"sentence": "The hub has it.", "size": size(about["total"]), "window": later, "kv": later}
+        return sized(model.shape, None, about["licence"], about["gated"], free, self.rates())
 
     def _free_memory(self) -> FreeMemory:
         read = self._state.current.read

@@ -91,7 +91,7 @@ class Hub:
         siblings = []
         for file, content in self.contents(name, revision).items():
             entry: dict[str, Any] = {"rfilename": file, "size": self.lies.get(file, len(content))}
-            if file.endswith((".safetensors", ".bin")):
+            if file.endswith((".safetensors", ".bin", ".gguf")):
                 digest = hashlib.sha256(content).hexdigest()
                 entry["blobId"] = hashlib.sha1(content).hexdigest()
                 entry["lfs"] = {"sha256": digest, "size": entry["size"], "pointerSize": 134}
