@@ -1,0 +1,164 @@
+"""Asks models what stands in documents and what does not, and writes what was right, and what the evidence was worth.
+
+    python assets/evaluation/evaluate.py --model reader=FOLDER --docs FOLDER --log answers.jsonl [--length 4096]
+
+Every answer is a line of the log as soon as it is there; a run that was stopped goes on with the same command, and the
+figures are counted from all of it. The questions are the starter's (``assets/starter/questions.json``), behind
+``--length`` tokens of its texts, and those of ``questions.json`` behind six whole documents. Answers are greedy, behind
+the app's own prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from assets.starter.evaluate import QUESTIONS as STARTERS_QUESTIONS  # noqa: E402  (found from the repository's root)
+from assets.starter.evaluate import Texts  # noqa: E402
+from assets.starter.recipe.asking import Reader  # noqa: E402
+from assets.starter.recipe.prompting import text_of  # noqa: E402
+
+QUESTIONS = HERE / "questions.json"
+DOCUMENTS = HERE / "documents"
+HALVES = ("both", "tune", "judge")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question and what its answer is judged by. ``kind``: "natural", "absent" or "talk"; ``facts`` are wordings of
+    what a natural one asks for, ``near`` are words of the passage that has it."""
+
+    text: str
+    kind: str
+    question: str
+    facts: tuple[str, ...] = ()
+    near: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document, or a part of one, with the tasks about it."""
+
+    title: str
+    text: str
+    tasks: tuple[Task, ...]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--docs", type=Path, required=True, help="folder of the documents of the starter's questions")
+    parser.add_argument("--length", type=int, default=4096, help="tokens of text before the starter's questions")
+    parser.add_argument("--texts", default="", help="names of texts, with commas; all of them otherwise")
+    parser.add_argument("--half", choices=HALVES, default="both", help="every second question, to choose a prompt by")
+    parser.add_argument(
+        "--instruction", action="append", default=[], help="words behind every question, to choose a prompt by"
+    )
+    parser.add_argument("--log", type=Path, required=True, help="every answer, a line each; gone on with")
+    parser.add_argument("--json", type=Path, default=HERE / "evaluation.json")
+    return parser.parse_args()
+
+
+def texts(docs: Path, length: int) -> dict[str, Text]:
+    """All texts by their names, cut where they are the starter's."""
+    asked = json.loads(STARTERS_QUESTIONS.read_text(encoding="utf-8"))
+    cut = Texts(asked, docs)
+    names = list(asked["texts"])
+    talk = {name: asked["talk"][number :: len(names)] for number, name in enumerate(names)}
+    found = {name: Text(cut.title(name), cut.cut(name, length), _tasks(name, asked, talk[name])) for name in names}
+    own = json.loads(QUESTIONS.read_text(encoding="utf-8"))
+    for name, about in own["texts"].items():
+        found[name] = Text(about["title"], text_of(DOCUMENTS / about["file"]), _tasks(name, own, ()))
+    return found
+
+
+def _tasks(name: str, asked: dict[str, Any], talk: Any) -> tuple[Task, ...]:
+    natural = [
+        Task(name, "natural", one["question"], tuple(one["facts"]), one["near"])
+        for one in asked["natural"]
+        if one["text"] == name
+    ]
+    absent = [Task(name, "absent", one["question"]) for one in asked["absent"] if one["text"] == name]
+    return (*natural, *absent, *(Task(name, "talk", question) for question in talk))
+
+
+def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
+    """All of them, or every second one of each kind."""
+    if which == "both":
+        return tasks
+    kept = []
+    for kind in dict.fromkeys(task.kind for task in tasks):
+        kept += [task for task in tasks if task.kind == kind][HALVES.index(which) - 1 :: 2]
+    return tuple(kept)
+
+
+def logged(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; one that was cut when the run was stopped counts as none."""
+    if log.is_file():
+        for line in log.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Namespace) -> None:
+    """Ask a model what it has not been asked yet, and log every answer."""
+    known = {
+        (row["text"], row["question"], row["instruction"])
+        for row in logged(options.log)
+        if (row["model"], row["length"]) == (name, options.length)
+    }
+    missing: dict[str, list[tuple[Task, str]]] = {}
+    for key, text in found.items():
+        for instruction in options.instruction or [""]:
+            for task in half(text.tasks, options.half):
+                if (key, task.question, instruction) not in known:
+                    missing.setdefault(key, []).append((task, instruction))
+    if not missing:
+        return
+    with Reader(folder) as reader, options.log.open("a", encoding="utf-8") as log:
+        for key, tasks in missing.items():
+            reader.read(found[key].title, found[key].text)
+            for task, instruction in tasks:
+                began = time.monotonic()
+                (answer,) = reader.ask([f"{task.question}\n\n{instruction}" if instruction else task.question])
+                row = {"model": name, "length": options.length, "instruction": instruction, **asdict(task)}
+                row |= {"answer": answer, "seconds": round(time.monotonic() - began, 2)}
+                log.write(json.dumps(row, ensure_ascii=False) + "\n")
+                log.flush()
+            print(name, key, len(tasks), "answered", flush=True)
+
+
+def main() -> None:
+    from assets.evaluation import scoring
+
+    options = arguments()
+    found = texts(options.docs, options.length)
+    wanted = [name for name in options.texts.split(",") if name] or list(found)
+    found = {name: found[name] for name in wanted}
+    for model in options.model:
+        name, _, folder = model.partition("=")
+        ask(name, Path(folder), found, options)
+    rows = [row for row in logged(options.log) if row["length"] == options.length and row["text"] in found]
+    figures = scoring.figures(rows, {name: (text.title, text.text) for name, text in found.items()})
+    print(json.dumps(figures, indent=1))
+    if options.half == "both" and not options.instruction:
+        report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
+        for key, said in figures.items():
+            name, _, length = key.partition(" ")
+            report.setdefault(name, {})[length.partition(" ")[0]] = said
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What an answer is worth, and what was shown as its evidence: judged from the words alone, without a model.
+
+A natural question is answered right when the fact stands in the answer. The evidence of a right answer is right when
+the passage that is shown for the sentence with the fact is the one of the document that has it. A *says so* is wrong
+when it stands at an answer without the fact, or at one to a question whose answer is not there: a bound from above,
+since such a sentence can still be true. A question whose answer is not there is recognised when the answer says so, or
+when the app says that its names or numbers are not found; a good answer is suspected when either happens to it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from app.citations import sentences
+from assets.starter.recipe import asking
+from engine import Document
+from engine.evidence import Evidence, EvidenceIndex
+
+NEAR = 300
+"""Characters before and behind the words of the passage with the fact, in which a passage that has it begins."""
+SAYS_SO, NOT_FOUND = "says so", "not found"
+
+
+def figures(rows: Iterable[Mapping[str, Any]], texts: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """The figures of every model, length and instruction in a log.
+
+    Args:
+        texts: title and words of each text, by its name.
+    """
+    indexes = {name: EvidenceIndex(Document.from_text(title, text)) for name, (title, text) in texts.items()}
+    marks: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        name = f"{row['model']} {row['length']} {row['instruction']}".strip()
+        for kind, mark in _marks(row, indexes[row["text"]], texts[row["text"]][1]):
+            marks[name][kind].append(mark)
+    return {name: _shares(found) for name, found in marks.items()}
+
+
+def _shares(found: Mapping[str, Sequence[bool]]) -> dict[str, Any]:
+    return {kind: {"of": len(marks), "share": round(sum(marks) / len(marks), 3)} for kind, marks in found.items()}
+
+
+def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[tuple[str, bool]]:
+    answer = row["answer"]
+    found = [index.find(row["question"], answer[span.start : span.end]) for span in sentences(answer)]
+    says_so = [one for one in found if one.level == SAYS_SO]
+    refused = asking.says_absent(answer) or (bool(found) and not any(one.claims for one in found))
+    suspected = refused or any(one.level == NOT_FOUND for one in found)
+    if row["kind"] == "natural":
+        right = asking.has_fact(answer, row["facts"])
+        yield "fact", right
+        yield from (("false says so", not right) for _ in says_so)
+        if right:
+            yield "evidence", _is_shown(found, row, text)
+            yield "suspected", suspected
+    elif row["kind"] == "absent":
+        yield "absent said", refused
+        yield "absent recognised", suspected
+        yield from (("false says so", True) for _ in says_so)
+    else:
+        yield "talk", asking.is_talk(answer)
+
+
+def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> bool:
+    """Whether the first passage that is shown for a sentence with the fact is the one that has it."""
+    whole, facts = asking.plain(text), row["facts"]
+    place = whole.index(asking.plain(row["near"]))
+    around = whole[max(0, place - NEAR) : place + len(row["near"]) + NEAR]
+    shown = [one.passages[0] for one in found if one.passages and asking.has_fact(one.sentence, facts)]
+    return any(asking.plain(one.text) in around and asking.has_fact(one.text, facts) for one in shown)

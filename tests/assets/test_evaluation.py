@@ -1,0 +1,85 @@
+"""The evaluation's questions stand on their documents; its figures say what an answer and its evidence are worth."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from assets.evaluation import evaluate, scoring
+from assets.starter.recipe import asking
+
+OWN = json.loads(evaluate.QUESTIONS.read_text(encoding="utf-8"))
+TEXTS = {
+    name: evaluate.Text(about["title"], evaluate.text_of(evaluate.DOCUMENTS / about["file"]), ())
+    for name, about in OWN["texts"].items()
+}
+
+
+def test_every_passage_stands_in_its_document_and_has_the_fact() -> None:
+    assert Counter(one["text"] for one in OWN["natural"]) == dict.fromkeys(TEXTS, 10)
+    assert Counter(one["text"] for one in OWN["absent"]) == dict.fromkeys(TEXTS, 3)
+    for one in OWN["natural"]:
+        text = asking.plain(TEXTS[one["text"]].text)
+        place = text.index(asking.plain(one["near"]))
+        around = text[max(0, place - scoring.NEAR) : place + len(one["near"]) + scoring.NEAR]
+        assert asking.has_fact(around, one["facts"]), one["question"]
+
+
+def test_halves_share_no_question_and_make_the_whole() -> None:
+    tasks = tuple(evaluate.Task("a", kind, str(number)) for kind in ("natural", "absent") for number in range(5))
+    tune, judge = (evaluate.half(tasks, which) for which in ("tune", "judge"))
+    assert not {*tune} & {*judge}
+    assert {*tune} | {*judge} == {*tasks}
+    assert [task.kind for task in tune].count("natural") == 3
+
+
+def row(kind: str, question: str, answer: str) -> dict[str, object]:
+    asked = next((one for one in OWN["natural"] if one["question"] == question), {"facts": [], "near": ""})
+    return {"model": "m", "length": 1, "instruction": "", "text": "contract", "kind": kind, **asked} | {
+        "question": question,
+        "answer": answer,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "answer", "expected"),
+    [
+        (
+            "natural",
+            "How much is the monthly rent?",
+            "The rent is 1,450 pounds a month.",
+            {"fact": 1.0, "evidence": 1.0, "suspected": 0.0, "false says so": 0.0},
+        ),
+        ("natural", "How much is the monthly rent?", "The rent is 990 pounds a month.", {"fact": 0.0}),
+        (
+            "absent",
+            "What does the heating cost each year?",
+            "It costs $40,000.",
+            {"absent recognised": 1.0, "absent said": 0.0},
+        ),
+        (
+            "absent",
+            "What does the heating cost each year?",
+            "The book does not say that.",
+            {"absent recognised": 1.0, "absent said": 1.0},
+        ),
+        ("absent", "How big was it?", "The rent is 1,450 pounds a month.", {"absent recognised": 0.0}),
+        ("talk", "Hello!", "Hello! How can I help you?", {"talk": 1.0}),
+    ],
+)
+def test_an_answer_is_judged_by_its_fact_and_by_the_passage_that_is_shown(
+    kind: str, question: str, answer: str, expected: dict[str, float]
+) -> None:
+    texts = {"contract": (TEXTS["contract"].title, TEXTS["contract"].text)}
+    (found,) = scoring.figures([row(kind, question, answer)], texts).values()
+    assert expected.items() <= {kind: one["share"] for kind, one in found.items()}.items()
+
+
+def test_a_log_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"a": 1}\n{"a": ')
+    assert list(evaluate.logged(log)) == [{"a": 1}]
+    assert list(evaluate.logged(tmp_path / "none")) == []
