@@ -34,6 +34,7 @@ _INITIAL_SIZE = 1.7  # times the type beside it
 _ONE_LETTER = frozenset("aioeyàéóú")  # that are words
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
+_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # by dots to a page
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # characters of a line that says something about the margin
@@ -137,7 +138,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
         return "paragraph"
-    ended = _fits(above, line, margin)
+    ended = _fits(above, line, margin) or _LED.search(above.text) is not None
     if verse:
         return "break"
     flush = abs(line.x0 - above.x0) <= _INDENT * line.height

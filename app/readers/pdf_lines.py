@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import addressof, byref, c_float, c_int, c_uint
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -21,10 +21,9 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line, is_initial
+from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, ruling_lines, turned
 from app.readers.pdf_notes import layer_of
-from app.readers.pdf_tables import MARKER, Rules, with_tables
-
-Box = tuple[float, float, float, float]
+from app.readers.pdf_tables import MARKER, with_tables
 
 _CUT = "\ufffe"  # pdfium's sign for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
@@ -73,9 +72,6 @@ _MOST_POINTS = 4_000_000  # of the drawn page
 _IMAGE_DEPTH = 4
 _MOST_COVERS = 300  # of a page
 _EDGE = 0.25  # of a line's height, above and below, without much ink
-_THIN = 3.0  # points that a drawn line is thick at most
-_MOST_OBJECTS = 5_000  # of a page that are looked at
-_MOST_SEGMENTS = 1_500  # of the ruling lines of a page
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
 _MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of them
 _VALUES_APART = 1.2  # line heights between two words of one value
@@ -92,7 +88,8 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers
     """
     text_page = _upright(page)
     try:
-        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), Suspects(page, text_page, layers))
+        suspects = Suspects(page, text_page, layers)
+        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), suspects)
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -101,7 +98,8 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
     if tall * 2 > len(pieces):
         return _vertical(pieces)
-    pieces = with_tables(_with_values([piece for piece in pieces if piece.text], values), lambda: ruling_lines(page))
+    pieces = _with_values([piece for piece in pieces if piece.text], values)
+    pieces = with_tables(pieces, lambda: ruling_lines(page), suspects.drawings)
     lines = _merged(_columns(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
@@ -473,89 +471,6 @@ def _vertical(pieces: list[Line]) -> list[Line]:
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
 
 
-def ruling_lines(page: pdfium.PdfPage) -> Rules:
-    """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
-
-    A page of many lines is a drawing, of which the first ones are taken.
-    """
-    rules = Rules()
-    turned = _turned(page)
-    a, b, c, d = (c_float() for _ in range(4))
-    refs = [byref(part) for part in (a, b, c, d)]
-    left = _MOST_SEGMENTS
-    for item in _paths(page):
-        if left <= 0:
-            break
-        if not raw.FPDFPageObj_GetBounds(item, *refs):
-            continue
-        boxes = [(a.value, b.value, c.value, d.value)]
-        if min(c.value - a.value, d.value - b.value) > _THIN:
-            boxes = list(_sides(item, left))
-        left -= len(boxes)
-        for box in boxes:
-            x0, x1, top, bottom = turned(*box)
-            if bottom - top <= _THIN < x1 - x0:
-                rules.across.append(((top + bottom) / 2, x0, x1))
-            elif x1 - x0 <= _THIN < bottom - top:
-                rules.down.append(((x0 + x1) / 2, top, bottom))
-    return rules
-
-
-def _paths(page: pdfium.PdfPage) -> Iterator[Any]:
-    """What is drawn on a page; the parts of it that are drawn elsewhere are left aside."""
-    for at in range(min(raw.FPDFPage_CountObjects(page.raw), _MOST_OBJECTS)):
-        item = raw.FPDFPage_GetObject(page.raw, at)
-        if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_PATH:
-            yield item
-
-
-def _sides(item: Any, most: int) -> Iterator[Box]:
-    """(left, bottom, right, top) of the straight sides of a path; none where it has curves or is a drawing."""
-    count = raw.FPDFPath_CountSegments(item)
-    if not 1 < count <= most:
-        return
-    matrix = raw.FS_MATRIX()
-    raw.FPDFPageObj_GetMatrix(item, byref(matrix))
-    x, y = c_float(), c_float()
-    refs = byref(x), byref(y)
-    before = start = (0.0, 0.0)
-    for at in range(count):
-        segment = raw.FPDFPath_GetPathSegment(item, at)
-        kind = raw.FPDFPathSegment_GetType(segment)
-        if kind == raw.FPDF_SEGMENT_BEZIERTO or not raw.FPDFPathSegment_GetPoint(segment, *refs):
-            return
-        point = (
-            matrix.a * x.value + matrix.c * y.value + matrix.e,
-            matrix.b * x.value + matrix.d * y.value + matrix.f,
-        )
-        if kind == raw.FPDF_SEGMENT_MOVETO:
-            start = point
-        else:
-            yield _around(before, point)
-            if raw.FPDFPathSegment_GetClose(segment):
-                yield _around(point, start)
-        before = point
-
-
-def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
-    return min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])
-
-
-def _turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
-    """Makes (left, bottom, right, top) of the page (x0, x1, top, bottom) as a reader holds it."""
-    rotation = page.get_rotation()
-    left, low, right, high = page.get_bbox()
-
-    def turn(x0: float, y0: float, x1: float, y1: float) -> Box:
-        return {
-            90: (y0 - low, y1 - low, x0 - left, x1 - left),
-            180: (right - x1, right - x0, y0 - low, y1 - low),
-            270: (high - y1, high - y0, right - x1, right - x0),
-        }.get(rotation, (x0 - left, x1 - left, high - y1, high - y0))
-
-    return turn
-
-
 class CharacterBoxes:
     """Character boxes, turned the way a reader holds the page, measured from the visible part's corner."""
 
@@ -638,7 +553,7 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._covers, self._order = _covers(page, layers is not None)
+        self._covers, self._order, self.drawings = _covers(page, layers is not None)
         self._raw = text_page.raw
         self._parts = [c_uint() for _ in range(4)]
         self._refs = [byref(part) for part in self._parts]
@@ -691,8 +606,9 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _covers(page: pdfium.PdfPage, ordered: bool) -> tuple[list[tuple[int, Box]], dict[int, int]]:
-    """What is drawn over text and may hide it, with its place in the order of drawing; that of each run of text.
+def _covers(page: pdfium.PdfPage, ordered: bool) -> tuple[list[tuple[int, Box]], dict[int, int], int]:
+    """What is drawn over text and may hide it, with its place in the order of drawing; that of each run of text; how
+    much is drawn.
 
     Args:
         ordered: wanted even where nothing covers.
@@ -701,25 +617,28 @@ def _covers(page: pdfium.PdfPage, ordered: bool) -> tuple[list[tuple[int, Box]],
     texts: list[int] = []
     a, b, c, d = (c_float() for _ in range(4))
     mode, stroke = c_int(), c_int()
-    turned = None
-    for at in range(min(raw.FPDFPage_CountObjects(page.raw), _MOST_OBJECTS)):
+    turn = None
+    drawings = 0
+    for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)):
         item = raw.FPDFPage_GetObject(page.raw, at)
         kind = raw.FPDFPageObj_GetType(item)
         if kind == raw.FPDF_PAGEOBJ_TEXT:
             texts.append(at)
-        elif kind in (raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE) and texts and len(covers) < _MOST_COVERS:
+            continue
+        drawings += kind == raw.FPDF_PAGEOBJ_PATH
+        if kind in (raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE) and texts and len(covers) < _MOST_COVERS:
             if kind == raw.FPDF_PAGEOBJ_PATH:
                 raw.FPDFPath_GetDrawMode(item, byref(mode), byref(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
             if raw.FPDFPageObj_GetBounds(item, byref(a), byref(b), byref(c), byref(d)) and (
-                min(c.value - a.value, d.value - b.value) > _THIN
+                min(c.value - a.value, d.value - b.value) > THIN
             ):
-                turned = turned or _turned(page)
-                covers.append((at, turned(a.value, b.value, c.value, d.value)))
+                turn = turn or turned(page)
+                covers.append((at, turn(a.value, b.value, c.value, d.value)))
     if not covers and not ordered:
-        return [], {}
-    return covers, {addressof(raw.FPDFPage_GetObject(page.raw, at).contents): at for at in texts}
+        return [], {}, drawings
+    return covers, {addressof(raw.FPDFPage_GetObject(page.raw, at).contents): at for at in texts}, drawings
 
 
 def has_image(page: pdfium.PdfPage) -> bool:

@@ -1,8 +1,8 @@
 """Tables on a PDF page: their rows put together as lines of cells with a mark between them. Child only.
 
-A table is told by the empty stripes between its columns, which its rows share, and by its ruling lines; cells may be
-empty and may have several lines. Two columns of prose side by side share a stripe as well: their lines go on from one
-to the next. Where it is unsure, nothing is changed.
+A drawn table is told by its ruling lines (``grids.py``), any other by the empty stripes between its columns, which its
+rows share; cells may be empty and may have several lines. Two columns of prose side by side share a stripe as well:
+their lines go on from one to the next. Where it is unsure, nothing is changed.
 
 pdfplumber's words and tables take 80 ms for a page of a book where all of our reading takes 7, and find tables without
 rules only where every page is taken for one.
@@ -11,21 +11,35 @@ rules only where every page is taken for one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from app.readers import cleaning
+from app.readers import cleaning, pdf_grids
 from app.readers.layout import Line
+from app.readers.pdf_grids import Grid, Rules
 
 MARK = " | "
 """Stands between two cells."""
 
+_FEWEST_DRAWINGS = 4  # drawn things of a page with a drawn table
+_FEWEST_CELLS = 3  # with text, of a drawn table
+_FEWEST_FILLED = 0.3  # of its cells
+_WELL_FILLED = 0.6  # of the cells of one with long cells, which frames of a page have too
+_LONG_CELL = 300  # characters
+_LONGEST_CELL = 1_500  # what is longer is text in a frame
+_FEWEST_PRINTED = 3  # printed rows between two lines that may be rows of the table
+_MANY_PRINTED = 8  # that are, figures or not
+_MANY = 0.6  # of the printed rows that a column takes part in
+_MANY_COLUMNS = 4
+_DEEPEST = 5  # cuts of what is no table as a whole
 _NEXT_ROW = 3.5  # line heights to the next row of one table
 _BACK_UP = 12.0  # line heights by which a cell may begin above the end of the one before
+_OVERLAP = 0.25  # of its height by which a row reaches into the one before it
 _BESIDE = 0.5  # of the height of the lower of two pieces of one row
 _FINE = 0.5  # line heights of a gap that may part cells if the rows around have one there too
+_NARROW = 0.3  # line heights of a gap at a border that is more than a blank
 _WIDE = 1.2  # line heights of a gap that parts runs of text by itself
 _CLEAR = 0.8  # line heights of the gaps of columns that begin at the same points exactly
 _STRIPE = 0.4  # line heights that an empty stripe between columns is wide
@@ -34,6 +48,7 @@ _FEW_ROWS = 3  # above that one row may
 _SEVERAL = 0.3  # of the printed rows of a table, cells of several lines among them, have several parts
 _FULL_ROWS = 0.5  # of the rows have cells in two columns
 _FAR = 1.6  # times the step that three in four rows do not exceed: the end of a table
+_TITLE = 1.3  # times the usual type: a title, which is no row
 _LEVEL = 0.35  # line heights by which the edges of a column's cells differ
 _ALIGNED = 0.6  # of the cells of a column
 _FILL = 0.5  # of the cells of a table that is not drawn
@@ -52,33 +67,146 @@ _TOUCH = 0.15  # line heights between two pieces of one word
 _SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
 _SAME_COLUMN = 30.0  # points by which its columns may
 _NUMBERS = 0.6  # of the cells under the head of a column of numbers
-_NUMBER = re.compile(r"^[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
+_NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
+_LEADERS = (".", "..", "...", "·", "_", "…")
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-
-
-@dataclass
-class Rules:
-    """The straight lines drawn on a page: (y, x0, x1) across and (x, top, bottom) down."""
-
-    across: list[tuple[float, float, float]] = field(default_factory=list)
-    down: list[tuple[float, float, float]] = field(default_factory=list)
 
 
 Cells = list[list[Line]]
 """The pieces of a row, column by column."""
 
 
-def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules]) -> list[Line]:
+def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
     """The pieces of a page in their order, those of a table replaced by its rows.
 
     Args:
         pieces: runs of text with no wide gap in them.
         rules: gives the ruling lines; asked only where there may be a table.
+        drawings: drawn things on the page, among which lines may be.
     """
-    drawn: Rules | None = None
+    drawn = rules() if drawings >= _FEWEST_DRAWINGS else None
+    shown = [piece for piece in pieces if piece.shown]
+    found = _drawn_tables(shown, pdf_grids.grids(drawn)) if drawn is not None else {}
     result: list[Line] = []
-    for chunk in _chunks([piece for piece in pieces if piece.shown]):
+    run: list[Line] = []
+    for piece in shown:
+        if id(piece) in found:
+            result += _plain_tables(run, drawn or Rules()) + found[id(piece)]
+            run = []
+        else:
+            run.append(piece)
+    return result + _plain_tables(run, drawn or Rules()) + [piece for piece in pieces if not piece.shown]
+
+
+def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
+    """Tables of ruling lines, wherever in the order of the page their cells come.
+
+    Returns:
+        the pieces of tables by their ``id``: the rows of its table for the first one, nothing for the others.
+    """
+    found: dict[int, list[Line]] = {}
+    for grid in grids:
+        inside = [piece for piece in pieces if grid.holds((piece.x0 + piece.x1) / 2, (piece.top + piece.bottom) / 2)]
+        if len(inside) < _FEWEST_CELLS:
+            continue
+        parts: list[Line] = []
+        for piece in inside:
+            rows = found.get(id(piece))
+            if rows is None:
+                parts += _cut(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
+            elif rows:  # a table in a cell of this one
+                parts.append(_one_piece(rows))
+        lines = _drawn(parts, grid)
+        if lines:
+            for piece in inside:
+                found[id(piece)] = []
+            found[id(inside[0])] = lines
+    return found
+
+
+def _one_piece(rows: Sequence[Line]) -> Line:
+    """A small table on one line, as it stands in a cell of another."""
+    text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
+    return replace(
+        rows[0],
+        text=text,
+        x0=min(row.x0 for row in rows),
+        x1=max(row.x1 for row in rows),
+        bottom=max(row.bottom for row in rows),
+        columns=(),
+        head=False,
+    )
+
+
+def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
+    """The rows of a drawn table as lines; none where its lines do not hold one."""
+    cells: dict[tuple[int, int], list[Line]] = {}
+    for part in parts:
+        x, y = part.x0 + 0.1 * (part.x1 - part.x0), (part.top + part.bottom) / 2
+        cells.setdefault(grid.cells[grid.row(y)][grid.column(x)], []).append(part)
+    rows, columns = len(grid.cells), len(grid.cells[0])
+    filled = len(cells)
+    if filled < _FEWEST_CELLS or filled < _FEWEST_FILLED * len({place for row in grid.cells for place in row}):
+        return []
+    if len({row for row, _ in cells}) < 2 or len({column for _, column in cells}) < 2:
+        return []
+    if grid.frames & cells.keys():
+        return []
+    height = median(part.height for part in parts)
+    made: list[Cells] = []
+    held: Cells = [[] for _ in range(columns)]  # of a row of nothing but the beginnings of taller cells
+    for row, places in enumerate(grid.cells):
+        here = [
+            held[column] or _in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]
+            for column in range(columns)
+        ]
+        held = [[] for _ in range(columns)]
+        below = set(grid.cells[row + 1]) if row + 1 < rows else set()
+        if below and all(places[column] in below for column, cell in enumerate(here) if cell):
+            held = here
+            continue
+        goes_on = any(place[0] < row or place in below for place in places)
+        printed = [] if goes_on else _several_rows(here)
+        made += _grouped(printed, [], height) if printed else [here]
+    used = [column for column in range(columns) if any(row[column] for row in made)]
+    longest = max(sum(len(part.text) for part in cell) for cell in cells.values())
+    least = _FEWEST_FILLED if longest < _LONG_CELL else _WELL_FILLED
+    whole = len(used) * sum(map(any, made))
+    if longest > _LONGEST_CELL or sum(bool(cell) for row in made for cell in row) < least * whole:
+        return []
+    made = [[row[column] for column in used] for row in made if any(row)]
+    return _as_lines(made, tuple(grid.xs[column] for column in used))
+
+
+def _in_rows(cell: Sequence[Line]) -> list[Line]:
+    return [piece for row in _rows(cell) for piece in row] if len(cell) > 1 else list(cell)
+
+
+def _several_rows(cells: Cells) -> list[Cells]:
+    """The rows of a table that stand between two of its lines, because only its columns are drawn; else none.
+
+    Lines of figures, or many short lines, stand side by side in two columns.
+    """
+    printed = _rows([piece for cell in cells for piece in cell])
+    if len(printed) < _FEWEST_PRINTED:
+        return []
+    columns = [_rows(cell) for cell in cells]
+    long = [column for column in columns if len(column) > _MANY * len(printed)]
+    if len(long) < 2 or all(_is_prose([row[0] for row in column]) for column in long):
+        return []
+    figures = any(sum(bool(_NUMBER.match(row[0].text)) for row in column) > _NUMBERS * len(column) for column in long)
+    even = len(columns) > 2 and all(len(column) == len(printed) for column in columns)
+    if not figures and not even and len(printed) < _MANY_PRINTED:
+        return []
+    of = {id(piece): at for at, cell in enumerate(cells) for piece in cell}
+    return [[[piece for piece in row if of[id(piece)] == at] for at in range(len(cells))] for row in printed]
+
+
+def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
+    """Pieces in their order, those of tables without lines down replaced by rows."""
+    result: list[Line] = []
+    for chunk in _chunks(pieces):
         parts = [(part, at) for at, piece in enumerate(chunk) for part in _fine(piece)]
         origin = {id(part): at for part, at in parts}
         rows = _rows([part for part, _ in parts])
@@ -87,16 +215,63 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules]) -> list[Line
             continue
         made: dict[int, list[Line]] = {}
         taken: set[int] = set()
-        for some in _segments(rows):
-            drawn = rules() if drawn is None else drawn
-            lines = _table(some, drawn)
-            if lines:
-                inside = {origin[id(part)] for row in some for part in row}
-                taken |= inside
-                made[min(inside)] = lines
+        for some, lines in _framed(rows, drawn):
+            inside = {origin[id(part)] for row in some for part in row}
+            taken |= inside
+            made[min(inside)] = lines
         for at, piece in enumerate(chunk):
             result += made.get(at, []) if at in taken else [piece]
-    return result + [piece for piece in pieces if not piece.shown]
+    return result
+
+
+def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
+    """Tables among rows, those first that stand between lines across of one width, with a head above them or not."""
+    start = 0
+    for top, bottom, _ in pdf_grids.frames(drawn):
+        inside = [at for at, row in enumerate(rows) if at >= start and top < _middle(row) < bottom]
+        if len(inside) < 2:
+            continue
+        first, last = inside[0], inside[-1] + 1
+        for begin, end in ((first - 1, last + 1), (first - 1, last), (first, last + 1), (first, last)):
+            some = rows[begin:end] if start <= begin and end <= len(rows) else []
+            several = sum(len(row) > 1 for row in some) > 1 and (begin == first or len(some[0]) > 1)
+            several = several and (end == last or len(some[-1]) > 1)
+            lines = _table(some, drawn) if several and _is_close(some) else []
+            if lines:
+                yield from _tables(rows[start:begin], drawn, _DEEPEST)
+                yield some, lines
+                start = end
+                break
+    yield from _tables(rows[start:], drawn, _DEEPEST)
+
+
+def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
+    """Whether the first and the last of some rows are as near as the others."""
+    steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
+    return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
+
+
+def _middle(row: Sequence[Line]) -> float:
+    return (row[0].top + row[0].bottom) / 2
+
+
+def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
+    """Tables among rows: their rows, and these as lines. What is none as a whole is cut where it is widest apart."""
+    for some in _segments(rows) if len(rows) > 1 else ():
+        full = _first_full(some)
+        if depth and full >= _FEW_ROWS:
+            yield from _tables(some[:full], drawn, depth - 1)
+            yield from _tables(some[full:], drawn, depth - 1)
+            continue
+        lines = _table(some, drawn, sure=depth < _DEEPEST)
+        if lines:
+            yield some, lines
+        elif depth and len(some) > _FEW_ROWS:
+            steps = [(below[0].top - above[0].top, at) for at, (above, below) in enumerate(pairwise(some), 1)]
+            widest, at = max(steps)
+            if widest > _LOOSER * median(step for step, _ in steps):
+                yield from _tables(some[:at], drawn, depth - 1)
+                yield from _tables(some[at:], drawn, depth - 1)
 
 
 def repeat_heads(pages: Sequence[list[Line]]) -> None:
@@ -159,7 +334,8 @@ def _fine(piece: Line) -> list[Line]:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        if word[1] - before[2] > _FINE * piece.height:
+        led = before[0] in _LEADERS or word[0] in _LEADERS  # of a table of contents
+        if word[1] - before[2] > _FINE * piece.height and not led:
             groups.append([])
         groups[-1].append(word)
     if len(groups) == 1:
@@ -188,12 +364,20 @@ def _parts(piece: Line, groups: Sequence[list[tuple[str, float, float]]]) -> lis
     return [part for part in parts if part.text]
 
 
+def _first_full(rows: Sequence[Sequence[Line]]) -> int:
+    """Which row is the first with most of the pieces that rows of a table of many columns have; else 0."""
+    counts = [len(row) for row in rows]
+    usual = sorted(counts)[len(counts) * 3 // 4]
+    return next(at for at, count in enumerate(counts) if count >= _MANY * usual) if usual >= _MANY_COLUMNS else 0
+
+
 def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
     """Runs of rows that begin and end with several pieces and have neither a paragraph nor a wide space between."""
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     far = _FAR * sorted(steps)[len(steps) * 3 // 4]
+    large = _TITLE * median(piece.type_size for row in rows for piece in row)
     segments: list[list[list[Line]]] = [[]]
     wide = 0
     for at, row in enumerate(rows):
@@ -201,7 +385,7 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
         if wide == 2:
             segments[-1].pop()
             segments.append([])
-        elif at and steps[at - 1] > far:
+        elif at and (steps[at - 1] > far or (len(row) == 1 and row[0].type_size > large)):
             segments.append([])
         if wide < 2:
             segments[-1].append(row)
@@ -228,8 +412,12 @@ def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[L
     return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < _SAME_RULE for other in of[1:])
 
 
-def _table(rows: list[list[Line]], rules: Rules) -> list[Line]:
-    """The rows of a table as lines; none where it is not one."""
+def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[Line]:
+    """The rows of a table as lines; none where it is not one.
+
+    Args:
+        sure: only where figures speak for it.
+    """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
     top, bottom = rows[0][0].top, max(piece.bottom for piece in rows[-1])
@@ -238,22 +426,59 @@ def _table(rows: list[list[Line]], rules: Rules) -> list[Line]:
     walls = [x for x in down if left < x < right]
     floors = _floors(rules, left, right, top, bottom)
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
-    borders = _used(sorted(walls + stripes), rows)
-    cells = [_cells(row, borders) for row in rows]
+    borders = _named(_used(sorted(walls + stripes), rows), rows, height)
+    cells = _levelled([_cells(row, borders) for row in rows])
     grid = len(down) >= _GRID and len(floors) > 1 and any(x in walls for x in borders)
     if not grid:
-        borders = [x for at, x in enumerate(borders) if sum(bool(row[at + 1]) for row in cells) > 1]
-        cells = [_cells(row, borders) for row in rows]
+        borders = [x for at, x in enumerate(borders) if _is_column([bool(row[at + 1]) for row in cells])]
+        cells = _levelled([_cells(row, borders) for row in rows])
     if not borders:
         return []
     if not grid and _is_list(cells):
         return []
-    if not grid and not _is_tabular(rows, cells, borders, height):
+    parted = floors if grid or len(rows) <= 3 * len(floors) else []
+    if not grid and not _is_tabular(rows, cells, borders, height, len(parted) + 1 if parted else len(rows), sure):
         return []
     if grid and _is_all_prose(cells):
         return []
-    parted = floors if grid or len(rows) <= 3 * len(floors) else []
+    _put_right(cells, borders)
     return _as_lines(_grouped(cells, parted, height), (left, *borders))
+
+
+def _is_column(filled: Sequence[bool]) -> bool:
+    """Whether a column has two cells, or is one of many rows of which only the head is filled."""
+    return sum(filled) > 1 or (filled[0] and len(filled) > _FEW_ROWS)
+
+
+def _levelled(rows: Sequence[Cells]) -> list[Cells]:
+    """Rows of which one stands between the lines of another, as cells do that are centred, put together."""
+    made: list[Cells] = []
+    for row in rows:
+        if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
+            bottom = max(piece.bottom for cell in made[-1] for piece in cell)
+            first = next(piece for cell in row for piece in cell)
+            if bottom - first.top > _OVERLAP * first.height:
+                made[-1] = [one or two for one, two in zip(made[-1], row, strict=True)]
+                continue
+        made.append(row)
+    return made
+
+
+def _put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
+    """Put a piece over several columns into the last of them where it ends as that one's cells do: a total's label."""
+    ends = []
+    for at in range(len(borders) + 1):
+        found = sorted(row[at][-1].x1 for row in cells if row[at])
+        middle = found[len(found) // 2] if found else 0.0
+        ends.append(
+            middle if sum(abs(x - middle) < _SAME_RULE for x in found) > max(1, _ALIGNED * len(found)) else None
+        )
+    for row in cells:
+        for at, cell in enumerate(row[:-1]):
+            last = sum(x < cell[-1].x1 for x in borders) if cell else 0
+            end = ends[last]
+            if last > at and end is not None and not row[last] and abs(cell[-1].x1 - end) < _SAME_RULE:
+                row[at], row[last] = [], cell
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
@@ -281,13 +506,20 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
     """The middles of the stripes that hardly any row of several pieces crosses; of a stripe, of its emptiest part."""
     several = [row for row in rows if len(row) > 1]
-    allowed = max(int(_CROSSED * len(several)), 1 if len(several) > _FEW_ROWS else 0)
-    edges = sorted(edge for row in several for piece in row for edge in ((piece.x0, 1), (piece.x1, -1)))
+    usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
+    full = [row for row in several if 2 * len(row) >= usual]  # the others hold cells over several columns
+    allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
+    edges = sorted(
+        (edge, step, 2 * len(row) >= usual)
+        for row in several
+        for piece in row
+        for edge, step in ((piece.x0, 1), (piece.x1, -1))
+    )
     stripes: list[float] = []
     parts: list[tuple[int, float, float]] = []  # (rows that cross, minus the width, the middle)
     depth, inside = 0, False
-    for (x, step), (after, _) in pairwise(edges):
-        depth += step
+    for (x, step, is_full), (after, _, _) in pairwise(edges):
+        depth += step * is_full
         inside = inside or depth > allowed
         if depth <= allowed and inside:
             parts.append((depth, x - after, (x + after) / 2))
@@ -309,37 +541,63 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
     return kept
 
 
+def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
+    """The borders, and those between two names in the head of which one has nothing below it."""
+    more = []
+    for one, two in pairwise(rows[0]):
+        middle = (one.x1 + two.x0) / 2
+        apart = two.x0 - one.x1 > _FINE * height and not any(one.x1 - 1 < x < two.x0 + 1 for x in borders)
+        if apart and len(rows) > _FEW_ROWS and len(rows[0]) >= _MANY_COLUMNS:
+            crossed = sum(piece.x0 < middle < piece.x1 for row in rows for piece in row)
+            more += [middle] if crossed <= _CROSSED * len(rows) else []
+    return sorted(borders + more)
+
+
 def _cells(row: Sequence[Line], borders: Sequence[float]) -> Cells:
     """The pieces of a row by column; a piece that crosses a border between two of its words is cut there."""
     cells: Cells = [[] for _ in range(len(borders) + 1)]
     for piece in row:
-        for part in _cut(piece, borders):
+        for part in _cut(piece, borders, _NARROW):
             inner = part.x0 + 0.1 * (part.x1 - part.x0)
             cells[sum(border <= inner for border in borders)].append(part)
     return cells
 
 
-def _cut(piece: Line, borders: Sequence[float]) -> list[Line]:
+def _cut(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
+    """A piece cut where a border lies between two words; ``gap``: line heights that they are apart at least."""
     crossed = [x for x in borders if piece.x0 < x < piece.x1]
     if not crossed or len(piece.words) < 2:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        if any(before[2] - 1 <= x <= word[1] + 1 for x in crossed):
+        if word[1] - before[2] >= gap * piece.height and any(before[2] - 1 <= x <= word[1] + 1 for x in crossed):
             groups.append([])
         groups[-1].append(word)
     return _parts(piece, groups)
 
 
 def _is_tabular(
-    rows: Sequence[Sequence[Line]], cells: Sequence[Cells], borders: Sequence[float], height: float
+    rows: Sequence[Sequence[Line]],
+    cells: Sequence[Cells],
+    borders: Sequence[float],
+    height: float,
+    most: int,
+    sure: bool,
 ) -> bool:
     """Whether the rows of what is not drawn as a table are those of one.
 
     They may as well be a list with its markers, lines of prose that go on in columns, or parts of a formula.
+
+    Args:
+        most: rows that it has at most, whatever number of lines their cells have.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]
-    if len(several) < 2 or (len(several) == 2 and len(borders) < 2) or len(several) < _FULL_ROWS * len(rows):
+    begun = [row for at, row in enumerate(cells) if not at or not _only_goes_on(cells[at - 1], row)]
+    if (
+        len(several) < 2
+        or (len(several) == 2 and len(borders) < 2)
+        or len(several) < _FULL_ROWS * min(len(begun), most)
+    ):
         return False
     crossing = sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
     if crossing > 0.3 * len(rows):
@@ -364,10 +622,13 @@ def _is_tabular(
         return False
     filled = [line.text for column in columns for line in column]
     worded = sum(sum(map(str.isalpha, text)) > 2 for text in filled)
+    if sure and not (numeric and len(begun) > 2 and 4 * worded >= len(filled)):
+        return False
+    printed = min(len(begun), most)
     least = (
         _FILL if (numeric and worded) or (exact and len(rows) > _FEW_ROWS) or len(several) > _FEW_ROWS else _WELL_FILL
     )
-    if len(filled) < (least if worded else 1) * len(rows) * len(columns):
+    if len(filled) < (least if worded else 1) * printed * len(columns):
         return False
     if not numeric and sum(map(len, filled)) < _SHORT * len(filled):
         return False
@@ -375,6 +636,15 @@ def _is_tabular(
     if level < _ALIGNED * len(several):
         return False
     return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
+
+
+def _only_goes_on(above: Cells, row: Cells) -> bool:
+    """Whether a printed row holds nothing but the next line of one cell, and not of the first one."""
+    filled = [at for at, cell in enumerate(row) if cell]
+    if len(filled) != 1 or not filled[0] or not above[filled[0]]:
+        return False
+    piece, last = row[filled[0]][0], above[filled[0]][0]
+    return piece.top - last.top < _CELL_PITCH * piece.height and abs(piece.x0 - last.x0) < _SAME_RULE
 
 
 def _is_level(row: Cells, height: float) -> bool:
@@ -417,11 +687,14 @@ def _average(column: Sequence[Line]) -> float:
 
 def _is_prose(column: Sequence[Line]) -> bool:
     texts = [line.text for line in column]
-    if _average(column) < _TEXT:
+    if _average(column) < _TEXT / 2:
         return False
     cased = [text for text in texts if text[0].isupper() or text[0].islower()]
     if len(cased) >= 0.5 * len(texts):
-        return sum(text[0].islower() for text in cased) > _GOES_ON * len(texts)
+        going_on = sum(text[0].islower() for text in cased)
+        return going_on > (_GOES_ON if _average(column) >= _TEXT else _FULL_ROWS) * len(texts)
+    if _average(column) < _TEXT:
+        return False
     right = max(line.x1 for line in column)
     return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)
 
@@ -442,7 +715,7 @@ def _grouped(rows: Sequence[Cells], floors: Sequence[float], height: float) -> l
         bands[-1].append(row)
     grouped: list[Cells] = []
     for band in bands:
-        if len(band) > 1 and _is_one_row(band, edges):
+        if len(band) > 1 and _is_one_row(band, bool(floors)):
             grouped.append([[piece for row in band for piece in row[at]] for at in range(len(edges))])
             continue
         for row in band:
@@ -455,12 +728,20 @@ def _grouped(rows: Sequence[Cells], floors: Sequence[float], height: float) -> l
     return grouped
 
 
-def _is_one_row(band: Sequence[Cells], edges: Sequence[float]) -> bool:
-    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first."""
+def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
+    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first.
+
+    Args:
+        ruled: lines are drawn above and below.
+    """
     if len(band) > _MOST_LINES:
         return False
+    columns = list(zip(*band, strict=True))
+    filled = [sum(map(bool, column)) for column in columns]
+    if ruled:
+        figures = [sum(bool(cell and _NUMBER.match(_joined(cell).text)) for cell in column) for column in columns]
+        return max(figures) < 2 and filled[0] < 2
     numbers = sum(any(cell and _NUMBER.match(_joined(cell).text) for cell in row) for row in band)
-    filled = [sum(bool(row[at]) for row in band) for at in range(len(edges))]
     return numbers < 2 and filled[0] == 1 and max(filled) == len(band)
 
 
@@ -471,7 +752,12 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
         if not cell:
             continue
         piece = cell[0]
-        if not above[at] or _NUMBER.match(piece.text) or piece.top - above[at][-1].top > _CELL_PITCH * piece.height:
+        if (
+            not above[at]
+            or _NUMBER.match(piece.text)
+            or _NUMBER.match(above[at][-1].text)
+            or piece.top - above[at][-1].top > _CELL_PITCH * piece.height
+        ):
             return False
         last = above[at][-1]
         word = piece.text.split(" ", 1)[0]
@@ -515,7 +801,7 @@ def _row_text(cells: Sequence[str]) -> str:
     """The cells with the mark between them; a label that ends in a colon and what was filled in after it are one."""
     text = cells[0]
     for before, cell in pairwise(cells):
-        text += (" " if before.endswith(":") else MARK) + cell
+        text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
     return text.strip()
 
 

@@ -174,3 +174,160 @@ def test_parts_of_a_drawing_are_no_table(files: Any) -> None:
 def test_a_row_that_pdfium_runs_on_is_two(files: Any) -> None:
     rows = [["Contents", ""], ["1 The north light", "3"], ["2 The storm", "20"], ["3 The winter", "37"]]
     assert _text(files, _spots(rows, (60, 500), 20)).startswith("Contents\n")
+
+
+def _lines(spans: Sequence[tuple[float, float, float, float]]) -> bytes:
+    """Lines drawn from (x, y from the top) to (x, y), with the type's baseline at its y."""
+    return b"".join(b"%g %g m %g %g l S\n" % (x0, 760 - y0, x1, 760 - y1) for x0, y0, x1, y1 in spans)
+
+
+def test_cells_over_several_rows_and_columns_stand_at_the_first(files: Any) -> None:
+    spots = [
+        (64.0, 0.0, "Port"),
+        (144.0, 0.0, "Ship"),
+        (224.0, 0.0, "Tons"),
+        (64.0, 30.0, "North"),
+    ]  # set in the middle
+    spots += [(144.0, 20.0, "Ann"), (224.0, 20.0, "120"), (144.0, 40.0, "Eve"), (224.0, 40.0, "300")]
+    spots += [(64.0, 60.0, "Total of all ports"), (224.0, 60.0, "420")]
+    across = [(60.0, y, 300.0, y) for y in (-14.0, 6.0, 46.0, 66.0)] + [(140.0, 26.0, 300.0, 26.0)]
+    down = [(x, -14.0, x, 66.0) for x in (60.0, 220.0, 300.0)] + [(140.0, -14.0, 140.0, 46.0)]
+    assert _text(files, spots, _lines(across + down)).split("\n") == [
+        "Port | Ship | Tons",
+        "North | Ann | 120",
+        "| Eve | 300",
+        "Total of all ports | | 420",
+    ]
+
+
+def test_a_drawn_table_may_be_stored_column_by_column(files: Any) -> None:
+    rows = [["Day", "High", "Low"], ["Mon", "6:04", "12:03"], ["Tue", "7:08", "13:06"], ["Wed", "", "14:09"]]
+    xs = (60.0, 160.0, 260.0)
+    spots = [(x, 20.0 * at, row[column]) for column, x in enumerate(xs) for at, row in enumerate(rows) if row[column]]
+    assert (
+        _text(files, spots, _grid(xs, 4, 20))
+        == "Day | High | Low\nMon | 6:04 | 12:03\nTue | 7:08 | 13:06\nWed | | 14:09"
+    )
+
+
+def test_cells_of_several_lines_are_one_row_between_lines(files: Any) -> None:
+    spots = [(64.0, 0.0, "8-9"), (144.0, -6.0, "Maths"), (144.0, 6.0, "Room 1"), (224.0, 0.0, "French")]
+    spots += [(64.0, 40.0, "9-10"), (144.0, 34.0, "Physics"), (144.0, 46.0, "Room 2"), (224.0, 40.0, "Art")]
+    across = [(60.0, y, 300.0, y) for y in (-20.0, 20.0, 60.0)]
+    down = [(x, -20.0, x, 60.0) for x in (60.0, 140.0, 220.0, 300.0)]
+    assert _text(files, spots, _lines(across + down)) == "8-9 | Maths Room 1 | French\n9-10 | Physics Room 2 | Art"
+
+
+def test_rows_of_a_table_of_which_only_the_columns_are_drawn(files: Any) -> None:
+    rows = [["Lamp", "Years", "Oil"], ["North", "1846", "yes"], ["South", "1871", "no"], ["Rock", "1890", "yes"]]
+    across = [(60.0, y, 300.0, y) for y in (-14.0, 6.0, 66.0)]
+    down = [(x, -14.0, x, 66.0) for x in (60.0, 140.0, 220.0, 300.0)]
+    expected = "\n".join(" | ".join(row) for row in rows)
+    assert _text(files, _spots(rows, (64, 144, 224), 20), _lines(across + down)) == expected
+
+
+def test_a_table_in_a_cell_stands_on_one_line(files: Any) -> None:
+    spots = [
+        (64.0, 0.0, "Lamp"),
+        (144.0, 0.0, "Facts"),
+        (64.0, 40.0, "North"),
+        (64.0, 80.0, "South"),
+        (144.0, 80.0, "none"),
+    ]
+    spots += [(160.0, 30.0, "Height"), (220.0, 30.0, "31 m"), (160.0, 50.0, "Built"), (220.0, 50.0, "1846")]
+    outer = [(60.0, y, 300.0, y) for y in (-14.0, 6.0, 66.0, 90.0)] + [
+        (x, -14.0, x, 90.0) for x in (60.0, 140.0, 300.0)
+    ]
+    inner = [(152.0, y, 280.0, y) for y in (16.0, 36.0, 56.0)] + [(x, 16.0, x, 56.0) for x in (152.0, 212.0, 280.0)]
+    text = _text(files, spots, _lines(outer + inner))
+    assert text == "Lamp | Facts\nNorth | Height 31 m; Built 1846\nSouth | none"
+
+
+def test_frames_of_a_page_are_no_table(files: Any) -> None:
+    spots = [(64.0, 14.0 * at, f"The keeper {at} goes on with it") for at in range(20)]
+    spots += [(304.0, 14.0 * at, f"and the other one {at} as well") for at in range(20)] + [
+        (64.0, -40.0, "News"),
+        (304.0, -40.0, "Date"),
+    ]
+    frame = [(60.0, y, 500.0, y) for y in (-60.0, -20.0, 300.0)] + [(x, -60.0, x, 300.0) for x in (60.0, 300.0, 500.0)]
+    text = _text(files, spots, _lines(frame))
+    assert " | " not in text.split("News")[0]
+    assert "keeper 0 goes on with it The keeper 1" in text.replace("\n", " ")
+
+
+def test_lines_of_a_long_cell_leave_the_table_whole(files: Any) -> None:
+    rows = [["No.", "Item", "Description", "Price"]]
+    spots = [(x, 0.0, word) for x, word in zip((60.0, 100.0, 180.0, 420.0), rows[0], strict=True)]
+    for at in range(6):
+        top = 20 + 42.0 * at
+        spots += [
+            (60.0, top, str(at)),
+            (100.0, top, f"Part {at}"),
+            (180.0, top, f"A part number {at} of the lamp, of brass and"),
+        ]
+        spots += [
+            (180.0, top + 12, "tested by the keeper of the north light at"),
+            (180.0, top + 24, "his own cost"),
+            (420.0, top, f"{at}.50"),
+        ]
+    lines = _text(files, spots).split("\n")
+    assert lines[0] == "No. | Item | Description | Price"
+    end = "of the lamp, of brass and tested by the keeper of the north light at his own cost"
+    assert lines[1:] == [f"{at} | Part {at} | A part number {at} {end} | {at}.50" for at in range(6)]
+
+
+def test_an_invoice_with_lines_between_its_rows(files: Any) -> None:
+    """A cell set in the middle of taller ones, and labels of sums that reach over several columns."""
+    spots = [(60.0, -60.0, "Oil works"), (60.0, -48.0, "5 Harbour Street"), (60.0, -36.0, "Port North")]
+    heads = ((60.0, "Pos"), (100.0, "Description"), (380.0, "Qty"), (430.0, "Price"), (490.0, "Total"))
+    spots += [(x, 0.0, word) for x, word in heads]
+    spots += [(100.0, 20.0, "Colza oil in barrels of forty gallons, by boat"), (100.0, 32.0, "at the next calm day")]
+    spots += [(60.0, 26.0, "1"), (385.0, 26.0, "4"), (432.0, 26.0, "41.20"), (485.0, 26.0, "164.80")]
+    spots += [
+        (60.0, 52.0, "2"),
+        (100.0, 52.0, "Wicks"),
+        (375.0, 52.0, "100"),
+        (437.0, 52.0, "0.12"),
+        (490.0, 52.0, "12.00"),
+    ]
+    spots += [(440.0, 72.0, "Net"), (485.0, 72.0, "176.80"), (404.0, 92.0, "Amount due"), (485.0, 92.0, "212.16")]
+    spots += [(60.0, 130.0, "Please pay within 30 days to the account of the works.")]
+    text = _text(files, spots, _lines([(58.0, y, 515.0, y) for y in (6.0, 38.0, 58.0, 78.0, 98.0)]))
+    assert text.split("\n")[-7:] == [
+        "Pos | Description | Qty | Price | Total",
+        "1 | Colza oil in barrels of forty gallons, by boat at the next calm day | 4 | 41.20 | 164.80",
+        "2 | Wicks | 100 | 0.12 | 12.00",
+        "| | | Net | 176.80",
+        "| | | Amount due | 212.16",
+        "",
+        "Please pay within 30 days to the account of the works.",
+    ]
+
+
+def test_a_column_of_nothing_but_its_head_keeps_its_place(files: Any) -> None:
+    rows = [["Station", "Jan", "Feb", "Mar", "Apr"]]
+    rows += [[f"Rock {at}", str(20 + at), "", str(40 + at), str(50 + at)] for at in range(8)]
+    lines = _text(files, _spots(rows, (60, 160, 195, 230, 265))).split("\n")
+    assert lines[0] == "Station | Jan | Feb | Mar | Apr"
+    assert lines[1] == "Rock 0 | 20 | | 40 | 50"
+
+
+def test_a_side_text_stored_row_by_row_is_no_table(files: Any) -> None:
+    body = [
+        "The keeper of the light went up the stairs each",
+        "evening and lit the lamp while the wind drove the",
+        "rain against the panes of the gallery and the ships",
+    ]
+    side = [
+        "Did you know that",
+        "the lamp burns oil",
+        "and that the wick",
+        "is trimmed by the",
+        "keeper four times",
+        "a night on watch?",
+    ]
+    rows = [[body[at % 3], side[at]] if at < len(side) else [body[at % 3]] for at in range(9)]
+    spots = [(x, 13.0 * at, words) for at, row in enumerate(rows) for x, words in zip((60.0, 400.0), row, strict=False)]
+    text = _text(files, spots)
+    assert " | " not in text
+    assert " ".join(side) in " ".join(text.split())

@@ -1,0 +1,283 @@
+"""The ruling lines of a PDF page and the grids that they make. Child only.
+
+A grid is a drawn table: lines across and lines down that cross one another. Places between which no line is drawn are
+one cell, so merged cells are cells of several places. What stands in the cells is not known here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_float
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as raw
+
+Box = tuple[float, float, float, float]
+Span = tuple[float, float, float]
+Line = tuple[float, list[tuple[float, float]]]
+
+THIN = 3.0
+"""Points that a drawn line is thick at most."""
+
+MOST_OBJECTS = 5_000
+"""Of a page, that are looked at."""
+
+_MOST_SEGMENTS = 1_500  # of the ruling lines of a page
+_CROSS = 3.0  # points by which two lines that cross may miss one another
+_ONE_LINE = 4.5  # points between two lines of which no text stands between
+_WIDE = 60.0  # points of a line across that may be a table's
+_FEWEST = 3  # lines across and lines down of a grid, its edges among them, drawn or not
+_MOST_PLACES = 10_000  # of a grid; what has more is a drawing
+_MOST_GRIDS = 60
+_FEWEST_LINES = 5  # that are drawn
+
+
+@dataclass
+class Rules:
+    """The straight lines drawn on a page: (y, x0, x1) across and (x, top, bottom) down."""
+
+    across: list[Span] = field(default_factory=list)
+    down: list[Span] = field(default_factory=list)
+
+
+@dataclass
+class Grid:
+    """Lines down at ``xs`` and across at ``ys``, edges too; ``cells[row][column]`` is the first place of the cell.
+
+    ``frames`` are cells whose places are no rectangle: what surrounds other cells.
+    """
+
+    xs: list[float]
+    ys: list[float]
+    cells: list[list[tuple[int, int]]]
+    frames: set[tuple[int, int]]
+
+    def row(self, y: float) -> int:
+        return min(max(bisect_right(self.ys, y) - 1, 0), len(self.ys) - 2)
+
+    def column(self, x: float) -> int:
+        return min(max(bisect_right(self.xs, x) - 1, 0), len(self.xs) - 2)
+
+    def holds(self, x: float, y: float) -> bool:
+        return self.xs[0] <= x <= self.xs[-1] and self.ys[0] <= y <= self.ys[-1]
+
+    def walls(self, y: float) -> list[float]:
+        """Where lines down part the cells at this height."""
+        row = self.cells[self.row(y)]
+        return [self.xs[at + 1] for at, (one, two) in enumerate(pairwise(row)) if one != two]
+
+    @property
+    def area(self) -> float:
+        return (self.xs[-1] - self.xs[0]) * (self.ys[-1] - self.ys[0])
+
+
+def grids(rules: Rules) -> list[Grid]:
+    """The grids of a page, the smaller first, so that one within another comes before it."""
+    found = []
+    for across, down in _crossing(rules):
+        ys, xs = _lines(across), _lines(down)
+        if len(xs) + len(ys) < _FEWEST_LINES:
+            continue
+        ys, xs = _closed(ys, down), _closed(xs, across)
+        if len(xs) >= _FEWEST and len(ys) >= _FEWEST and len(xs) * len(ys) < _MOST_PLACES:
+            found.append(_grid(xs, ys))
+    return sorted(found, key=lambda grid: grid.area)[:_MOST_GRIDS]
+
+
+def frames(rules: Rules) -> list[Span]:
+    """Where lines across of one width follow one another: (the first, the last), with the left edge; higher first.
+
+    Returns:
+        (top, bottom, left) of each run of two lines and more.
+    """
+    runs: dict[tuple[int, int], list[tuple[float, float, float]]] = defaultdict(list)
+    for y, drawn in _lines(rules.across):
+        for start, end in _joined(drawn):
+            if end - start < _WIDE:
+                continue
+            key = next(
+                (key for key in runs if abs(key[0] - start) < _CROSS and abs(key[1] - end) < _CROSS),
+                (round(start), round(end)),
+            )
+            runs[key].append((y, start, end))
+    return sorted((run[0][0], run[-1][0], run[0][1]) for run in runs.values() if len(run) > 1)
+
+
+def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if joined and start - joined[-1][1] < _ONE_LINE:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
+    """Lines that cross one another, in groups."""
+    down = sorted(rules.down)
+    places = [x for x, _, _ in down]
+    group = list(range(len(rules.across) + len(down)))
+
+    def first(at: int) -> int:
+        while group[at] != at:
+            group[at] = group[group[at]]
+            at = group[at]
+        return at
+
+    for at, (y, x0, x1) in enumerate(rules.across):
+        for other in range(bisect_left(places, x0 - _CROSS), bisect_right(places, x1 + _CROSS)):
+            if down[other][1] - _CROSS <= y <= down[other][2] + _CROSS:
+                group[first(len(rules.across) + other)] = first(at)
+    parts: dict[int, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
+    for at, line in enumerate(rules.across):
+        parts[first(at)][0].append(line)
+    for at, line in enumerate(down, len(rules.across)):
+        parts[first(at)][1].append(line)
+    yield from (part for part in parts.values() if part[0] and part[1])
+
+
+def _lines(spans: list[Span]) -> list[Line]:
+    """Spans of one line put together: its place, and from where to where it is drawn."""
+    found: list[tuple[list[float], list[tuple[float, float]]]] = []
+    for place, start, end in sorted(spans):
+        if not found or place - found[-1][0][-1] > _ONE_LINE:
+            found.append(([], []))
+        found[-1][0].append(place)
+        found[-1][1].append((start, end))
+    return [(sum(places) / len(places), drawn) for places, drawn in found]
+
+
+def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
+    """Lines with the edges that nobody drew, where the lines that cross them end."""
+    start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
+    before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
+    return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
+
+
+def _grid(down: list[Line], across: list[Line]) -> Grid:
+    xs, ys = [x for x, _ in down], [y for y, _ in across]
+    width = len(xs) - 1
+    first = list(range(width * (len(ys) - 1)))  # of a place: another of its cell, nearer to its first one
+
+    def root(place: int) -> int:
+        while first[place] != place:
+            first[place] = first[first[place]]
+            place = first[place]
+        return place
+
+    def unite(one: int, two: int) -> None:
+        one, two = root(one), root(two)
+        first[max(one, two)] = min(one, two)
+
+    for row, (top, bottom) in enumerate(pairwise(ys)):
+        for column, (left, right) in enumerate(pairwise(xs)):
+            place = row * width + column
+            if column and not _is_drawn(down[column][1], (top + bottom) / 2):
+                unite(place, place - 1)
+            if row and not _is_drawn(across[row][1], (left + right) / 2):
+                unite(place, place - width)
+    places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    cells: list[list[tuple[int, int]]] = []
+    for row in range(len(ys) - 1):
+        cells.append([divmod(root(row * width + column), width) for column in range(width)])
+        for column, cell in enumerate(cells[-1]):
+            places[cell].append((row, column))
+    return Grid(xs, ys, cells, {cell for cell, held in places.items() if not _is_box(held)})
+
+
+def _is_box(places: list[tuple[int, int]]) -> bool:
+    rows, columns = [row for row, _ in places], [column for _, column in places]
+    return len(places) == (max(rows) - min(rows) + 1) * (max(columns) - min(columns) + 1)
+
+
+def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
+    return any(start <= place <= end for start, end in spans)
+
+
+def ruling_lines(page: pdfium.PdfPage) -> Rules:
+    """The straight lines drawn on a page, thin boxes and the edges of boxes too, as a reader holds the page.
+
+    A page of many lines is a drawing, of which the first ones are taken.
+    """
+    rules = Rules()
+    turn = turned(page)
+    a, b, c, d = (c_float() for _ in range(4))
+    refs = [byref(part) for part in (a, b, c, d)]
+    left = _MOST_SEGMENTS
+    for item in _paths(page):
+        if left <= 0:
+            break
+        if not raw.FPDFPageObj_GetBounds(item, *refs):
+            continue
+        boxes = [(a.value, b.value, c.value, d.value)]
+        if min(c.value - a.value, d.value - b.value) > THIN:
+            boxes = list(_sides(item, left))
+        left -= len(boxes)
+        for box in boxes:
+            x0, x1, top, bottom = turn(*box)
+            if bottom - top <= THIN < x1 - x0:
+                rules.across.append(((top + bottom) / 2, x0, x1))
+            elif x1 - x0 <= THIN < bottom - top:
+                rules.down.append(((x0 + x1) / 2, top, bottom))
+    return rules
+
+
+def _paths(page: pdfium.PdfPage) -> Iterator[Any]:
+    """What is drawn on a page; the parts of it that are drawn elsewhere are left aside."""
+    for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS)):
+        item = raw.FPDFPage_GetObject(page.raw, at)
+        if raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_PATH:
+            yield item
+
+
+def _sides(item: Any, most: int) -> Iterator[Box]:
+    """(left, bottom, right, top) of the straight sides of a path; none where it has curves or is a drawing."""
+    count = raw.FPDFPath_CountSegments(item)
+    if not 1 < count <= most:
+        return
+    matrix = raw.FS_MATRIX()
+    raw.FPDFPageObj_GetMatrix(item, byref(matrix))
+    x, y = c_float(), c_float()
+    refs = byref(x), byref(y)
+    before = start = (0.0, 0.0)
+    for at in range(count):
+        segment = raw.FPDFPath_GetPathSegment(item, at)
+        kind = raw.FPDFPathSegment_GetType(segment)
+        if kind == raw.FPDF_SEGMENT_BEZIERTO or not raw.FPDFPathSegment_GetPoint(segment, *refs):
+            return
+        point = (
+            matrix.a * x.value + matrix.c * y.value + matrix.e,
+            matrix.b * x.value + matrix.d * y.value + matrix.f,
+        )
+        if kind == raw.FPDF_SEGMENT_MOVETO:
+            start = point
+        else:
+            yield _around(before, point)
+            if raw.FPDFPathSegment_GetClose(segment):
+                yield _around(point, start)
+        before = point
+
+
+def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
+    return min(one[0], two[0]), min(one[1], two[1]), max(one[0], two[0]), max(one[1], two[1])
+
+
+def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
+    """Makes (left, bottom, right, top) of the page (x0, x1, top, bottom) as a reader holds it."""
+    rotation = page.get_rotation()
+    left, low, right, high = page.get_bbox()
+
+    def turn(x0: float, y0: float, x1: float, y1: float) -> Box:
+        return {
+            90: (y0 - low, y1 - low, x0 - left, x1 - left),
+            180: (right - x1, right - x0, y0 - low, y1 - low),
+            270: (high - y1, high - y0, right - x1, right - x0),
+        }.get(rotation, (x0 - left, x1 - left, high - y1, high - y0))
+
+    return turn
