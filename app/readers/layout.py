@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -38,6 +38,9 @@ _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # by dots to a page
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # characters of a line that says something about the margin
+_SAME_ROW = 0.3  # line heights between the tops of two pieces of one row
+_FAR_OUT = 100  # line heights
+_GOES_ON = 0.3  # of the lines of prose, and more, begin in small letters
 _BIN = 4.0  # units of x that count as the same start
 _REACH = 12  # bins to the left in which the column's own start is looked for
 
@@ -130,7 +133,8 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
-    if above.cut and _goes_on(above, line):
+    beside = abs(line.top - above.top) < _SAME_ROW * min(above.height, line.height)
+    if beside or (above.cut and _goes_on(above, line)):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
     if line.top < above.top - above.height / 2:  # up again: the next column, or text set apart
@@ -139,7 +143,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
         return "paragraph"
     ended = _fits(above, line, margin) or _LED.search(above.text) is not None
-    if verse:
+    if verse or _is_next_item(above.text, line.text):
         return "break"
     flush = abs(line.x0 - above.x0) <= _INDENT * line.height
     if above.x0 - line.x0 > _INDENT * line.height and _ITEM.match(line.text):
@@ -151,6 +155,19 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if indented and shift > 0:
         return "paragraph"
     return "break"
+
+
+def _is_next_item(above: str, line: str) -> bool:
+    """Whether both begin items of one list: with the same bullet, or with numbers that count on."""
+    one, two = _ITEM.match(above), _ITEM.match(line)
+    if one is None or two is None:
+        return False
+    first, second = one[0].strip(" .()"), two[0].strip(" .()")
+    if len(first) == len(second) == 1 and first.isalpha() and second.isalpha():
+        return ord(second) == ord(first) + 1
+    if first.isdigit() and second.isdigit():
+        return int(second) == int(first) + 1 and not one[0][-2].isdigit()
+    return first == second and not first.isalnum()
 
 
 def _goes_on(above: Line, line: Line) -> bool:
@@ -174,6 +191,7 @@ class Margins:
             found.sort()
             self._edges[start] = found[min(len(found) - 1, int(len(found) * 0.9))]
         self._starts = sorted(self._edges)
+        self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
         """The right edge for a line: that of the commonest start at or a little left of its own."""
@@ -183,14 +201,42 @@ class Margins:
         for start in self._starts[low : bisect_left(self._starts, key + 2)]:
             if self._counts[start] > most and self._edges[start] > line.x0:
                 best, most = self._edges[start], self._counts[start]
+        if not most:
+            best = max((self._short.get(start, 0.0) for start in range(key - 1, key + 2)), default=0.0)
         return max(best, line.x1)
+
+
+def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
+    """The right edges of columns of nothing but short lines, by their starts.
+
+    It is where the longest line ends if lines end for want of room. Of a list, whose lines end on purpose, it
+    lies so far out that no line reaches it.
+    """
+    columns: dict[int, list[Line]] = {}
+    for page in pages:
+        for line in page:
+            start = round(line.x0 / _BIN)
+            if start not in long and not line.row:
+                columns.setdefault(start, []).append(line)
+    edges = {}
+    for start, lines in columns.items():
+        edge = max(line.x1 for line in lines)
+        ended = sum(_has_room(above, line, edge) for above, line in pairwise(lines))
+        going_on = sum(line.text[0].islower() for line in lines)
+        is_list = 2 * ended > len(lines) - 1 or (going_on < _GOES_ON * len(lines) and not _WIDE.match(lines[0].text))
+        edges[start] = edge + (_FAR_OUT * lines[0].height if is_list else 0.0)
+    return edges
 
 
 def _fits(above: Line, line: Line, margin: Margins) -> bool:
     """Whether the first word of ``line`` had room at the end of ``above``."""
+    return _has_room(above, line, margin.right(above))
+
+
+def _has_room(above: Line, line: Line, edge: float) -> bool:
     word = line.text.split(" ", 1)[0]
     width = (line.x1 - line.x0) / max(len(line.text), 1) * (len(word) + 1)
-    return margin.right(above) - above.x1 > width + _SLACK * above.height
+    return edge - above.x1 > width + _SLACK * above.height
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from ctypes import addressof, byref, c_float, c_int, c_uint
+from ctypes import addressof, byref, c_double, c_float, c_int, c_uint
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -39,10 +39,13 @@ _DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 _RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
 _HIGHER = 0.15  # of it by which a superscript stands above their feet
+_MUCH_HIGHER = 0.3
+_CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
-    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω])$", re.ASCII
-)  # a small number, a unit, a letter that stands alone
+    r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
+    re.ASCII,
+)  # a small number, a unit, a letter that stands alone, several that are no word
 _FILLER = "\u200b"  # no space and no letter; cleaned away
 _WORD = re.compile(r"\S+")
 _LETTERS = re.compile(
@@ -53,6 +56,11 @@ _LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse 
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
 _TOUCH = 0.15  # line heights between two pieces of one word
 _APART = 1.0  # line heights up to which two pieces are one run of text
+_MARK_REACH = 3.0  # line heights from a mark to its item
+_ROW = 0.5  # line heights by which two pieces of one row differ
+_NEAR = 3.0  # line heights to the next line of a block
+_MOST_BLOCKS = 150
+_FOOTER = 2  # lines at the foot of a page that are drawn before all others
 _COLUMN_ROWS = 6
 _AGREE = 0.85  # of the rows must part at a gutter
 _COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
@@ -99,8 +107,8 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers
     if tall * 2 > len(pieces):
         return _vertical(pieces)
     pieces = _with_values([piece for piece in pieces if piece.text], values)
-    pieces = with_tables(pieces, lambda: ruling_lines(page), suspects.drawings)
-    lines = _merged(_columns(pieces))
+    pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page), suspects.drawings)
+    lines = _from_above(_merged(_columns(pieces)))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
         lines = [replace(line, x0=width - line.x1, x1=width - line.x0) for line in lines]
@@ -293,15 +301,25 @@ def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     last = match.start()
     first, raised = boxes.span(start, start), boxes.span(start + last, start + last)
-    if first is None or raised is None or not _is_raised(raised, first):
+    if first is None or raised is None:
+        return word
+    if _is_raised(raised, first):
+        is_above = boxes.span
+    elif boxes.floats(start + last, start):  # a sign of the font that is small and high by itself
+        is_above = boxes.ink
+        first = boxes.ink(start, start) or first
+    else:
         return word
     at = last
-    while at > 1 and (box := boxes.span(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
+    while at > 1 and (box := is_above(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
         at -= 1
     base, above, rest = word[:at], word[at : last + 1], word[last + 1 :]
     if not _RAISED.fullmatch(above) or not any(map(str.isalnum, base)):
         return word
-    return f"{base}^{above}{rest}" if _is_power(base, above) else f"{base}[{above}]{rest}"
+    beside = is_above(start + at - 1, start + at - 1)
+    if at > 1 and beside is not None and _is_lowered(beside, first):
+        return f"{base}^{above}{rest}"
+    return _marked(base, above, rest)
 
 
 def _raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
@@ -310,23 +328,36 @@ def _raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str
     match = _RAISED.match(word)
     if not before or match is None or text[len(before) : start].count("\n") != 1:
         return word
-    end = len(before) - 1
-    base, raised = boxes.span(end, end), boxes.span(start, start)
-    if base is None or raised is None or not _is_raised(raised, base):
-        return word
-    if abs(raised[0] - base[1]) > _TOUCH * (base[3] - base[2]) or raised[3] <= base[2]:
-        return word
     last = before.split()[-1]
-    if not any(map(str.isalnum, last)):
+    end = len(before) - 1
+    beside, raised = boxes.span(end, end), boxes.span(start, start)
+    if beside is None or raised is None or not any(map(str.isalnum, last)):
+        return word
+    first = boxes.span(len(before) - len(last), len(before) - len(last)) or beside
+    base = first if _is_lowered(beside, first) else beside  # it may follow a subscript
+    if not _is_raised(raised, base) or raised[3] <= base[2]:
+        return word
+    if abs(raised[0] - beside[1]) > _TOUCH * (base[3] - base[2]):
         return word
     above, rest = match[0], word[match.end() :]
-    return f"^{above}{rest}" if _is_power(last, above) else f"[{above}]{rest}"
+    return f"^{above}{rest}" if base is not beside else _marked(last, above, rest)[len(last) :]
+
+
+def _marked(base: str, above: str, rest: str) -> str:
+    """A word with its superscript: an exponent, a charge or a note."""
+    power = _is_power(base, above) or rest.startswith(_CHARGES)
+    return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller than those of its line and stands higher."""
+    """Whether a character is smaller than those of its line and stands higher, or stands much higher."""
     height = line[3] - line[2]
-    return box[3] - box[2] < _SMALLER * height and line[3] - box[3] > _HIGHER * height
+    higher = line[3] - box[3]
+    return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
+
+
+def _is_lowered(box: Box, line: Box) -> bool:
+    return box[3] - line[3] > _HIGHER * (line[3] - line[2])
 
 
 def _is_power(base: str, above: str) -> bool:
@@ -366,6 +397,83 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
             at = next((at for at, piece in enumerate(pieces) if piece.top >= value.top), len(pieces))
         pieces.insert(at, value)
     return pieces
+
+
+def _with_markers(pieces: list[Line]) -> list[Line]:
+    """The marks of a list in front of their items; some programs draw all of them at the end."""
+    loose = [
+        at
+        for at, piece in enumerate(pieces)
+        if at and MARKER.match(piece.text) and not (at + 1 < len(pieces) and _is_marked(piece, pieces[at + 1]))
+    ]
+    taken: dict[int, list[Line]] = {}
+    moved: set[int] = set()
+    for at in loose:
+        mark = pieces[at]
+        item = next((other for other in range(at) if _is_marked(mark, pieces[other]) and other not in moved), None)
+        if item is not None and not (item and same_row(pieces[item - 1], mark) and pieces[item - 1].x0 < mark.x0):
+            taken.setdefault(item, []).append(mark)
+            moved.add(at)
+    if not moved:
+        return pieces
+    return [one for at, piece in enumerate(pieces) if at not in moved for one in (*taken.get(at, ()), piece)]
+
+
+def _is_marked(mark: Line, item: Line) -> bool:
+    """Whether an item begins right after a mark."""
+    return same_row(mark, item) and -0.1 * mark.height < item.x0 - mark.x1 < _MARK_REACH * mark.height
+
+
+def _from_above(lines: list[Line]) -> list[Line]:
+    """Lines in the order of the file, but none before what stands above it in its column.
+
+    A title that is drawn last comes first, a footer that is drawn first comes last; columns stay one after the other.
+    """
+    blocks: list[list[Line]] = []
+    for line in lines:
+        last = blocks[-1][-1] if blocks else None
+        if last is not None and -_ROW * line.height < line.top - last.top < _NEAR * max(line.height, last.height):
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    boxes = [
+        (
+            min(line.x0 for line in block),
+            max(line.x1 for line in block),
+            min(line.top for line in block),
+            max(line.bottom for line in block),
+        )
+        for block in blocks
+    ]
+    if len(blocks) < 2 or len(blocks) > _MOST_BLOCKS:
+        return lines
+    above = [
+        {at for at, other in enumerate(boxes) if at != here and _is_above(other, box)} for here, box in enumerate(boxes)
+    ]
+    if len(blocks[0]) <= _FOOTER and all(_ends_before(box, boxes[0]) for box in boxes[1:]):
+        above[0] = set(range(1, len(blocks)))
+    if not any(one > at for at, some in enumerate(above) for one in some):
+        return lines
+    order: dict[int, None] = {}
+    for at in range(len(blocks)):
+        waiting = [at]
+        while waiting:  # a block after those above it; two that are above one another stay as they are
+            here = waiting[-1]
+            before = min(above[here] - order.keys() - set(waiting), default=None)
+            if before is None:
+                order[waiting.pop()] = None
+            else:
+                waiting.append(before)
+    return [line for at in order for line in blocks[at]]
+
+
+def _is_above(one: Box, two: Box) -> bool:
+    """Whether one block ends above where the other begins, in the same column."""
+    return _ends_before(one, two) and min(one[1], two[1]) > max(one[0], two[0])
+
+
+def _ends_before(one: Box, two: Box) -> bool:
+    return one[3] <= two[2] + min(2.0, (two[3] - two[2]) / 4)
 
 
 def _merged(pieces: list[Line]) -> list[Line]:
@@ -500,6 +608,24 @@ class CharacterBoxes:
         if one is None or two is None:
             return one or two
         return min(one[0], two[0]), max(one[1], two[1]), min(one[2], two[2]), max(one[3], two[3])
+
+    def ink(self, first: int, last: int) -> Box | None:
+        """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
+        if self._rotation or first != last:
+            return None
+        left, right, low, high = (c_double() for _ in range(4))
+        if not raw.FPDFText_GetCharBox(self._raw, first, byref(left), byref(right), byref(low), byref(high)):
+            return None
+        if high.value <= low.value:
+            return None
+        return left.value - self._left, right.value - self._left, self._top - high.value, self._top - low.value
+
+    def floats(self, index: int, beside: int) -> bool:
+        """Whether a character is drawn above the feet of another by nearly half of its line, whatever their boxes."""
+        one, two, line = self.ink(index, index), self.ink(beside, beside), self._one(beside)
+        if one is None or two is None or line is None:
+            return False
+        return two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
 
     def wide_gap(self, start: int, end: int) -> int | None:
         """The letter of a word before which there is a space: a gap that no other of the word comes near.

@@ -508,6 +508,8 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
     full = [row for row in several if 2 * len(row) >= usual]  # the others hold cells over several columns
+    if len(full) < _FEW_ROWS:
+        full, usual = several, 0
     allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
     edges = sorted(
         (edge, step, 2 * len(row) >= usual)
@@ -622,7 +624,7 @@ def _is_tabular(
         return False
     filled = [line.text for column in columns for line in column]
     worded = sum(sum(map(str.isalpha, text)) > 2 for text in filled)
-    if sure and not (numeric and len(begun) > 2 and 4 * worded >= len(filled)):
+    if sure and not (numeric and wide > 1 and len(begun) > 2 and 4 * worded >= len(filled)):
         return False
     printed = min(len(begun), most)
     least = (

@@ -72,3 +72,27 @@ def test_cut_word_is_made_whole_only_by_the_next_line() -> None:
 def test_an_item_begins_left_of_the_lines_of_the_one_before() -> None:
     text = _reflow(_line("1. " + _FULL, 0), _line(_FULL + ".", 1, x0=90), _line("2. " + _FULL, 2))
     assert text == f"1. {_FULL} {_FULL}.\n2. {_FULL}"
+
+
+def test_items_that_count_on_are_lines_however_full_they_are() -> None:
+    rows = [
+        "1. Note one: see the log of 1841, page 1 of it.",
+        "2. Second note, which is as long as the first.",
+        "3. A third one of the notes at the page's foot.",
+    ]
+    lines = [Line(row, 0.0, 240.0, 14.0 * at, 14.0 * at + 12) for at, row in enumerate(rows)]
+    assert reflow(lines, Counter()) == "\n".join(rows)
+
+
+def test_a_column_of_short_lines_is_a_list_or_prose_by_how_they_begin() -> None:
+    names = ["Ada Quill", "ada@example.org", "+49 30 1234", "Skills", "Lamps"]
+    prose = ["The lamp burns oil", "and that the wick", "is trimmed by the", "keeper each night."]
+    for rows, expected in ((names, "\n".join(names)), (prose, " ".join(prose))):
+        lines = [Line(row, 0.0, 5.0 * len(row), 14.0 * at, 14.0 * at + 12) for at, row in enumerate(rows)]
+        assert reflow(lines, Counter()) == expected
+
+
+def test_a_line_that_is_led_to_a_page_by_dots_ends_there() -> None:
+    rows = ["1.1 The lamp . . . . . . . . . . . . . . . . . . 2", "1.2 The tower . . . . . . . . . . . . . . . . . 6"]
+    lines = [Line(row, 0.0, 300.0, 14.0 * at, 14.0 * at + 12) for at, row in enumerate(rows)]
+    assert reflow(lines, Counter()) == "\n".join(rows)

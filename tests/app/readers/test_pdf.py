@@ -407,6 +407,8 @@ def test_what_a_browser_calls_a_page_is_no_title(files: Any) -> None:
         ("(the keeper) R (12) (, who had 40 m) R (2) (.)", "the keeper[12], who had 40 m^2."),
         ("(a new lamp) L (2) ( and 20 tons)", "a new lamp2 and 20 tons"),
         ("(10 tons on the 19) R (th) ( of May)", "10 tons on the 19th of May"),
+        ("(E = mc) R (2) ( and x) L (i) ( + y) L (i) R (2) (.)", "E = mc^2 and xi + yi^2."),
+        ("(SO) L (4) R (2+) ( in water)", "SO4^2+ in water"),
     ],
 )
 def test_superscripts_are_told_from_the_number_before_them(
@@ -422,6 +424,12 @@ def test_superscripts_are_told_from_the_number_before_them(
     path = files.pdf("raised.pdf", [], streams=[make_stream(content + b"ET")])
     assert _parsed(path)[0] == expected
     assert len(find_on_page(path, 1, expected)) == 1
+
+
+def test_superscripts_in_type_of_the_same_size_are_told_by_their_place(files: Any, make_stream: Any) -> None:
+    content = b"BT /F1 12 Tf 60 700 Td (The census of 1871) Tj 5 Ts (3) Tj 0 Ts ( was lost.) Tj ET"
+    path = files.pdf("raised.pdf", [], streams=[make_stream(content)])
+    assert _parsed(path)[0] == "The census of 1871[3] was lost."
 
 
 def _parsed(path: Any) -> list[str]:
