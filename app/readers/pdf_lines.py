@@ -40,6 +40,7 @@ _RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
 _HIGHER = 0.15  # of it by which a superscript stands above their feet
 _MUCH_HIGHER = 0.3
+_LOWER = 0.1  # by which a subscript's feet are below those of the line
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
@@ -357,7 +358,7 @@ def _is_raised(box: Box, line: Box) -> bool:
 
 
 def _is_lowered(box: Box, line: Box) -> bool:
-    return box[3] - line[3] > _HIGHER * (line[3] - line[2])
+    return box[3] - line[3] > _LOWER * (line[3] - line[2])
 
 
 def _is_power(base: str, above: str) -> bool:
