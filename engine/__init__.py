@@ -7,13 +7,14 @@
         print(engine.ask("Who kept the light?").result().text)
 
 The names below are stable, with their fields and arguments; everything else in this package may change. They are
-imported without torch, which the engine's thread loads. Read ``engine.session`` first.
+imported when they are asked for, and without torch, which the engine's thread loads. Read ``engine.session`` first.
 
 Where Trifold is installed by pip, it is ``from trifold.engine import ...``.
 """
 
 import importlib.util
 import sys
+from typing import TYPE_CHECKING
 
 if __name__ != "engine":
     # Installed, this file is imported as trifold.engine, and the modules in here name each other engine.…: so that no
@@ -43,50 +44,52 @@ if __name__ != "engine":
 
     sys.meta_path.insert(0, OneDoor)
 
-from engine.config import EngineConfig, Mode, SamplingParams
-from engine.document import Document, OutlineItem, Page
-from engine.errors import (
-    Busy,
-    Closed,
-    ContextTooSmall,
-    DocumentError,
-    EngineError,
-    InputError,
-    ModelError,
-    ModelNotFound,
-    NoTextLayer,
-    OptionError,
-    PasswordNeeded,
-    ResourceError,
-    SnapshotRefused,
-    SnapshotUnreadable,
-    TrifoldError,
-    UnsupportedModel,
-    VocabularyMismatch,
-)
-from engine.events import (
-    Acceptance,
-    AnswerDone,
-    AnswerStarted,
-    BookInfo,
-    BookRead,
-    Event,
-    Figures,
-    KvBytes,
-    Loading,
-    ModelInfo,
-    PagesScored,
-    ReadingProgress,
-    Status,
-    StopReason,
-    TextDelta,
-    TimeSplit,
-    TokenSource,
-)
-from engine.plan.memory_budget import BookFit
-from engine.prompt import Question, Turn
 from engine.version import VERSION as __version__
-from engine.worker import HANDOVER_S, Engine, EngineLike, Request
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig, Mode, SamplingParams
+    from engine.document import Document, OutlineItem, Page
+    from engine.errors import (
+        Busy,
+        Closed,
+        ContextTooSmall,
+        DocumentError,
+        EngineError,
+        InputError,
+        ModelError,
+        ModelNotFound,
+        NoTextLayer,
+        OptionError,
+        PasswordNeeded,
+        ResourceError,
+        SnapshotRefused,
+        SnapshotUnreadable,
+        TrifoldError,
+        UnsupportedModel,
+        VocabularyMismatch,
+    )
+    from engine.events import (
+        Acceptance,
+        AnswerDone,
+        AnswerStarted,
+        BookInfo,
+        BookRead,
+        Event,
+        Figures,
+        KvBytes,
+        Loading,
+        ModelInfo,
+        PagesScored,
+        ReadingProgress,
+        Status,
+        StopReason,
+        TextDelta,
+        TimeSplit,
+        TokenSource,
+    )
+    from engine.plan.memory_budget import BookFit
+    from engine.prompt import Question, Turn
+    from engine.worker import HANDOVER_S, Engine, EngineLike, Request
 
 __all__ = [
     "HANDOVER_S",
@@ -138,3 +141,20 @@ __all__ = [
     "VocabularyMismatch",
     "__version__",
 ]
+
+_HOMES = ("errors", "document", "config", "events", "prompt", "plan.memory_budget", "worker")
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for: children that parse documents need two of these modules."""
+    if name in __all__:
+        for home in _HOMES:
+            found = vars(importlib.import_module(f"engine.{home}")).get(name)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
