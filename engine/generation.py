@@ -26,7 +26,7 @@ import torch
 
 from engine.decode import rounds
 from engine.decode.loops import LoopDetector
-from engine.decode.rounds import Context, pass_ms
+from engine.decode.rounds import Context, NotFinite, pass_ms
 from engine.decode.tuning import is_slow, waits_for_bus
 from engine.decode.verify import make_generator, make_sampler
 from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
@@ -167,7 +167,7 @@ class GenerationLoop:
         plain = generation.meter.plain
         if mode != "plain":
             plain.add(self._plain_ms[-1], clock - generation.asked)
-        for done in made:
+        for done in self._finite(made):
             now = time.perf_counter()
             text = generation.add(done, (now - clock) * 1000.0, now - generation.asked)
             clock = now
@@ -179,6 +179,17 @@ class GenerationLoop:
         # Behind the last token nobody waits for a next one: what a short answer lacks is timed here.
         while plain.wanting(clock - began):
             self._time_plain_step(tokens, generation)
+
+    def _finite(self, made: Iterator[Round]) -> Iterator[Round]:
+        """The rounds of a loop.
+
+        Raises:
+            ModelError: the target computed numbers that are not finite.
+        """
+        try:
+            yield from made
+        except NotFinite as error:
+            raise self._target.not_finite() from error
 
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
         """The newest token's pass once more, not committed: the text and its random numbers stay what they are."""

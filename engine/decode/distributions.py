@@ -21,8 +21,11 @@ from torch.nn import functional
 from engine.model.kernels import native
 from engine.model.kernels.own_sampling import OwnSampling, PatchedLogits
 
-# Sizes of the blocks of a row in one of which a draw looks for its token, the first that divides it.
+NO_TOKEN = -1
+"""Stands for the token of a row whose logits are not finite."""
+
 _LOG2E = 1.4426950408889634
+# Sizes of the blocks of a row in one of which a draw looks for its token, the first that divides it.
 _BLOCKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -95,9 +98,12 @@ def kernel_rows(
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The most likely token of each row of logits (n, vocabulary): (n,) int64."""
+    """The most likely token of each row of logits (n, vocabulary), or ``NO_TOKEN``: (n,) int64."""
     kernels = _kernels(logits)
-    return logits.argmax(-1) if kernels is None or logits.shape[1] % kernels.lanes else kernels.likeliest(logits)
+    if kernels is not None and not logits.shape[1] % kernels.lanes:
+        return kernels.likeliest(logits)
+    largest, tokens = logits.max(-1)
+    return tokens.where(largest < math.inf, NO_TOKEN)
 
 
 def _kernels(logits: torch.Tensor) -> OwnSampling | None:
@@ -166,13 +172,16 @@ class JoinedRows:
 
 
 def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
-    """The token that a random number from [0, 1) picks of a row (vocabulary,) of host memory, which need not sum to 1.
+    """The token that a random number from [0, 1) picks of a row (vocabulary,) of host memory, which need not sum to 1;
+    ``NO_TOKEN`` of a row that sums to no number above 0.
 
     By the inverse of the cumulative distribution in float64: of blocks first, then within one.
     """
     size = next(size for size in _BLOCKS if row.shape[0] % size == 0)
     blocks = row.reshape(-1, size)
     reached = np.add.reduce(blocks, 1).cumsum(dtype=np.float64)
+    if not 0.0 < reached[-1] < math.inf:
+        return NO_TOKEN
     wanted = chance * reached[-1]
     # "right" steps over blocks and tokens of probability 0; the bounds are for products that round up to the whole.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)

@@ -273,6 +273,9 @@ class ModelDrafter:
         """Fill the cache from the sinks and the end of the context, with a lead-in of one more window.
 
         The tokens between are skipped: the draft could not see them anyway, and a long book costs nothing to open.
+
+        Raises:
+            ModelError: the draft model's logits are not finite.
         """
         cache, sinks = self.cache, self.cache.num_sink_tokens
         cache.reset()
@@ -283,7 +286,9 @@ class ModelDrafter:
         if skip:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
-        self._catch_up(context)
+        logits = self._catch_up(context)
+        if logits is not None and not torch.isfinite(logits).all():  # waits for the device: once an answer
+            raise self.decoder.not_finite()
         self._settle()
 
     def propose(
@@ -320,7 +325,8 @@ class ModelDrafter:
                 # exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            tokens.append(draw(q, generator))
+            # Where its logits are not finite any token will do: its distribution is none, so it is rejected.
+            tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
             if stop.threshold > 0.0 or (hinting and len(tokens) == len(hint)):
@@ -374,17 +380,24 @@ class ModelDrafter:
         del self._fed[same:]
         self.cache.crop(self._settled + same)
 
-    def _catch_up(self, context: Sequence[int]) -> None:
-        """Feed the committed tokens that the cache has not seen, all but the last, evicting as it fills."""
-        cache = self.cache
+    def _catch_up(self, context: Sequence[int]) -> torch.Tensor | None:
+        """Feed the committed tokens that the cache has not seen, all but the last, evicting as it fills.
+
+        Returns:
+            Logits (1, vocabulary) of the last one fed; None where the cache had seen all.
+        """
+        cache, logits = self.cache, None
         while (missing := len(context) - 1 - cache.length) > 0:
             self._settle()
-            self._feed(context[cache.length : cache.length + min(missing, self._slack)])
+            logits = self._feed(context[cache.length : cache.length + min(missing, self._slack)])
+        return logits
 
-    def _feed(self, tokens: Sequence[int]) -> None:
-        if tokens:
-            self._forward(self.decoder.ids(list(tokens)))
-            self._fed += tokens
+    def _feed(self, tokens: Sequence[int]) -> torch.Tensor | None:
+        if not tokens:
+            return None
+        logits = self._forward(self.decoder.ids(list(tokens)))
+        self._fed += tokens
+        return logits
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.devices import KINDS
-from engine.errors import ModelError, is_out_of_memory
+from engine.errors import is_out_of_memory
 from engine.kv.spilling import SMALLEST_BLOCK, exhausted, retry_with_spill, spill_more
 from engine.quantization import SLIDING_SLACK
 
@@ -141,15 +141,8 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
     Raises:
         ModelError: some are not finite.
     """
-    if torch.isfinite(numbers).all():
-        return
-    if decoder.dtype is torch.float16:
-        raise ModelError(
-            f"{decoder.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
-        )
-    raise ModelError(
-        f"{decoder.name} computes what is no number: its weights are damaged.", "Download the model again."
-    )
+    if not torch.isfinite(numbers).all():
+        raise decoder.not_finite()
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:

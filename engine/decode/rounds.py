@@ -25,6 +25,7 @@ import torch
 
 from engine.decode.acceptance import Trial
 from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
+from engine.decode.distributions import NO_TOKEN
 from engine.decode.tuning import TUNING
 from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
@@ -50,6 +51,20 @@ _SCORE_EVERY = 16
 _MOST_MISSING = 16
 
 
+class NotFinite(ArithmeticError):
+    """The target's logits are not finite: its weights are damaged, or their type too narrow for it."""
+
+
+def check_tokens(sampled: Sequence[int]) -> None:
+    """Refuse tokens that were drawn from logits that are not finite.
+
+    Raises:
+        NotFinite: there is one.
+    """
+    if NO_TOKEN in sampled:
+        raise NotFinite
+
+
 @dataclass
 class Context:
     """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last, and
@@ -69,7 +84,12 @@ class Context:
     loops: LoopDetector | None = None
 
     def commit(self, sampled: Sequence[int]) -> Committed:
-        """Commit sampled tokens up to the one that ends the text, if there is one, and crop the cache to them."""
+        """Commit sampled tokens up to the one that ends the text, if there is one, and crop the cache to them.
+
+        Raises:
+            NotFinite: the target's logits were not.
+        """
+        check_tokens(sampled)
         tokens = until_end(list(sampled), self.stop_ids)
         ended, looping = tokens[-1] in self.stop_ids, False
         if self.loops is not None:
@@ -367,6 +387,7 @@ def _middle_pass(
     followed = [confidences(logits, on_device.tokens)] if stop.threshold > 0.0 else []
     sampled, found = on_device.read(*followed)
     tokens = sampled.tokens
+    check_tokens(tokens)
     pending.tokens += tokens
     pending.sources += [made.source] * sampled.num_accepted + [TokenSource.MIDDLE]
     assert pending.probs is not None

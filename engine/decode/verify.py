@@ -30,6 +30,7 @@ wait costs tens of microseconds, and a step that is not run several times that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -39,6 +40,7 @@ import torch
 from torch.nn import functional
 
 from engine.decode.distributions import (
+    NO_TOKEN,
     JoinedRows,
     PointMasses,
     Rows,
@@ -198,7 +200,8 @@ def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
 
 
 def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
-    """One token from each distribution, as a ``Sampler`` gives them; rows need not sum to 1: (n,) int64.
+    """One token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. Where logits
+    were not finite it is ``NO_TOKEN``.
 
     By the inverse of the cumulative distribution in float64: one random number a row, where ``torch.multinomial`` draws
     one for every token of the vocabulary.
@@ -212,7 +215,7 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
     # "right" steps over tokens of probability 0; the clamp is for a product that rounds up to the whole mass.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
-    return drawn.clamp_(max=probs.shape[-1] - 1)
+    return drawn.clamp_(max=probs.shape[-1] - 1).where(reached[:, -1] < math.inf, NO_TOKEN)
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
@@ -229,7 +232,8 @@ def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Probability (n,) that each row of logits (n, vocabulary) gives its token (n,), before temperature and
-    truncation."""
+    truncation. Of ``NO_TOKEN`` it means nothing."""
+    tokens = tokens.clamp(min=0)
     if (rows := kernel_rows(logits)) is not None:
         return rows.of(tokens)
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)

@@ -12,6 +12,7 @@ import torch
 
 from engine.config import SamplingParams, own_sampling
 from engine.devices import KINDS
+from engine.errors import ModelError
 from engine.model import experts
 from engine.model.architectures import experts_of, parameters_asked
 from engine.model.backends.program import ProgramBackend, fuse
@@ -134,6 +135,14 @@ class Decoder(Pieces):
         """How many passages of the book the model's own settings want beside a question (``engine.passages``)."""
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
+
+    def not_finite(self) -> ModelError:
+        """The error of a pass whose numbers are not finite."""
+        if self.dtype is torch.float16:
+            return ModelError(
+                f"{self.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
+            )
+        return ModelError(f"{self.name} computes what is no number: its weights are damaged.", "Download it again.")
 
     # Passes, which are the backend's --------------------------------------------------------------------------
 

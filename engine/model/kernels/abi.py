@@ -212,7 +212,8 @@ class Logits:
 
 class Stats:
     """Doubles that ``measured`` finds of a row: its largest logit, the least logit that top-k keeps, the least weight
-    that top-p keeps, the last id that is kept of those with this weight, and the sum of the weights that are kept."""
+    that top-p keeps, the last id that is kept of those with this weight, and the sum of the weights that are kept, NaN
+    where the row's logits are not finite."""
 
     LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)
 

@@ -10,7 +10,15 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from engine.config import SamplingParams
 from engine.decode import distributions
-from engine.decode.distributions import JoinedRows, KernelRows, PointMasses, draw_from, kernel_rows, likeliest
+from engine.decode.distributions import (
+    NO_TOKEN,
+    JoinedRows,
+    KernelRows,
+    PointMasses,
+    draw_from,
+    kernel_rows,
+    likeliest,
+)
 from engine.decode.verify import Sampler, confidences, draw, instead, joined, make_generator, make_sampler
 from engine.decode.verify import rejection_sample as judged
 from tests.engine.dense import dense
@@ -129,6 +137,26 @@ def test_what_is_likeliest_and_how_sure(monkeypatch: pytest.MonkeyPatch) -> None
         sure = confidences(logits, tokens)
         assert torch.allclose(sure, logits.float().softmax(-1).amax(-1), atol=1e-6)
     assert likeliest(torch.tensor([[0.0, 2.0, 1.0]])).tolist() == [1]
+
+
+def test_rows_that_are_not_finite_give_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels and tensors alike; kernels left such values out, and the answer went on with what was left."""
+    nan, settings = float("nan"), ((0.0, 0, 1.0), (0.7, 0, 1.0), (0.7, 20, 1.0), (0.7, 0, 0.8), (0.7, 20, 0.8))
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = logits_of(5, 4096, 1.0, dtype)
+        logits[1], logits[2, 777], logits[3, 5] = nan, nan, math.inf
+        for rows in (True, False):
+            with monkeypatch.context() as patch:
+                if not rows:
+                    patch.setattr(distributions, "_kernels", lambda logits: None)
+                for temperature, top_k, top_p in settings:
+                    law = Sampler(SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p))(logits)
+                    drawn = draw(law, make_generator(1, torch.device("cpu")))
+                    assert (drawn < 0).tolist() == [False, True, True, True, False]
+                    for row in (1, 2, 3):
+                        proposed = logits[row : row + 1].argmax(-1)
+                        sampled = judged(proposed, None, law[row : row + 2], make_generator(1, torch.device("cpu")))
+                        assert sampled.tokens == (NO_TOKEN,), "a token that such a row follows is never accepted"
 
 
 def test_draws_are_by_the_cumulative_distribution() -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from engine.config import EngineConfig, SamplingParams
+from engine.config import EngineConfig, Mode, SamplingParams
 from engine.document import Document, Page
 from engine.errors import InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, BookRead
@@ -311,4 +312,39 @@ def test_weights_that_are_no_numbers(folder: Path, book: Document, name: str, pl
         list(session.read(book))
     with pytest.raises(InputError, match="No book is open"):
         list(session.ask(Question("Where does the key hang?")))
+    count("model folders, damaged or altered")
+
+
+def test_a_token_of_the_answer_that_is_no_number(folder: Path, tiny: Callable[..., str], book: Document) -> None:
+    """A row of the embedding that no word of the prompt reads was missed: the answer went on with exclamation marks."""
+    session = Session.load(EngineConfig(model=str(folder), draft=tiny("llama", seed=1, layers=1), context=4096))
+    list(session.read(book))
+    embedding = session.target.model.get_input_embeddings().weight
+    warm = SamplingParams(max_tokens=16, temperature=0.9, top_p=0.9, seed=2)
+    for sampling, mode in itertools.product((SamplingParams(max_tokens=16), warm), get_args(Mode)):
+        question = Question("Where does the key hang?", sampling=sampling, mode=mode)
+        done = list(session.ask(question))[-1]
+        assert isinstance(done, AnswerDone)
+        prompt = session.conversation.tokens[: done.figures.prompt_tokens]
+        token = next(token for token in done.token_ids[:-1] if token not in prompt)
+        row = embedding[token].clone()
+        embedding[token] = _NAN
+        with pytest.raises(ModelError, match="no number: its weights are damaged"):
+            list(session.ask(question))
+        embedding[token] = row
+        again = list(session.ask(question))[-1]
+        assert isinstance(again, AnswerDone)
+        assert again.token_ids == done.token_ids
+        count("model folders, damaged or altered")
+
+
+def test_a_draft_that_is_no_number(tiny: Callable[..., str], tmp_path: Path, book: Document) -> None:
+    draft = Path(shutil.copytree(tiny("llama", seed=1, layers=1), tmp_path / "draft"))
+    held = load_file(draft / _WEIGHTS)
+    held["model.norm.weight"][3] = _NAN
+    save_file(held, draft / _WEIGHTS, {"format": "pt"})
+    session = Session.load(EngineConfig(model=tiny("llama"), draft=str(draft), context=4096, num_draft_tokens=2))
+    list(session.read(book))
+    with pytest.raises(ModelError, match=r"draft computes what is no number"):
+        list(session.ask(Question("Where does the key hang?", sampling=SamplingParams(max_tokens=8))))
     count("model folders, damaged or altered")

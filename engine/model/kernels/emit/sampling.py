@@ -31,14 +31,16 @@ _KEY_BITS, _FIRST_HALVINGS = 33, 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """The first of the most likely tokens of row ``tile``. Patches are not looked at."""
+    """The first of the most likely tokens of row ``tile``; -1 where the row is not finite. Ignores patches."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     logits, width = e.load_pointer(arguments, Logits.LOGITS), e.load_long(arguments, Logits.WIDTH)
     first = e.b.mul(row, e.load_long(arguments, Logits.STRIDE))
-    best = e.variable(e.constant(-_INFINITE))
+    best, odd = e.variable(e.constant(-_INFINITE)), _Odd(e)
     with e.loop(long(0), width, lanes) as at:
-        best.value = e.larger(e.load_vector(logits, e.b.add(first, at), KINDS[kind]), best.value)
+        x = e.load_vector(logits, e.b.add(first, at), KINDS[kind])
+        best.value = e.larger(x, best.value)
+        odd.look(x)
     largest = e.splat(e.fold(best.value, e.larger))
     found = e.variable(long(0))
     with e.loop_while() as leave_if:
@@ -50,7 +52,8 @@ def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None
             found.value = e.b.add(found.value, e.b.zext(_first_bit(e, mask), I64))
         leave_if(e.b.or_(e.b.not_(nothing), past))
         found.value = e.b.add(found.value, long(lanes))
-    e.store(found.value, e.at(e.load_pointer(arguments, Logits.OUT), row, I64), align=8)
+    token = e.b.select(odd.found(e.fold(best.value, e.larger)), long(-1), found.value)
+    e.store(token, e.at(e.load_pointer(arguments, Logits.OUT), row, I64), align=8)
     e.end()
 
 
@@ -69,7 +72,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     for token, patch in _patches(e, row):
         with e.b.if_then(e.b.icmp_signed(">=", token, long(0))):
             e.store(patch, e.at(values, token, F32))
-    blocks, largest = _peaks(e, values, width, peaks)
+    blocks, largest, odd = _peaks(e, values, width, peaks)
     stats = e.at(e.load_pointer(arguments, Logits.STATS), e.b.mul(row, long(STATS_WORDS)), F64)
     by_top_k, by_top_p = e.b.icmp_signed(">", top_k, long(0)), e.b.fcmp_ordered("<", top_p, F64(1.0))
 
@@ -119,6 +122,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
                 ties.value = long(1)
             taken = _last_tie(e, values, width, weigh, e.splat(least_logit.value), tau, ties.value, last_id)
             mass.value = e.b.fadd(more, e.b.fmul(e.b.sitofp(taken, F64), e.b.fpext(tau, F64)))
+    mass.value = e.b.select(odd, F64(float("nan")), mass.value)
     for word, value in (
         (Stats.LARGEST, e.b.fpext(largest, F64)),
         (Stats.LEAST_LOGIT, e.b.fpext(least_logit.value, F64)),
@@ -216,18 +220,41 @@ def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
         yield e.load(e.at(ids, at, I64), I64, align=8), e.load(e.at(patches, at, F32), F32)
 
 
-def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes the largest value of each block; returns how many blocks there are, and the largest of all."""
-    step = BLOCK_VECTORS * e.lanes
+class _Odd:
+    """Emits the search for values of a row that are not numbers, beside that for the largest."""
+
+    def __init__(self, e: Emitter) -> None:
+        self._e, self._lanes = e, e.variable(e.whole_splat(0))
+
+    def look(self, x: ir.Value) -> None:
+        """At a vector."""
+        b = self._e.b
+        self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
+
+    def found(self, largest: ir.Value) -> ir.Value:
+        """Whether there were some, or the ``largest`` value is not finite."""
+        e = self._e
+        none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
+        above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
+        return e.b.not_(e.b.and_(none, e.b.and_(above, e.b.fcmp_ordered("<", largest, F32(_INFINITE)))))
+
+
+def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Writes the largest value of each block; returns how many blocks there are, the largest of all, and whether there
+    are values that are not numbers."""
+    step, odd = BLOCK_VECTORS * e.lanes, _Odd(e)
     blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
     with e.loop(long(0), width, step) as start:
         best = e.variable(e.constant(-_INFINITE))
         with e.loop(start, _least(e, e.b.add(start, long(step)), width), e.lanes) as at:
-            best.value = e.larger(e.load_vector(values, at), best.value)
+            x = e.load_vector(values, at)
+            best.value = e.larger(x, best.value)
+            odd.look(x)
         largest.value = e.larger(best.value, largest.value)
         e.store(e.fold(best.value, e.larger), e.at(peaks, blocks.value, F32))
         blocks.value = e.b.add(blocks.value, long(1))
-    return blocks.value, e.fold(largest.value, e.larger)
+    all_of_them = e.fold(largest.value, e.larger)
+    return blocks.value, all_of_them, odd.found(all_of_them)
 
 
 def _sum(e: Emitter, values: ir.Value, count: ir.Value, weigh: Callable[[ir.Value], ir.Value]) -> ir.Value:
