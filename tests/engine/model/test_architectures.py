@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.model import architectures, families
+from engine.model import architectures, families, muse
 from engine.plan import hardware, shape_of
 
 FAMILIES = families.FAMILIES
@@ -50,6 +50,7 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "mlp_only_layers": [1]}
     elif FAMILIES[family].experts:
         shape |= {"num_local_experts": 16}
+    muse.register()
     config = architectures.text_config(AutoConfig.for_model(family, **shape))
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)
