@@ -1,13 +1,13 @@
-"""The layers of a model that hold something of fixed size, whatever the length of the context: windows, or states.
+"""The layers of a model whose memory is of fixed size, however long the context is: windows and states.
 
-They always lie where the layer computes, in the model's dtype also where other KV has 8 bits. The full and the middle
-level share them: what the middle level has written behind the committed tokens is written anew by the verification,
-before anything else reads it. So both compute with the same windows and states, exactly.
+They always lie where the layer computes, and in the model's dtype, also where other KV has 8 bits. The full and the
+middle level share them, so both compute with the same windows and states, exactly. What the middle level writes after
+the committed tokens is written anew by the verification before anything else reads it.
 
-Old tokens cannot be had back from something of fixed size. Such a layer can be cropped as far as it reaches by itself,
-and to a few places at which a copy of all that it holds is kept: the end of the book, where every chat about it begins,
-and, where there are states, which reach no further back than the newest pass, the newest places of the chat.
-``nearest`` says which place comes next; tokens after that have to be read again.
+A window or a state cannot give old tokens back. Such a layer can be cropped to recent lengths, and to a few places of
+which a full copy is kept: the end of the book, where every chat about it begins, and for states, which reach back only
+over the newest pass, the newest places of the chat. ``nearest`` says which length can be cropped to; the tokens after
+it have to be prefilled again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True)
 class Place:
-    """What every such layer holds of the tokens [start, stop), in order and by name, on the host; a state is of all
-    tokens from 0 on."""
+    """A copy, in host memory, of what every bounded layer holds of the tokens [start, stop), in order of layers and by
+    name. A state covers all tokens from 0 on."""
 
     start: int
     stop: int
@@ -40,7 +40,7 @@ class Place:
 
 
 class BoundedLayer(Protocol):
-    """One layer."""
+    """One layer with memory of fixed size: a window, or a state."""
 
     @property
     def allocated(self) -> int:
@@ -50,22 +50,22 @@ class BoundedLayer(Protocol):
         """Whether it can be cropped to ``length`` tokens."""
 
     def crop(self, length: int) -> None:
-        """Forget the tokens behind the first ``length``; it must reach there."""
+        """Forget all but the first ``length`` tokens; the layer must reach that far back."""
 
     def clear(self) -> None:
         """Forget all tokens."""
 
     def commit(self) -> None:
-        """What it has stored so far is in all layers."""
+        """Take all stored tokens as committed: every layer of the model has them."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Hold the newest of ``length`` committed tokens again, whatever was stored behind them."""
+        """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
 
     def gives(self, start: int, stop: int) -> int | None:
         """The first token of what it can give of [start, stop) to go on from; None if that is not enough."""
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """What it holds of the tokens [start, stop), by name."""
+        """The tensors of the tokens [start, stop), by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
         """Append to ``length`` committed tokens what another one ``held`` of [start, stop), or hold that alone."""
@@ -75,7 +75,7 @@ class BoundedLayer(Protocol):
 
 
 class BoundedCache:
-    """Such layers of a model; there may be none.
+    """All bounded layers of a model; there may be none.
 
     Args:
         shape: of its KV.
@@ -185,14 +185,14 @@ class BoundedCache:
         self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
 
     def at(self, stop: int) -> Place | None:
-        """What the layers hold at the end of ``stop`` committed tokens, if they do."""
+        """The copy that ends at ``stop`` committed tokens; None if there is none."""
         kept = next((place for place in self._places() if place.stop == stop), None)
         window = self._shape.sliding.window if self._shape.sliding else 0
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> Place | None:
-        """What the layers hold of the committed tokens [start, stop), or of the newest of them where these are enough
-        to go on from; None where they are not, and where there are no layers."""
+        """A copy of the committed tokens [start, stop), or of the newest of them where these are enough to go on from.
+        None where they are not enough, and without such layers."""
         self._forget_uncommitted()
         layers = self._layers.values()
         firsts = [layer.gives(start, stop) for layer in layers]

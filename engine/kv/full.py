@@ -1,15 +1,15 @@
 """The target model's full cache: every token, the only cache that must exist.
 
 Axis order (kv_heads, seq, head_dim) per layer; keys are stored after RoPE and read with position id = index. ``length``
-counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lives where the
-placement says, in the model's dtype or quantized to 8 bits; a pass finds it at hand, in the memory that computes and in
-the model's dtype, all the same. Where a kernel reads 8 bits as they are stored, it is given those. An ``Observer`` may
-look at each layer's queries while its KV is at hand.
+counts tokens whose KV is in all layers. Newest tokens can be cropped down to any length. A layer lies in the tier that
+the placement says, in the model's dtype or quantized to 8 bits. A pass always finds it "at hand": in the memory that
+computes and in the model's dtype, or in 8 bits where a kernel reads these. An ``Observer`` may look at each layer's
+queries while its KV is at hand.
 
-Layers that hold something of fixed size, a window or a state, are apart (``bounded``); here the others are numbered
-among themselves. With such layers the cache can be cropped to the lengths that ``nearest`` gives.
+Layers with a window or a state are kept apart (``bounded``); the others are numbered among themselves here. In a model
+with such layers the cache can be cropped to the lengths that ``nearest`` gives.
 
-What is done when memory runs out while the engine works is in ``spilling``.
+``spilling`` says what happens when memory runs out while the engine works.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _GROWTH = 4096
 # Tokens of a layer that are copied at once when it is spilled.
 _PIECE = 1024
 
-# Newest tokens that a recorded pass may find in the cache: behind them it is recorded anew. A mask says which are
-# there, and attention with one takes all of them in every layer.
+# Most tokens that a recorded pass may find in the cache after its recording; then it is recorded anew. They are masked,
+# and attention with a mask reads all of them in every layer.
 _RECORDED = 1024
 
 
@@ -66,7 +66,8 @@ class Observer(Protocol):
 
 
 class PassQueries:
-    """An observer that keeps each layer's queries of one pass, and their scaling, for another to look at behind it."""
+    """An observer that keeps the queries of one pass and their scaling, layer by layer, to be looked at after the
+    pass."""
 
     def __init__(self) -> None:
         self.queries: list[torch.Tensor] = []
@@ -77,12 +78,12 @@ class PassQueries:
 
 @dataclass(frozen=True)
 class FixedSpan:
-    """Where a pass of fixed shape writes and looks.
+    """The slots that a pass of fixed shape writes to and reads from.
 
     Args:
         start: committed tokens before it; count: its own tokens.
         past: first tokens, all of which it sees.
-        stop: the end of the slots that it looks at behind them.
+        stop: the end of the slots after ``past`` that it reads under a mask.
         memory: which memory the cache has; counts up.
     """
 
@@ -94,7 +95,7 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """What a recording of such a pass depends on, beside its count."""
+        """Everything that a recording of such a pass depends on, apart from its count."""
         return self.memory, self.past, self.stop
 
 
@@ -118,16 +119,16 @@ class FullCache:
         self._watermarks: WeakSet[Watermark] = WeakSet()
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
-        self._memory = 0  # how often layers have got other memory
-        self._fixed: FixedSpan | None = None  # the last one
+        self._memory = 0  # counts reallocations, each of which makes recordings invalid
+        self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # of the KV of all layers
         self._spill_folder = spill_folder
         self._written = 0  # tokens that some layer may hold: a segment that is being read is ahead of ``length``
-        # By device that has layers: what comes into it over its own bus, and what is unpacked there.
+        # For each device with layers: what moves KV to it over its own bus, and what dequantizes KV on it.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
-        self._has_buffers = False  # both of them that are needed; made by the next pass where they are not there
-        self._moved_bytes, self._waited_s = 0, 0.0  # of buffers that are gone
+        self._has_buffers = False  # whether all needed buffers exist; the next pass makes them
+        self._moved_bytes, self._waited_s = 0, 0.0  # totals of buffers that have been freed
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
@@ -202,7 +203,7 @@ class FullCache:
         return HostStore(shape) if tier is Tier.HOST else DiskStore(shape, self._spill_folder)
 
     def _make_buffers(self, capacity: int) -> None:
-        """Allocate the buffers of layers that are not always at hand; none are left where memory does not allow it."""
+        """Allocate the buffers of spilled and quantized layers; leave none where memory does not allow it."""
         if not self._has_buffers:
             for part, shape in enumerate(self.shape.parts):
                 mine = [(layer, self._stores[layer]) for layer in self.shape.layers_of(part)]
@@ -226,7 +227,7 @@ class FullCache:
         self._stagings, self._workspaces, self._has_buffers = {}, {}, False
 
     def _buffers(self) -> list[Staging | Workspace]:
-        """The buffers of layers that are not always at hand."""
+        """The buffers of spilled and quantized layers."""
         return [*self._stagings.values(), *self._workspaces.values()]
 
     def _close(self) -> None:
@@ -335,7 +336,7 @@ class FullCache:
         return self._at_hand(layer, stop) is not None
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
-        """Where a layer's tokens [0, stop) lie as a pass wants them, if they do."""
+        """The layer's tokens [0, stop) as a pass reads them; None if they are not at hand."""
         if isinstance(store := self._stores[layer], ResidentStore) and not self.shape.quantized:
             return store
         buffers = self._buffers_of(layer)
@@ -383,7 +384,7 @@ class FullCache:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (n, size, head_dim) of n chunks of ``size`` tokens, each of one head; both indices (n,).
 
-        Of a layer that is not at hand only these chunks move.
+        Moves only these chunks of a spilled layer.
         """
         total = self.length // size
         store = self._stores[layer]
@@ -437,14 +438,14 @@ class FullCache:
         return FullPass(self, start, observer)
 
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
-        """Where a pass of fixed shape over ``count`` new tokens stands, the first at position ``start``; None if there
-        can be none: it needs the KV of all layers in one memory, as it is computed with, and room behind it.
+        """The span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``. None without
+        one: the KV of all layers must lie in one memory, in the dtype of computing, with room for the tokens.
 
-        The span moves on by itself when the context has outgrown it.
+        Makes a new span when the context has outgrown the last one.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
-        # Before the end of what is committed the slots behind the tokens are somebody's.
+        # The slots after ``start`` hold committed tokens, which padding would overwrite.
         if not here or count > MAX_TOKENS or start != self.length or start + count > self.limit:
             return None
         self.reserve(start + count)
@@ -453,15 +454,15 @@ class FullCache:
             # Some tokens before it are left to the mask, so that another question about the book finds the same span.
             past = max(0, min(start - _RECORDED // 4, self.capacity - _RECORDED))
             stop = min(past + _RECORDED, self.capacity)
-            for layer in range(shape.layers):  # what is not a number would stay one when it is multiplied by zero
+            for layer in range(shape.layers):  # NaN in unused slots would survive a product with zero
                 self._slots(layer)[1][:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
         self._fixed = replace(span, start=start, count=count)
         return self._fixed
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory where a pass over ``count`` new tokens, the first at position ``start``, finds all KV and leaves
-        its own; None where some of it lies elsewhere, or not as it is computed with. Who calls this writes theirs."""
+        """The memory from which a pass over ``count`` new tokens reads all KV, and into which the caller writes theirs,
+        the first at position ``start``. None where some KV lies elsewhere, or not in the dtype of computing."""
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
         if not here or start + count > self.capacity:
@@ -512,7 +513,7 @@ class FullCache:
 
 
 class Watermark:
-    """The least length that a cache has had since this was made: so many of its tokens are still as they were."""
+    """The least length that a cache has had since this was made: its first tokens up to there are unchanged."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -523,7 +524,7 @@ class Watermark:
 
 
 class FullPass:
-    """One forward pass of new tokens over everything before them. Implements ``View``."""
+    """A view for one forward pass of new tokens over all tokens before them. Implements ``View``."""
 
     def __init__(self, cache: FullCache, start: int, observer: Observer | None) -> None:
         self._cache = cache
@@ -578,7 +579,7 @@ class FullPass:
 
 
 class QueriesPass(FullPass):
-    """The same, whose ``queries`` of each layer are kept for whoever looks on behind it."""
+    """A ``FullPass`` that also keeps each layer's ``queries`` for an observer after the pass."""
 
     def __init__(self, cache: FullCache, start: int) -> None:
         kept = PassQueries()

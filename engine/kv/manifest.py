@@ -34,7 +34,7 @@ _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, Recursi
 
 @dataclass(frozen=True)
 class Identity:
-    """All that a book's KV depends on.
+    """Everything that a book's KV depends on.
 
     ``book`` is the SHA-256 of the book's file, ``ids`` that of all its tokens as the target's prompt holds them;
     ``model`` and ``tokenizer`` are fingerprints; ``rope`` are the RoPE parameters in one line. ``dtype`` is the
@@ -74,8 +74,8 @@ class Shard:
 
 
 class WindowShard(Shard):
-    """The same of the layers that hold something of fixed size, at ``stop``, the end of what is saved: the newest
-    tokens before it, or a state, which is of all of them."""
+    """Shapes of the windows and states at ``stop``, the end of what is saved: of a window the newest tokens before it,
+    of a state all tokens."""
 
     @property
     def file(self) -> str:

@@ -133,13 +133,13 @@ class ResidentStore:
 class HostStore:
     """KV in host memory; pinned beside a CUDA GPU where the system allows it, so that it can move while that computes.
 
-    What cannot be pinned moves through small pinned buffers, as a file does: slower, and as right.
+    Memory that cannot be pinned moves through small pinned buffers, as a file does: more slowly, with the same result.
     """
 
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
         self._has_streams = shape.device_kind.streams
-        self._sent: Any = None  # event behind the newest tokens that a GPU has sent here
+        self._sent: Any = None  # event after the newest copy from a GPU
         self._pinned = False
         self._asked = False  # whether these rows were to be pinned
         self._rows = self._empty(0)
@@ -233,12 +233,12 @@ class DiskStore:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
         except OSError as error:
             raise _full(error) from error
-        weakref.finalize(self, self._file.close)  # of a store that nobody closes, too
+        weakref.finalize(self, self._file.close)  # also closes the file of a store that is only dropped
 
     moves_in_place = False
 
     def reserve(self, capacity: int, length: int) -> None:
-        """A file grows by itself."""
+        """Do nothing: a file grows as it is written."""
 
     def arrived(self) -> None:
         """A write has ended when it returns."""
@@ -318,7 +318,7 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
 
 
 def forget_error(device: torch.device) -> None:
-    """Take an error that a call of CUDA's runtime has left behind, which the next launch would raise."""
+    """Clear the error that a call of CUDA's runtime has left, which the next launch would raise."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 
@@ -491,7 +491,7 @@ class Staging:
         return sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until nobody is moving anything: stores and buffers may go, behind what the current stream does."""
+        """Wait until nothing moves: then stores and buffers may be freed, after the work of the current stream."""
         for buffer in self._buffers:
             self._wait(buffer)
 
@@ -567,7 +567,7 @@ class Staging:
             return
         start, buffer.limit = buffer.valid, stop
         self.moved_bytes += (stop - start) * self._shape.bytes_per_token // self._shape.layers
-        # What the pass has enqueued so far may still read this buffer, or write the rows that are to be moved.
+        # Work that the pass has enqueued may still read this buffer, or write the rows that are to be moved.
         before = torch.cuda.current_stream(self._shape.device).record_event() if self._cuda else None
         buffer.job = self._mover.submit(self._fill, buffer, self._stores[layer], start, stop, before)
         if not self._shape.device_kind.takes_threads:

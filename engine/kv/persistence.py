@@ -99,7 +99,8 @@ class KvPersistence:
         One that could not be opened is replaced, by no fewer tokens: it may never open again.
         """
         self.cancel()
-        if self._store is None or tokens == 0 or not document.sha256:  # a text without a file is nobody's to delete
+        # a text without a file could never be deleted with it
+        if self._store is None or tokens == 0 or not document.sha256:
             return
         identity = self._identity(document, ids)
         known: Snapshot | None = None

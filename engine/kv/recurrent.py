@@ -1,13 +1,13 @@
-"""A layer with a state instead of KV: its states behind a few tokens, and what the newest tokens did to them.
+"""A layer with a state instead of KV: states after certain tokens, and traces of what the newest tokens did to them.
 
-A state cannot be cropped. Of passes over a few tokens, as a verification is one, the layer therefore keeps a trace of
-every token beside the state before the first: the state behind any accepted token is had by doing the same again, which
-happens when the next pass begins there. What a token leaves in a trace is some fifty times smaller than a state, and
-doing it again takes half the work of the pass, for the accepted tokens alone. (A state for every token instead made
-passes over 4 to 33 tokens take five times as long and more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
+A state cannot be cropped. So for a pass over a few tokens, such as a verification, the layer keeps the state before the
+first token and a trace of every token. The state after any accepted token is computed from these again, when the next
+pass begins there. A token's trace is some fifty times smaller than a state, and computing it again takes half the work
+of the pass, for the accepted tokens alone. (A state for every token instead made passes over 4 to 33 tokens take five
+times as long and more: 2 MB each in every layer of Qwen3.5-9B, two cores.)
 
-Also held are the states behind the committed tokens, where a pass of another level and a stopped one begin again, and
-before the newest pass, which may be tried again where memory ended.
+Two more states are kept: after the committed tokens, where a pass of another level or one after a stop begins; and
+before the newest pass, which is tried again where memory ran out.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class RecurrentLayer:
         self._states, self._traces = {0: State(**held)}, []
 
     def reaches(self, length: int) -> bool:
-        """Whether the state behind ``length`` tokens can be had."""
+        """Whether the state after ``length`` tokens is held or can be computed from traces."""
         return self._way_to(length) is not None
 
     def recur(self, start: int, count: int, advance: Advance, length: int) -> torch.Tensor:
-        """A pass over ``count`` tokens, the first behind ``start`` others; those behind them are forgotten.
+        """Run a pass over ``count`` tokens, the first after ``start`` others; forget the tokens after these.
 
         Args:
             length: committed tokens, at most ``start``.
@@ -76,14 +76,14 @@ class RecurrentLayer:
         return out
 
     def crop(self, length: int) -> None:
-        """Forget the tokens behind the first ``length``."""
+        """Forget all but the first ``length`` tokens."""
         self._states = {tokens: state for tokens, state in self._states.items() if tokens <= length}
         self._traces = [
             (start, trace.first(min(trace.count, length - start))) for start, trace in self._traces if start < length
         ]
 
     def move(self, count: int) -> None:
-        """Count tokens that it is never shown behind those that it knows."""
+        """Count tokens of the context that the layer is never shown, after those that it knows."""
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
 
@@ -91,19 +91,20 @@ class RecurrentLayer:
         """Nothing changes: which tokens are committed is said with every pass."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Nothing changes: nobody asks for the states behind tokens that are not committed."""
+        """Do nothing: a state after tokens that are not committed is never asked for."""
 
     def gives(self, start: int, stop: int) -> int | None:
         """A state is of all tokens."""
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The state behind ``stop`` tokens."""
+        """The state after ``stop`` tokens."""
         state = self._state(stop)
         return {"memory": state.memory, "inputs": state.inputs}
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Take a state that was ``held`` behind ``stop`` tokens, beside the one behind ``length`` committed ones."""
+        """Take a state that was ``held`` after ``stop`` tokens, and keep the one after ``length`` committed tokens
+        too."""
         here = {name: part.to(self._device, copy=True) for name, part in held.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
         self._states, self._traces = {**kept, stop: State(**here)}, []
@@ -117,7 +118,7 @@ class RecurrentLayer:
         }
 
     def _state(self, tokens: int) -> State:
-        """The state behind the first ``tokens`` tokens."""
+        """The state after the first ``tokens`` tokens."""
         way = self._way_to(tokens)
         if way is None:
             raise ValueError(f"a layer that has states behind {sorted(self._states)} tokens has none behind {tokens}")
@@ -127,7 +128,7 @@ class RecurrentLayer:
         return state
 
     def _way_to(self, tokens: int) -> tuple[State, list[Trace]] | None:
-        """A state that is held, and the traces that lead from it to the one behind ``tokens`` tokens."""
+        """A held state, and the traces that lead from it to the state after ``tokens`` tokens."""
         for known in sorted((known for known in self._states if known <= tokens), reverse=True):
             reached, traces = known, []
             for start, trace in self._traces:

@@ -50,9 +50,10 @@ if TYPE_CHECKING:
 
 
 Queries = Mapping[int, torch.Tensor]
-"""Of layers, times the scaling of their attention, (1, heads, n, head_dim) each: no more than what is asked."""
+"""Queries (1, heads, n, head_dim) of each layer, times the scaling of its attention; only of the layers that are asked
+for."""
 
-# Mean keys that are made at once of a spilled layer that is at hand.
+# Chunks of a spilled layer whose mean keys are made at once.
 _INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # that are scored where nothing is selected by it
 # Scores of chunks by a query of a head, of all layers that are scored at once: one after the other eight small layers
@@ -234,7 +235,8 @@ class RetrievalCache:
             yield layers, scores
 
     def _together(self, queries: Queries, chunks: int) -> Iterator[tuple[list[int], torch.Tensor]]:
-        """Layers that lie alike, with their queries (layers, heads, n, head_dim): as many as are scored at once."""
+        """Groups of layers that are scored at once, with their queries (layers, heads, n, head_dim): they lie alike in
+        memory."""
 
         def kind(layer: int) -> tuple[int, bool, int]:
             return self.full.shape.part_of(layer), self.full.is_resident(layer), queries[layer].shape[2]
@@ -266,7 +268,7 @@ class RetrievalCache:
             self._exchange(layer, slots, chunks)
 
     def _exchange(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
-        """The same for one layer (kv_heads, slots); chunks already there stay where they are."""
+        """Assign one layer's chunks to slots (kv_heads, slots); chunks that are held already keep theirs."""
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
             chosen = exchanged(before, chosen, chunks)
@@ -280,8 +282,8 @@ class RetrievalCache:
         self._copy(layer, heads, places, chosen[heads, places])
 
     def _only_changes(self, layer: int, chunks: int) -> bool:
-        """Whether only chunks that changed are copied. Finding them is a wait for a GPU, where copying all of a layer
-        that is at hand takes a moment."""
+        """Whether only changed chunks are copied. A GPU would have to wait to find them, and copies a whole layer
+        quickly."""
         return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
     def _copy(self, layer: int, heads: torch.Tensor, places: torch.Tensor, chunks: torch.Tensor) -> None:
@@ -292,8 +294,8 @@ class RetrievalCache:
             target[heads, places] = source
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory where a pass over ``count`` new tokens behind ``start`` held ones finds KV and leaves its own;
-        None where layers of another kind lie between, or on other devices."""
+        """The memory from which a pass over ``count`` new tokens after ``start`` held ones reads KV, and into which it
+        writes its own. None where layers of another kind lie between, or on other devices."""
         shape = self.full.shape
         if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:
             return None
@@ -308,7 +310,7 @@ class RetrievalCache:
 
 
 class RetrievalPass:
-    """One forward pass of new tokens over the chosen chunks and the tail. Implements ``View``."""
+    """A view for one forward pass of new tokens over the chosen chunks and the tail. Implements ``View``."""
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
@@ -372,7 +374,7 @@ class RetrievalForm:
         return FixedRetrievalPass(self._cache, places[:1], places[1:], self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Nobody looks on at this level."""
+        """Do nothing: no observer looks at the middle level."""
 
 
 class FixedRetrievalPass(FixedView):
@@ -410,7 +412,7 @@ class FixedRetrievalPass(FixedView):
 
 
 class VerifyObserver(Protocol):
-    """A ``full.Observer`` of a verification: what its queries are used for, and what follows."""
+    """A ``full.Observer`` of a verification, with the work on its queries that follows the pass."""
 
     @property
     def renews_selection(self) -> bool:
@@ -427,8 +429,8 @@ class VerifyObserver(Protocol):
 
 
 class SelectionRefresh:
-    """Chooses each layer's chunks by the queries of the pass that runs: of layers that always lie where the model
-    computes all at once behind it, of another while it is at hand."""
+    """Chooses each layer's chunks by the queries of the running pass: resident layers all at once after the pass, a
+    spilled one while it is at hand."""
 
     renews_selection = True
 

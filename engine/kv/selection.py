@@ -27,7 +27,7 @@ _SINKS = 8
 _FORWARD_REACH = 32  # tokens
 _FORWARD_DECAY = 0.7  # over _FORWARD_STEP tokens
 _FORWARD_STEP = 8
-# Of the scales of quantized mean keys, and of the queries that are multiplied with them: what torch's kernel takes.
+# The dtype of scales of quantized mean keys and of their queries, as torch's kernel takes them.
 _SCALE_DTYPE = torch.bfloat16
 # Mean keys by which the index grows at once.
 _GROWTH = 512
@@ -163,7 +163,7 @@ class KeyIndex:
         return new
 
     def products(self, rows: torch.Tensor, count: int) -> torch.Tensor:
-        """Of rows (kv_heads, n, head_dim) with the first ``count`` mean keys: (kv_heads, n, count)."""
+        """Products of rows (kv_heads, n, head_dim) with the first ``count`` mean keys: (kv_heads, n, count)."""
         self.reach(count)
         if not self._quantized:
             return rows @ self._means[:, :count].transpose(1, 2)

@@ -88,7 +88,7 @@ class SnapshotStore:
             ResourceError: it is larger than the cap, or the disk is too full.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        own = self.folder / identity.folder  # makes way for the new one, and does not count
+        own = self.folder / identity.folder  # it is replaced by the new one, so its bytes do not count
         self.free_space(needed, keep=(own,), less=_size(own))
         partial = self.folder / partial_name(identity.folder)
         partial.mkdir()
@@ -199,7 +199,7 @@ class SnapshotStore:
         return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
 
     def _units(self) -> Iterator[Path]:
-        """What can be deleted by itself: readings and chats."""
+        """The folders that can be deleted one at a time: readings and chats."""
         for entry in self._whole():
             if entry.name.endswith(CHATS):
                 yield from _folders(entry)
@@ -207,7 +207,7 @@ class SnapshotStore:
                 yield entry
 
     def _sweep(self) -> None:
-        """Delete what writers that are gone have left behind."""
+        """Delete the temporary folders of processes that have ended."""
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):
                 left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))
@@ -236,7 +236,7 @@ class TurnStore:
         return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
 
     def find(self, before: Sequence[int], question: str, answer: str) -> SavedTurn | None:
-        """The turn with these words behind the tokens ``before``, or None if there is none.
+        """The turn with these words after the tokens ``before``, or None if there is none.
 
         Raises:
             SnapshotRefused: there is one, and it is damaged or of something else; the reason is in the message.
@@ -324,7 +324,7 @@ def _is_of(entry: Path, book: str) -> bool:
 
 
 def _aside(folder: Path) -> Path:
-    """Where a reading is while a longer one takes its place."""
+    """The folder to which a reading steps aside while a longer one takes its place."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 
@@ -334,7 +334,7 @@ def chat_folder(chat: str) -> str:
 
 
 def mark_used(path: Path) -> None:
-    """What is used now goes last. A folder that cannot be written to can still be read."""
+    """Mark a folder as used, so that it is deleted last. One that cannot be written to can still be read."""
     with suppress(OSError):
         os.utime(path)
 

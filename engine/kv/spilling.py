@@ -1,4 +1,4 @@
-"""What is done when memory runs out while the engine works: it shrinks in a fixed order and goes on.
+"""Shrinks what the engine takes when memory runs out while it works, in a fixed order, and lets it go on.
 
 First prefill takes smaller blocks, down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled, one after the
 other, to host memory beside a GPU, else to disk (``spill_more``). Only when nothing is left is the request lost, with

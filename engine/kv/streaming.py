@@ -141,7 +141,7 @@ class StreamingCache:
 
 
 class StreamingPass:
-    """One forward pass of the draft. Expects unrotated queries and keys. Implements ``View``."""
+    """A view for one forward pass of the draft. Expects unrotated queries and keys. Implements ``View``."""
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
         self._cache, self._start, self._count = cache, start, count
@@ -207,7 +207,7 @@ class StreamingForm:
         return FixedStreamingPass(self._cache, places, self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Nobody looks on at the draft."""
+        """Do nothing: no observer looks at the draft."""
 
 
 class FixedStreamingPass(FixedView):

@@ -2,9 +2,9 @@
 
 Axis order (kv_heads, slot, head_dim); keys are stored after RoPE.
 
-A buffer holds the newest tokens without gaps, in slots whose first one is a multiple of ``SLIDING_BORDER``: kernels
-for processors cut their sums there, and a token then says the same bits whatever comes with it. Its oldest ones go when
-it is full; ``SLIDING_SLACK`` tokens and more stay behind the window, so that what was speculated or asked last can be
+A buffer holds the newest tokens without gaps. Its first slot is a multiple of ``SLIDING_BORDER``, where kernels for
+processors cut their sums, so that a token's result has the same bits whatever comes with it. The oldest tokens go when
+it is full; at least ``SLIDING_SLACK`` tokens beyond the window stay, so that what was speculated or asked last can be
 cropped.
 
 While a block of a prompt goes through one layer after the other, its tokens push the committed window out of the layers
@@ -30,7 +30,7 @@ class WindowedLayer:
     def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
         self._window, self._dtype = sliding.window, dtype
         size = (sliding.kv_heads, capacity, sliding.head_dim)
-        # What is hidden from a token is multiplied by zero, and so has to be a number.
+        # Masked slots are multiplied by zero, so they must be finite.
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.origin = self.first = self.stop = 0
         self.committed: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -105,7 +105,7 @@ class WindowedLayer:
             buffer[:, start - self.origin : self.stop - self.origin] = part
 
     def crop(self, length: int) -> None:
-        """Forget the tokens behind the first ``length``."""
+        """Forget all but the first ``length`` tokens."""
         self.stop = length
 
     def clear(self) -> None:
@@ -113,11 +113,11 @@ class WindowedLayer:
         self.put(0, self.keys[:, :0], self.values[:, :0])
 
     def commit(self) -> None:
-        """What is stored so far is in all layers of the model."""
+        """Take all stored tokens as committed: every layer of the model has them."""
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Hold the newest of ``length`` committed tokens again, whatever was stored behind them."""
+        """Go back to the newest of ``length`` committed tokens, and drop whatever was stored after them."""
         if self.committed is not None:
             self.put(*self.committed)
             self.committed = None
