@@ -128,7 +128,7 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 
 
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """Middle passes that a round may have: where KV comes over a bus for seconds, as many as take that time, while
+    """The most middle passes of a round. Where KV comes over a bus for seconds, these may take as long as that, while
     their tokens fit in one verification."""
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
@@ -177,7 +177,7 @@ class SpeculationPolicy(Protocol):
 
 
 class FixedLengths:
-    """The same lengths in every round: for tests, for sweeps, and for sampling that a seed must be able to repeat.
+    """Proposes with the same lengths in every round: for tests, for sweeps, and for sampling that a seed must repeat.
 
     Args:
         draft: tokens per middle pass. pending: tokens per verification.
@@ -240,7 +240,7 @@ class Controller:
         self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
 
     def begin(self, draft_start_ms: float) -> None:
-        """Another answer begins. ``draft_start_ms``: what the first round with the draft model takes beside its
+        """Begin another answer. ``draft_start_ms``: what the first round with the draft model takes in addition to its
         steps."""
         self._draft_start = draft_start_ms
         if draft_start_ms and self.plan.draft:
@@ -293,9 +293,9 @@ class Controller:
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
-        # The first plain step behind another round finds less of what it reads in the processor's cache than those
-        # behind it: 2.7 ms, then 2.2 (demo pair, 2,048 tokens). Where plain decoding is about as fast as the plan it
-        # does not tell what that costs.
+        # The first plain step after a speculative round is slower than the next ones (2.7 ms, then 2.2: demo pair,
+        # 2,048 tokens), since less of what it reads is in the processor's cache. So it does not tell what plain
+        # decoding costs where that is about as fast as the plan.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
@@ -311,7 +311,7 @@ class Controller:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # What the book would have said is known whoever proposed.
+            # The book's match is known whoever proposed.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -320,7 +320,7 @@ class Controller:
             self._account(plan, done)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
-        """What the draft model and the middle level showed in a round."""
+        """Learn from the tokens of the draft model and the middle level that a round verified."""
         statistics, trials = self.statistics, observation.draft_trials
         if not plan.copy:
             self._worth_changing = self._tuning.worth_changing

@@ -114,7 +114,7 @@ def _kernels(logits: torch.Tensor) -> OwnSampling | None:
 
 @dataclass(frozen=True)
 class PointMasses:
-    """All of each row on one token.
+    """Rows that give one token each the whole probability.
 
     Args:
         tokens: (n,) int64.
@@ -140,7 +140,7 @@ class PointMasses:
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """The rows of several, one after the other."""
+    """The rows of several distributions, one after the other."""
 
     parts: Sequence[Rows]
 

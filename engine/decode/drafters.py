@@ -1,4 +1,4 @@
-"""Who proposes tokens: the draft model on its streaming cache, the book itself, both, or nobody.
+"""Drafters, which propose tokens: the draft model on its streaming cache, the book itself, both, or nothing.
 
 A drafter proposes with the distribution that each token was drawn from, follows the context by itself (tokens that it
 has not seen are fed when it is asked next), and is told what was committed. It can be wrong about everything: only
@@ -174,19 +174,21 @@ class Drafter(Protocol):
         stop: EarlyStop = NO_EARLY_STOP,
         hint: Sequence[int] = (),
     ) -> Proposal:
-        """At most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
+        """Propose at most ``count`` tokens to follow ``context``, which extends or crops the context of the last call.
 
         Args:
-            sampler: behind ``context``.
+            sampler: after ``context``.
             stop: ends the proposal early.
-            hint: while it is what the drafter holds likeliest it is proposed, as point masses, and nothing after it.
+            hint: is proposed, as point masses, while each token is the drafter's likeliest; nothing is proposed after
+                it.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The first tokens of the last proposal, which the caller has read by now. Those after them were rejected."""
+        """Learn the accepted ``tokens`` of the last proposal, which the caller has read from the device. Those after
+        them were rejected."""
 
     def commit(self, context: Sequence[int]) -> None:
-        """All tokens of ``context`` are committed and will not be taken back while this context is followed."""
+        """Take all tokens of ``context`` as committed: they are not taken back while this context is followed."""
 
 
 class NoDrafter:
@@ -244,11 +246,11 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        self._not_started_on: int | None = None  # how much of the context is committed, while starting is put off
+        self._not_started_on: int | None = None  # committed tokens of the context, while its start is put off
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # length of the context that can no longer be taken back
+        self._settled = 0  # tokens of the context that cannot be taken back
         self._fed: list[int] = []  # tokens in the cache after that
         self._unread: list[torch.Tensor] = []  # tokens in the cache after those, drawn on the device and not read yet
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
@@ -304,7 +306,7 @@ class ModelDrafter:
             return _nothing(self.decoder.token_device)
         cache, clock = self.cache, time.perf_counter()
         if self._not_started_on is not None:
-            # What is not committed yet may be taken back, so it is read like any other proposal.
+            # Tokens after these are not committed and may be taken back, so they are fed like a proposal.
             self._start(context[: self._not_started_on])
             self._not_started_on = None
         start_ms = (time.perf_counter() - clock) * 1000.0
@@ -325,7 +327,7 @@ class ModelDrafter:
                 # exact.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # Where its logits are not finite any token will do: its distribution is none, so it is rejected.
+            # From logits that are not finite any token will do: it has no distribution, so it is rejected.
             tokens.append(draw(q, generator).clamp(min=0))
             probs.append(q)
             sampler = sampler.after(tokens[-1])
@@ -350,7 +352,7 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # No context to come has what was rejected, so nobody need know what it was.
+        # Rejected tokens are in no later context, so they need not be read.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -402,7 +404,7 @@ class ModelDrafter:
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed tokens (n,): logits (1, vocabulary) of the last. Whoever feeds them keeps account of them."""
         cache, count = self.cache, ids.shape[0]
-        # A token of the target's own, which the draft has no row for, is shown as another: that costs a guess.
+        # An id beyond the draft's vocabulary is clamped, which costs at most one rejection.
         most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:

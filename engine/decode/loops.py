@@ -1,4 +1,4 @@
-"""Text that only repeats itself: the one place that says so, for an answer that is stopped and a bench that counts.
+"""Finds text that only repeats itself, for an answer that is to be stopped and for a bench that counts.
 
 A model can run into a loop: the same period of tokens again and again, to the end of the window. What tells a loop from
 a rhyme or a table is how long it goes on, and whether the book says the same.
@@ -76,12 +76,12 @@ def _is_loop(period: int, same: int, least: int) -> bool:
 
 
 def _as_text(tokens: Sequence[int]) -> str:
-    """One character a token, so that text's own search finds a sequence in a book of 128K tokens in a millisecond."""
+    """The tokens as a string, one character each: ``str.find`` looks through 128K tokens in a millisecond."""
     return "".join(map(chr, tokens))
 
 
 def circling(tokens: Sequence[int], least: int) -> list[bool]:
-    """Of each token, whether it runs in a loop of three turns and ``least`` repeated tokens; not in the first turn."""
+    """Whether each token is part of a loop of three turns and ``least`` repeated tokens, without its first turn."""
     found = [False] * len(tokens)
     repetition = Repetition()
     for end, token in enumerate(tokens, 1):

@@ -62,7 +62,7 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            if cache.shape.sources:  # a window has to hold what layers behind it read of the whole segment
+            if cache.shape.sources:  # later layers read this one's window over the whole segment
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
             first += piece.shape[0]

@@ -1,4 +1,4 @@
-"""Between quotation marks nothing but the book's own words: a part of the law that a text is sampled by.
+"""Holds quotations to the book's own words: a part of the distribution that tokens are sampled from.
 
 Where an answer has opened a quotation, a token may come only if the quotation goes on, or ends, as the book does
 somewhere. Which tokens these are depends on the tokens before and on nothing else, so this is a rule of every level
@@ -68,11 +68,11 @@ class Quotable:
 
     @cached_property
     def _words(self) -> np.ndarray:
-        """Where words begin, or the marks before them: offsets, ascending."""
+        """Offsets at which words begin, or the marks before them; ascending."""
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
-        """Behind the tokens that there are of an answer already."""
+        """The state after the tokens that an answer has already."""
         return Quotations(self, b"\n", None).after(answer)
 
     def piece(self, token: int) -> bytes:
@@ -80,7 +80,7 @@ class Quotable:
         return self._pieces[token] if token < len(self._pieces) else b""
 
     def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
-        """Behind a mark and these bytes. ``before``: a place that it goes on from, where one is known."""
+        """The point after an opening mark and these bytes. ``before``: a point that it extends, where one is known."""
         found = self._points.get((mark, said))
         if found is None:
             if len(self._points) >= _MOST_REMEMBERED:
@@ -94,7 +94,7 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The places behind a piece that stands at some of these."""
+        """The offsets after a piece, among ``places`` at which the book has it."""
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
             places = places[self._bytes[places + index] == byte]
@@ -123,7 +123,7 @@ class Quotable:
         return found
 
     def _beginnings(self, said: bytes) -> set[int]:
-        """Tokens behind a mark, or a mark and (a part of) an ellipsis."""
+        """Tokens that may follow an opening mark, or a mark and (a part of) an ellipsis."""
         places = self._behind(self._words, said).tolist() if said else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
@@ -142,7 +142,7 @@ class Quotable:
         """Tokens that stand at these places."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            border = piece.find(b" ", 1)  # no token goes on behind one
+            border = piece.find(b" ", 1)  # no token continues after a space
             ends = range(1, (len(piece) if border < 0 else border) + 1)
             found.update(part for end in ends if (part := piece[:end]) in self._tokens)
         return found
@@ -163,8 +163,8 @@ def _leads(said: bytes) -> bool:
 
 @dataclass(eq=False)
 class Point:
-    """A place in a quotation. ``said``: its bytes so far; ``places``: offsets in the book, ascending, behind each
-    passage that they are the beginning of."""
+    """A point in a quotation. ``said``: its bytes so far; ``places``: ascending offsets in the book, each just after a
+    passage that begins with these bytes."""
 
     mark: bytes
     said: bytes
@@ -174,14 +174,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """Where an answer stands: in a quotation (``point``), or outside of one, behind the bytes ``tail``."""
+    """The state of an answer: in a quotation (``point``), or outside of one, after the bytes ``tail``."""
 
     book: Quotable
     tail: bytes
     point: Point | None
 
     def after(self, tokens: Sequence[int]) -> Quotations:
-        """Behind some more tokens."""
+        """The state after some more tokens."""
         here = self
         for token in tokens:
             here = here._followed(self.book.piece(token))

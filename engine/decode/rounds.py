@@ -67,11 +67,11 @@ def check_tokens(sampled: Sequence[int]) -> None:
 
 @dataclass
 class Context:
-    """What a loop works on. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the last, and
-    ``backend`` runs the passes over it.
+    """The state of a decoding loop. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the
+    last, and ``backend`` runs the passes over it.
 
-    ``sampler`` stands behind the committed tokens. ``loops`` follows them, where a text that runs in a loop is to be
-    stopped.
+    ``sampler`` is the one after the committed tokens. ``loops`` follows them too, where a text that repeats itself is
+    to be stopped.
     """
 
     backend: Backend
@@ -199,7 +199,7 @@ def hierarchical(
 
 
 def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
-    """What the book says after the newest tokens."""
+    """The longest match of the newest tokens in the book, with the tokens that follow it there."""
     if index is None:
         return NO_MATCH
     tail = tokens[len(index) :]
@@ -212,8 +212,8 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """What to do with the queries of this round's verification: select for a newer boundary, refresh the selection, or
-    only look which pages they read. ``missing``: committed tokens that the retrieval cache does not hold yet."""
+    """The observer of this round's verification: it selects for a newer boundary, refreshes the selection, or only
+    scores the pages. ``missing``: committed tokens that the retrieval cache does not hold yet."""
     if retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
         return Reselection(retrieval, RECENT)
     if plan.passes and speculation.refresh.due():
@@ -254,7 +254,7 @@ class Pending:
         return bool(self.tokens) and self.tokens[-1] in stop_ids
 
     def distributions(self) -> Distributions | None:
-        """Their distributions; None for point masses."""
+        """The distributions of the proposals; None for point masses."""
         return (
             None if self.probs is None else joined(self.probs, len(self.tokens if self.drawn is None else self.drawn))
         )
@@ -408,7 +408,7 @@ def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> No
 
 
 def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]:
-    """Of proposals whose confidence is followed: the accepted ones and the rejection that ended them."""
+    """Trials of proposals with confidences: the accepted ones, and the rejection that ended them."""
     return [Trial(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
 
 
@@ -416,7 +416,7 @@ def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]
 
 
 def _step(context: Context, observer: Observer | None) -> Round:
-    """One token by one full pass: plain decoding, alone and where a round proposes nothing."""
+    """Decode one token by one full pass: a round of plain decoding, or of speculation where nothing is proposed."""
     clock, waited = time.perf_counter(), context.full.waited_s
     probs = context.sampler(_verify_pass(context, context.backend.ids(context.tokens[-1:]), observer))
     done = context.commit(draw(probs, context.generator).tolist())
@@ -486,7 +486,7 @@ def full_pass(
     Their KV counts once ``full.advance`` is called; before that the cache is as it was.
 
     Args:
-        tokens: ids, as numbers or, where nobody has read them yet, (n,) on the device.
+        tokens: ids, as numbers, or (n,) on the device where they have not been read.
     """
 
     def work() -> torch.Tensor:
@@ -514,7 +514,7 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """The newest of the tokens first, and others than that, as a pass has them: experts are chosen by what they are."""
+    """The last ``count`` tokens, newest first: varied ids, so that experts are chosen as in a real pass."""
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 

@@ -63,13 +63,13 @@ _LIKELIEST = 128
 
 
 class Sampler:
-    """Maps logits (n, vocabulary) to distributions, behind one text.
+    """Maps logits (n, vocabulary) to the distributions of the tokens after one text.
 
     Args:
         params: how; what they leave open is greedy, or off.
-        seen: (m,) int64 on the device of the logits, the tokens that the text has, some more than once; None where
-            nothing depends on them.
-        quotations: where the text stands; None where it may quote anything.
+        seen: (m,) int64 on the device of the logits, the tokens of the text, possibly repeated; None where nothing
+            depends on them.
+        quotations: the state of the text; None where it may quote anything.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Sampler:
 
     @property
     def remembers(self) -> bool:
-        """Whether what comes depends on the tokens before; where it does not, nobody need tell it of them."""
+        """Whether distributions depend on the tokens before; where they do not, ``after`` need not be told of them."""
         return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
-        """The sampler behind the same text and these tokens (n,), on its device."""
+        """The sampler after the same text and these tokens (n,), on its device."""
         if not self.remembers:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
@@ -96,8 +96,8 @@ class Sampler:
 
     def __call__(self, logits: torch.Tensor, proposed: torch.Tensor | None = None) -> Distributions:
         """Args:
-        proposed: (n - 1,) tokens; row i of the logits comes behind the first i of them. None: all rows come behind the
-            text itself.
+        proposed: (n - 1,) tokens; row i of the logits comes after the first i of them. None: all rows come directly
+            after the text.
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
@@ -116,7 +116,7 @@ class Sampler:
         return probs if self._top_p >= 1.0 else _nucleus(probs, self._top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
-        """Logits of tokens that have come, made less likely (Keskar et al. 2019, arXiv 1909.05858)."""
+        """Logits of tokens that the text has already, lowered by the penalty (Keskar et al. 2019, arXiv 1909.05858)."""
         ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
@@ -128,7 +128,7 @@ class Sampler:
 
 
 def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | None = None) -> Sampler:
-    """A sampler behind a prompt and the tokens (n,) that there are of the answer already, on the model's device.
+    """A sampler after a prompt and the tokens (n,) that the answer has already, on the model's device.
 
     Args:
         book: what alone may be quoted; None where anything may.
@@ -219,14 +219,15 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
-    """All mass on ``token`` (1,) where ``agrees`` (1,), else one distribution ``q``, of the same kind."""
+    """A point mass on ``token`` (1,) where ``agrees`` (1,), else the one distribution ``q``; of the same kind as
+    ``q``."""
     if isinstance(q, torch.Tensor):
         return torch.where(agrees, point_mass(token, q), q)
     return PointMasses(token, q.row(0).shape[0]) if bool(agrees) else q
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """All mass on ``token`` (1,), as one distribution of the kind of ``like``."""
+    """A point mass on ``token`` (1,), as one distribution of the kind of ``like``."""
     return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
 
@@ -263,7 +264,7 @@ class SampledTokens:
 
 @dataclass(frozen=True)
 class DeviceSample:
-    """The same, of n proposals, on the device: nobody has waited for it yet.
+    """``SampledTokens`` of n proposals on the device, not read yet.
 
     ``num_accepted`` (1,) int64; ``tokens`` (n + 1,) int64: the accepted proposals, and in all places after them the
     token that follows.
@@ -305,7 +306,7 @@ def rejection_sample_on_device(
         return _sample_rows(proposed, q, p, generator)
     assert q is None or isinstance(q, torch.Tensor)
     places = torch.arange(n + 1, device=p.device)
-    if p.dim() == 1:  # accepted is what is the token itself, and that has all that a rejection leaves
+    if p.dim() == 1:  # greedy: accept where the argmax matches; the residual is the argmax
         accepted = (proposed == p[:n]).to(torch.int64).cumprod(0).sum(0, keepdim=True)
         return DeviceSample(accepted, p.index_select(0, torch.minimum(places, accepted)))
     at = proposed.unsqueeze(1)
