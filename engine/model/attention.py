@@ -256,9 +256,10 @@ def attend_past_and_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """The same where all of the first ``past`` keys are seen, and ``seen`` (n, seq - past) says which of the others.
+    """``attend`` where every query sees the first ``past`` keys, and ``seen`` (n, seq - past) says which of the others
+    it sees.
 
-    So the kernel for many keys has all but a few of them.
+    The kernel for many keys then computes all but a few of them.
     """
     newer = _attend_masked(q, k[:, :, past:], v[:, :, past:], scaling, seen, cap)
     return joined([attend(q, k[:, :, :past], v[:, :, :past], scaling, cap), newer], sinks)

@@ -40,7 +40,7 @@ class Decoder(Pieces):
         name: what to call it.
         window: tokens that it will be used with; settles RoPE kinds that depend on the length.
         dtype: of its activations; None is that of its weights, which packed ones can differ from.
-        split: which layers lie on which device; None has all of them on the model's.
+        split: which layers lie on which device; None puts all of them on the model's.
         host_weights: of layers whose weights wait in host memory, by name; on the device they are there for the moment
             of their layer alone.
     """
@@ -85,8 +85,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Of weights, by a step of one token: all of them but the rows of an embedding that is not the head too, and
-        the experts that it does not ask."""
+        """Bytes of weights that a step of one token reads: all but the rows of an embedding that is not the head too,
+        and the experts that are not chosen."""
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
         tables = [table for name in names if (table := getattr(self.model.model, name, None)) is not None]
@@ -96,7 +96,7 @@ class Decoder(Pieces):
 
     @property
     def expert_bytes_read_by_step(self) -> int:
-        """Of the experts, by a step of one token; 0 without any."""
+        """Bytes of experts that a step of one token reads; 0 without any."""
         found = experts_of(self.config)
         return experts.nbytes(self.model) * found.chosen // found.count if found else 0
 
@@ -126,13 +126,13 @@ class Decoder(Pieces):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        """What the model's own settings say of how it is sampled."""
+        """The model's own sampling settings."""
         own = getattr(self.model, "generation_config", None)
         return own_sampling({} if own is None else own.to_dict())
 
     @property
     def num_passages(self) -> int:
-        """How many passages of the book the model's own settings want beside a question (``engine.passages``)."""
+        """How many passages of the book the model's own settings want with a question (``engine.passages``)."""
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
 

@@ -128,12 +128,12 @@ def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: 
 
 
 def load(name: str, target: Decoder) -> Decoder:
-    """Load a draft's folder beside its target, with the target's dtype and on its device.
+    """Load a draft that shares its target's embedding and head, with the target's dtype and on its device.
 
     Raises:
         ModelNotFound, UnsupportedModel: as ``loading.settings_of``.
         ModelError: its weights are missing, damaged or not of its settings.
-        VocabularyMismatch: it was distilled beside another model.
+        VocabularyMismatch: it was distilled from another model.
     """
     config, title = loading.settings_of(name, None), display_name(name)
     stored = weights.check_folder(Path(name))

@@ -1,4 +1,4 @@
-"""What a model will need of tensors and devices, from its configuration alone: before it is loaded, and after."""
+"""Derives from a configuration what a model will need of tensors and devices, before it is loaded and after."""
 
 from __future__ import annotations
 

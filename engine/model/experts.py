@@ -66,7 +66,7 @@ class Router(nn.Module):
 
 
 class NormedRouter(nn.Module):
-    """The same of Gemma 4: it norms what it reads, and experts have factors of their own.
+    """The router of Gemma 4, which norms its input and gives experts factors of their own.
 
     Args:
         router: of transformers.
@@ -108,19 +108,20 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """What gates and what they open come to."""
+        """The activation of gates, times what they gate."""
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """The same, for ``most_rows`` tokens at most (``engine.model.backends.program``)."""
+        """``answers`` for at most ``most_rows`` tokens (``engine.model.backends.program``)."""
         self.most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """What the experts ``ids`` (n, chosen) answer tokens (n, hidden), each by its share."""
+        """The outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden), weighted by their shares and
+        summed."""
         (count, chosen), width = ids.shape, hidden_states.shape[1]
         answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
         for expert, places in _asked(ids.flatten()):
@@ -130,7 +131,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # One after the other: how a sum over an axis is cut depends on the shape.
+        # Added one after the other: the order in which torch sums over an axis depends on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -138,7 +139,7 @@ class Experts(nn.Module):
 
 
 class WithShared(nn.Module):
-    """A mixture beside one more expert, which every token asks and a gate opens.
+    """A mixture with one more expert, which is active for every token and has a gate.
 
     Args:
         block: of transformers, with the parts above.
@@ -216,7 +217,7 @@ def _asked(ids: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def silu_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Of Llama and most others."""
+    """The activation of Llama and most other families."""
     return functional.silu(gate) * up
 
 
@@ -225,23 +226,23 @@ def _opened(gate: torch.Tensor, up: torch.Tensor, act: Callable[[torch.Tensor], 
 
 
 def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
-    """Of gpt-oss."""
+    """The activation of gpt-oss."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1.0) * (gate * torch.sigmoid(gate * alpha))
 
 
 def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
-    """One matrix (out, in) of every expert."""
+    """A layer's product with one matrix (out, in) of each expert."""
     if isinstance(experts, StoredExperts):
         return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
 
 
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Linear]:
-    """One matrix of every expert of transformers' as a layer.
+    """One matrix of each of transformers' experts, as linear layers.
 
     Args:
-        interleaved: gates and what they open take turns, where here one comes behind the other.
+        interleaved: rows of gates and of what they gate alternate in the file; here the one half follows the other.
     """
     biases = getattr(experts, f"{name}_bias", None)
     for expert, weight in enumerate(_matrices(experts, name)):

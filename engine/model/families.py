@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Family:
-    """What the walk must know of an architecture that its layers do not do by themselves.
+    """The facts about an architecture that the walk must know and that its layers do not settle by themselves.
 
     Args:
         title: what people call it.
@@ -21,7 +21,7 @@ class Family:
             preceding it.
         plain: whether its blocks are those of Llama up to names, which ``engine.model.backends.program`` computes.
         gated: whether attention has a gate for its output, as wide as its queries.
-        others: the kind of layers that is supported beside those that keep the whole context; empty where none is.
+        others: the supported kind of layers that do not keep the whole context; empty without one.
         experts: whether its MLPs are mixtures of experts.
         stored: a format of quantized weights from which they can be expanded; empty where there is none.
         full_every: one in so many layers keeps the whole context, if ``config.json`` does not name each.
@@ -31,7 +31,7 @@ class Family:
         rotates_apart: whether its RoPE turns queries and keys in calls of their own.
         rope_in_windows: whether layers that keep the whole context have no RoPE where others have a window.
         rope_left_out: whether a layer without RoPE is given no cosines and sines, where others know it by themselves.
-        last_norm: the name of the norm behind the last layer.
+        last_norm: the name of the norm after the last layer.
         dense_inner: the setting that has the width of an MLP.
         without_head: whether transformers has no causal LM of it (``muse``).
         logits_factor: the setting that has what logits are multiplied by; empty where there is none.
@@ -63,7 +63,7 @@ class Family:
     defaults: Mapping[str, int | str] = field(default_factory=dict)
 
     def norm_offset_of(self, path: str) -> float:
-        """What the RMS norm at this place in a causal LM adds to its weights."""
+        """The number that the RMS norm at this place in a causal LM adds to its weights."""
         is_last = self.last_norm_offset is not None and path == f"model.{self.last_norm}"
         return self.last_norm_offset or 0.0 if is_last else self.norm_offset
 
@@ -242,7 +242,7 @@ FAMILIES["qwen3_next"] = replace(
     title="Qwen3-Next",
     defaults={**_QWEN_3_5, **_EXPERTS_OF_QWEN_3_5, "num_experts_per_tok": 10, "num_hidden_layers": 48},
 )
-"""What is supported, by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
+"""Supported families by ``model_type``: decoder layers that keep the whole context in view, or some of them."""
 
 ORDINARY = Family("")
-"""What is not supported."""
+"""Stands for a family that is not supported."""

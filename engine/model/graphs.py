@@ -26,7 +26,7 @@ import torch
 from engine.devices import KINDS, stream_of
 
 Outputs = tuple[torch.Tensor, ...]
-"""What a pass gives: its logits first, and what else somebody may want to see of it."""
+"""The outputs of a pass: its logits first, then what an observer looks at."""
 
 Pass = Callable[[], Outputs]
 
@@ -62,9 +62,9 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Records CUDA graphs of one level on a device.
 
-    torch keeps one workspace of cuBLAS per stream. That of a stream which captures lies in the pool of the first graph
-    captured on it, and goes with any of them (pytorch 193402): the others would compute in memory of somebody else. So
-    each recorder captures on a stream of its own, and its graphs are given back together.
+    torch keeps one workspace of cuBLAS per stream. The workspace of a capturing stream lies in the pool of the first
+    graph captured on it, and is freed with any graph of that pool (pytorch 193402): the others would compute in freed
+    memory. So each recorder captures on a stream of its own, and its graphs are freed together.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -160,14 +160,15 @@ class Replays:
         *inputs: torch.Tensor,
         bound: Hashable = None,
     ) -> Outputs:
-        """One pass: its logits, and what else it gives, which the next replay may write over.
+        """Run one pass: its logits and other outputs, which the next replay may overwrite.
 
         Args:
             key: what shapes depend on; first the count of tokens.
             eager: the ordinary pass. It may give fewer rows of logits.
-            fixed: the same pass of ``inputs``, with no number in it that changes from one pass to the next.
+            fixed: the pass as a function of ``inputs`` alone, with no number in it that changes from one pass to the
+                next.
             inputs: small tensors on the device.
-            bound: what recordings depend on beside their key; those of another are void.
+            bound: what recordings depend on besides their key; a recording with another one is void.
         """
         if bound != self._bound:
             self._bound = bound

@@ -70,7 +70,7 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Of all these layers; ``itemsize``: of the model's dtype."""
+        """Bytes of all these layers; ``itemsize``: of the model's dtype."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
@@ -124,7 +124,7 @@ class KvShape:
 
     @property
     def model_layers(self) -> int:
-        """All layers of the model."""
+        """The number of layers of the model."""
         return self.layers + len(self.bounded) + len(self.sources)
 
     @cached_property
@@ -162,7 +162,7 @@ class KvShape:
 
     @property
     def device_kind(self) -> DeviceKind:
-        """What its device can do."""
+        """The abilities of its kind of device."""
         return KINDS[self.device.type]
 
     def device_of(self, layer: int) -> torch.device:
@@ -171,7 +171,7 @@ class KvShape:
 
     @cached_property
     def parts(self) -> tuple[KvShape, ...]:
-        """The KV of each device's layers by itself."""
+        """One shape for the layers of each device."""
         if self.split is None:
             return (self,)
         found = []
@@ -204,16 +204,16 @@ class KvShape:
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
-        """The same KV in the format that the setting ``kv`` names: "model" or "8bit"."""
+        """This shape in the format that the setting ``kv`` names: "model" or "8bit"."""
         return replace(self, quantized=kv == "8bit")
 
     def indexed(self, chunk_size: int) -> KvShape:
-        """The same KV with a mean key for every ``chunk_size`` tokens."""
+        """This shape with a mean key for every ``chunk_size`` tokens."""
         return replace(self, chunk_size=chunk_size)
 
     @property
     def storage_dtype(self) -> torch.dtype:
-        """Of KV in memory, on a bus and on disk."""
+        """Bytes of a token's KV in memory, on a bus and on disk."""
         return torch.int8 if self.quantized else self.dtype
 
     @property
@@ -233,8 +233,8 @@ class KvShape:
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Of all layers that hold something of fixed size, behind ``tokens`` tokens: their windows, and again at the
-        book's end; their states, with those of the places that a chat may be cropped to."""
+        """Bytes of all windows and states after ``tokens`` tokens, with their copies: windows at the book's end, states
+        at the places that a chat may be cropped to as well."""
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             held = min(tokens, self.sliding.capacity) + min(tokens, self.sliding.window)
@@ -244,7 +244,7 @@ class KvShape:
         return total
 
     def bounded_bytes_read(self, tokens: int) -> int:
-        """What a plain step behind ``tokens`` tokens reads of them: each window, each state once."""
+        """Bytes of windows and states that a plain step after ``tokens`` tokens reads, each once."""
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
             total += self.sliding.bytes_per_token(itemsize) * min(tokens, self.sliding.window)
@@ -254,7 +254,7 @@ class KvShape:
 
     @property
     def most_bounded_bytes(self) -> int:
-        """The same behind a long book."""
+        """``bounded_read`` after a long book."""
         return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
@@ -264,7 +264,7 @@ class KvShape:
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """What a buffer of spilled layers takes: on a processor it holds KV of 8 bits as it is stored, too."""
+        """Bytes of a buffer of spilled layers: on a processor it holds KV of 8 bits as it is stored, too."""
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
 
@@ -275,7 +275,7 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Of the mean keys, which lie where the model computes."""
+        """Bytes of the mean keys, which lie where the model computes."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize

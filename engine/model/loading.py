@@ -60,7 +60,7 @@ def load(
         packed: lay weights out for the kernels of a processor, and take norms of one kernel on a GPU; without, all
             stays as transformers has it.
         split: which layers lie on which device, of which ``device`` is the first; None has all of them there.
-        in_host: layers whose weights wait in host memory, beside a GPU.
+        in_host: layers whose weights wait in host memory while others lie on a GPU.
 
     Raises:
         ModelNotFound: no such folder or hub model.
@@ -112,7 +112,7 @@ def place(
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to where they compute; those that wait in host memory are returned by name.
 
-    The hooks of accelerate bring these to the layer's device when it is called, and take them away behind it.
+    The hooks of accelerate bring these to the layer's device when it is called, and take them away afterwards.
     """
     if split is None and not in_host:
         model.to(device)
@@ -264,7 +264,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 
 def _expanding(config: Any) -> dict[str, Any]:
-    """What transformers has to be told to expand weights of 4 bits, which it would keep where it can."""
+    """Arguments that make transformers expand weights of 4 bits, which it would keep packed where it can."""
     if not is_expanded(config):
         return {}
     from transformers.utils.quantization_config import Mxfp4Config

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 ROPE_NAMES = ("rotary_emb", "pos_emb")
-"""What transformers calls a model's RoPE."""
+"""Name of a model's RoPE module in transformers."""
 
 
 class Rope(NamedTuple):
-    """Where tokens stand, as the layers are told: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
+    """The positions of tokens as layers take them: RoPE's ``cos`` and ``sin``, each (1, n, rotary_dim), and the numbers
     of the positions (1, n). ``sliding_cos`` and ``sliding_sin`` are those of layers with a sliding window, often the
-    same. ``inputs`` (1, n, layers, width) is what each layer takes of the token itself, in models that have such."""
+    same. ``inputs`` (1, n, layers, width) is what each layer takes of the token itself, in models with such inputs."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -50,12 +50,12 @@ class Rope(NamedTuple):
     inputs: torch.Tensor | None = None
 
     def part(self, start: int, stop: int) -> Rope:
-        """That of the tokens [start, stop)."""
+        """The positions of the tokens [start, stop)."""
         inputs = None if self.inputs is None else self.inputs[:, start:stop]
         return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
     def on(self, device: torch.device) -> Rope:
-        """The same on another device; what is the same tensor is sent once."""
+        """The positions on another device; a tensor that stands twice is sent once."""
         sent = {id(part): part for part in self._placed}
         sent = {name: _sent(part, device) for name, part in sent.items()}
         inputs = None if self.inputs is None else _sent(self.inputs, device)
@@ -63,7 +63,7 @@ class Rope(NamedTuple):
 
     @property
     def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What positions alone decide."""
+        """The positions without what depends on the tokens themselves."""
         return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
 
 
@@ -134,7 +134,8 @@ class Pieces:
 
     @property
     def token_device(self) -> torch.device:
-        """Where tokens are drawn, in float64, and lie until a pass takes them: logits come there."""
+        """The device on which logits come, and on which tokens are drawn (in float64) and lie until a pass takes
+        them."""
         return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
 
     def part_of(self, layer: int) -> int:
@@ -142,7 +143,7 @@ class Pieces:
         return self.split.part_of[layer] if self.split else 0
 
     def scaling(self, layer: int) -> float:
-        """What the products of a layer's queries and keys are multiplied by."""
+        """The factor of the products of a layer's queries and keys."""
         return float(self.blocks[layer].self_attn.scaling)
 
     @property
@@ -155,7 +156,7 @@ class Pieces:
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
-        """The same with what each layer takes of tokens (n,), whose embeddings are ``hidden`` (1, n, hidden)."""
+        """Positions with what each layer takes of tokens (n,), whose embeddings are ``hidden`` (1, n, hidden)."""
         if not self._inputs:
             return rope
         text = self.model.model
@@ -163,7 +164,7 @@ class Pieces:
         return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
-        """What the layers are told of positions (n,)."""
+        """Positions (n,) as the layers take them."""
         positions = position_ids.unsqueeze(0)
         found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
         return Rope(*found[0], positions, *found[-1])
@@ -238,13 +239,13 @@ class Pieces:
         return hidden if self.split is None else _sent(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
-        """The same on each device that has layers, by ``part_of``."""
+        """The positions on each device that has layers, by ``part_of``."""
         devices = self.split.devices[1:] if self.split else ()
         return [rope, *(rope.on(device) for device in devices)]
 
     def logits(self, hidden: torch.Tensor, product: Any) -> torch.Tensor:
-        """Hidden states (1, n, hidden) behind the last layer to logits (n, vocabulary) in float32, where tokens are
-        drawn.
+        """Turn hidden states (1, n, hidden) after the last layer into logits (n, vocabulary) in float32, on the device
+        where tokens are drawn.
 
         Args:
             product: with the head's weights.

@@ -35,7 +35,7 @@ _LEAST_SQUARE = 1e-6  # added to the square of a key's length before it is divid
 
 @dataclass(frozen=True)
 class State:
-    """What a layer knows behind a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
+    """A layer's state after a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
     channels), the newest tokens as the convolution will read them. Never changed in place."""
 
     memory: torch.Tensor
@@ -47,25 +47,26 @@ class State:
 
 
 class Trace(Protocol):
-    """What n tokens did to a state."""
+    """The changes that n tokens made to a state."""
 
     @property
     def count(self) -> int:
-        """Its tokens."""
+        """The number of its tokens."""
 
     @property
     def nbytes(self) -> int: ...
 
     def first(self, count: int) -> Trace:
-        """That of its first tokens."""
+        """The trace of its first tokens."""
 
     def behind(self, state: State) -> State:
-        """The state behind its last token, from the one before its first."""
+        """The state after its last token, computed from the state before its first."""
 
 
 @dataclass(frozen=True)
 class InputTrace:
-    """Of a convolution alone: its ``inputs`` (taps - 1 + ``count``, channels), from before the first on."""
+    """The trace of a layer that only convolves: ``inputs`` (taps - 1 + ``count``, channels), those before the first
+    token included."""
 
     inputs: torch.Tensor
     count: int
@@ -83,10 +84,10 @@ class InputTrace:
 
 @dataclass(frozen=True)
 class DeltaTrace:
-    """Of the gated delta rule.
+    """The trace of a layer with the gated delta rule.
 
     Args:
-        inputs: (taps - 1 + n, channels) of the convolution, from before the first on.
+        inputs: (taps - 1 + n, channels) of the convolution, those before the first token included.
         keys: (n, key_heads, key_dim) of length 1, in float32.
         updates: (n, heads, value_dim), what each added under its key.
         decays: (n, heads), logarithms of what each left of the state before it.
@@ -125,8 +126,8 @@ class DeltaTrace:
 
 
 class Step(NamedTuple):
-    """What a pass over n tokens came to: ``out`` (n, ...) in float32, the state behind the last, and what they did to
-    the one before."""
+    """The result of a pass over n tokens: ``out`` (n, ...) in float32, the state after the last token, and the trace
+    from the state before the first."""
 
     out: torch.Tensor
     state: State
@@ -138,8 +139,8 @@ Advance = Callable[[State], Step]
 
 
 class States(Protocol):
-    """What a cache must offer to one forward pass through such layers: take ``count`` new tokens from the state before
-    them to the one behind. Returns what they read."""
+    """A cache's side of one forward pass through such layers: it takes ``count`` new tokens from the state before them
+    to the state after them, and returns what they read."""
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...
 
@@ -342,7 +343,7 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """Of n tokens each one's inputs and those before it, weighted channel by channel: (n, channels) in float32.
+    """The convolution: each token's inputs and those before it, weighted channel by channel: (n, channels) in float32.
 
     Args:
         inputs: (taps - 1 + n, channels), from before the first on.
@@ -365,7 +366,7 @@ def in_chunks(
     *,
     corrects: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gated delta rule over n tokens. All in float32.
+    """Run the gated delta rule over n tokens. All in float32.
 
     Args:
         q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
@@ -387,12 +388,13 @@ def in_chunks(
         return x.unflatten(0, (-1, size)).transpose(1, 2).contiguous()
 
     def for_each_head(x: torch.Tensor) -> torch.Tensor:
-        """What key heads share, (chunks, key_heads, ...), for the heads of each: (chunks, heads, ...)."""
+        """Repeat a tensor of key heads, (chunks, key_heads, ...), for the heads that share each: (chunks, heads,
+        ...)."""
         group = heads // x.shape[1]
         return x if group == 1 else x.repeat_interleave(group, dim=1)
 
     queries, keys, values, rate = cut(q), cut(k), cut(v), cut(rates).unsqueeze(-1)
-    # Sums of logarithms are large beside their differences, which are what counts.
+    # Sums of logarithms are large compared with their differences, which are what counts.
     faded = cut(decays).double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()

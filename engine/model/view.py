@@ -1,4 +1,4 @@
-"""What a cache offers to one pass: a view of its keys and values, which the pass reads and adds to.
+"""A cache's side of one pass: a view of its keys and values, which the pass reads and adds to.
 
 A view answers queries (``attend``), and keeps the states of layers that have such (``recur``). Where all KV lies in one
 memory as it is computed with, it shows that too (``in_place``), as tensors: a backend that needs addresses takes them
@@ -31,14 +31,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class InPlace:
-    """Where a pass finds the KV of all layers, and leaves its own.
+    """The memory of all layers' KV, from which a pass reads and to which it writes its own.
 
     Args:
         blocks: the memory.
         start: the place of the first new token, which sees all that lies before it.
         positions: (n,) that RoPE turns queries and keys to.
-        observe: told each layer, its queries (1, heads, n, head_dim) and their scaling behind the pass; None where
-            nobody looks on.
+        observe: called after the pass with each layer, its queries (1, heads, n, head_dim) and their scaling; None
+            without an observer.
     """
 
     blocks: Blocks
@@ -48,11 +48,12 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """What one forward pass attends through. A layer that reads the KV of another one has none: the other comes first
-    in every pass."""
+    """The view through which one forward pass attends. A layer that reads another one's KV stores none: the other comes
+    first in every pass."""
 
     def positions(self, count: int) -> torch.Tensor | None:
-        """(count,) that RoPE turns the new tokens' queries and keys to; None where the view turns them by itself."""
+        """Positions (count,) to which RoPE turns the new tokens' queries and keys; None where the view turns them
+        itself."""
 
     def attend(
         self,
@@ -67,15 +68,15 @@ class View(States, Protocol):
         """Store the new tokens' k and v, and answer their queries; shapes as in ``engine.model.attention``."""
 
     def in_place(self, count: int) -> InPlace | None:
-        """Where ``count`` new tokens find and leave KV if it is all there as it is computed with; who calls this writes
-        theirs."""
+        """The memory for a pass over ``count`` new tokens, if all KV lies in one memory in the dtype of computing; the
+        caller writes the new tokens' KV."""
 
     def fixed(self, count: int) -> FixedForm | None:
         """The form of a pass over ``count`` new tokens that can be recorded; None where there is none."""
 
 
 class KeepsQueries(View, Protocol):
-    """A view that keeps each layer's queries of its pass, where somebody looks on."""
+    """A view that keeps each layer's queries of its pass for an observer."""
 
     @property
     def queries(self) -> Sequence[torch.Tensor]: ...
@@ -84,8 +85,8 @@ class KeepsQueries(View, Protocol):
 class FixedForm(Protocol):
     """A pass whose operations and memory are the same wherever its tokens stand.
 
-    ``count`` tokens, to which it is filled up: those behind the pass's own are seen by nobody. ``places`` are the
-    numbers that change from one such pass to the next; ``bound`` is what else a recording depends on.
+    The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from one
+    such pass to the next; ``bound`` is everything else that a recording depends on.
     """
 
     @property
@@ -104,7 +105,7 @@ class FixedForm(Protocol):
         """The view of the pass at places that the device alone knows."""
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Show who looks on each layer's queries of the pass's own tokens; ``scaling`` is that of a layer."""
+        """Show an observer each layer's queries of the pass's own tokens; ``scaling`` is that of a layer."""
 
 
 class FixedView:
@@ -117,4 +118,4 @@ class FixedView:
         """A recording knows where tokens stand by tensors alone."""
 
     def fixed(self, count: int) -> None:
-        """It is one."""
+        """A view is a ``View`` in its own right."""

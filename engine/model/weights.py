@@ -1,4 +1,4 @@
-"""Whether weights on disk are what they say: safetensors only, whole, and of the shapes that the settings describe.
+"""Checks weights on disk: safetensors only, whole, and of the shapes that the settings describe.
 
 Reads headers, never tensors, and allocates nothing whose size a file has merely claimed. Standard library only. What
 the numbers mean is not judged here: a file with other values of the right shape is somebody else's model.
@@ -33,7 +33,7 @@ BITS = {
 """Bits of one value by the format's names of types."""
 
 GGUF_INDEX = "gguf.json"
-"""Of a folder whose weights lie in GGUF files elsewhere."""
+"""Name of the index in a folder whose weights lie in GGUF files elsewhere."""
 
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
@@ -57,7 +57,7 @@ def check_folder(folder: Path) -> int:
 
 
 def gguf_index(folder: Path) -> dict[str, Any]:
-    """Where the weights of a folder lie in GGUF files (``engine.model.gguf``).
+    """The index of a folder whose weights lie in GGUF files (``engine.model.gguf``).
 
     Raises:
         ModelError: a file is gone, or another one than it was.

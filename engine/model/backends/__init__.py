@@ -1,4 +1,4 @@
-"""What runs a pass: the one boundary to the hardware.
+"""Backends, which run passes: the one boundary to the hardware.
 
 ``Walk`` goes through transformers' layers and defines what is right. ``ProgramBackend`` is a processor's: one program
 of our own kernels. ``TiledBackend`` has weights in 4 bits on a GPU. ``RecordedBackend`` replays passes of another one
@@ -23,7 +23,7 @@ class Backend(Protocol):
 
     @property
     def bits(self) -> int:
-        """Of the weights that it was made with beside the model's own; 0 for those."""
+        """Bits of weights that were made in addition to the model's own; 0 without any."""
 
     @property
     def most_rows(self) -> int:
@@ -31,19 +31,19 @@ class Backend(Protocol):
 
     @property
     def token_device(self) -> torch.device:
-        """Where logits come, and tokens are drawn."""
+        """The device on which logits come and tokens are drawn."""
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
         """Token ids as a tensor (n,) where tokens are drawn."""
 
     def scaling(self, layer: int) -> float:
-        """What the products of a layer's queries and keys are multiplied by."""
+        """The factor of the products of a layer's queries and keys."""
 
     def decoding(self) -> AbstractContextManager[object]:
-        """What passes over a few tokens run in, and what is done with their logits."""
+        """A context for passes over a few tokens, and for the work on their logits."""
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """One layer over hidden states (1, n, hidden), attending through ``view``."""
+        """Run one layer over hidden states (1, n, hidden), attending through ``view``."""
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """All layers over n new tokens: logits (rows, vocabulary) of the last ``rows`` of them, all if None."""
+        """Run all layers over n new tokens: logits (rows, vocabulary) of the last ``rows`` of them, all if None."""

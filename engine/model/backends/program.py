@@ -85,7 +85,7 @@ class FusedLayers:
         self.attends = self._head_dim % kernels.lanes == 0
         """Whether attention can be in the program."""
         self._known: WeakKeyDictionary[Blocks, _KvMemory] = WeakKeyDictionary()
-        # Of the kernels of each layer whose arguments depend on the pass.
+        # Calls of each layer whose arguments depend on the pass.
         self._places = np.array([self._add(parts) for parts in found])
         self._begun = int(self._places[0, 2])
 
@@ -170,7 +170,7 @@ class FusedLayers:
         return bias.data_ptr()
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Hidden states (1, n, hidden) behind a layer, attending through ``view``."""
+        """Run a layer: hidden states (1, n, hidden) after it, attending through ``view``."""
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -190,7 +190,7 @@ class FusedLayers:
         return out
 
     def through(self, hidden: torch.Tensor, rope: Rope, place: InPlace) -> torch.Tensor:
-        """Hidden states (1, n, hidden) behind all layers, which find and leave their KV in place."""
+        """Run all layers: hidden states (1, n, hidden) after them. The layers read and write their KV in place."""
         kernels, program, places, arguments = self._kernels, self._program, self._places.T, self._program.arguments
         rows, heads, group = hidden.shape[1], self._kv_heads, self._heads // self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -248,8 +248,8 @@ class FusedLayers:
 
 @dataclass(frozen=True)
 class _KvMemory:
-    """Where the keys and values of all layers lie: ``addresses`` (2, layers), ``unturned`` (layers,), zeros where there
-    are none, and ``head_stride`` numbers from one head to the next."""
+    """The memory of all layers' KV as kernels take it: ``addresses`` (2, layers), ``unturned`` (layers,), zeros without
+    such keys, and ``head_stride`` numbers from one head to the next."""
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
     unturned: np.ndarray[Any, np.dtype[np.int64]]
@@ -257,7 +257,7 @@ class _KvMemory:
 
     @classmethod
     def of(cls, blocks: Blocks) -> _KvMemory:
-        """Of the memory of a cache."""
+        """Take the addresses of a cache's memory."""
         addresses = np.array([[held.data_ptr() for held in kind] for kind in (blocks.keys, blocks.values)])
         unturned = np.zeros(len(blocks.keys), np.int64)
         if blocks.unturned is not None:
@@ -315,7 +315,7 @@ class FusedExpert:
         self._out = down.add_to(program, gated, memory)[:, : down.out_features]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What it answers x (n, hidden), in float32; the next expert writes over it."""
+        """The expert's output for x (n, hidden), in float32; the next expert overwrites it."""
         rows = x.shape[0]
         self._x[:rows] = x
         self._program.resize(rows)

@@ -52,7 +52,7 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """As the other one; who looks on at the view does so behind the pass."""
+        """``forward`` of the other backend; an observer of the view looks at the queries after the pass."""
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
         if form is None:

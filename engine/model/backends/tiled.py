@@ -72,11 +72,11 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Such blocks for a few rows, and the model's own for many.
+    """Runs passes over a few rows through tiled blocks, and others through the model's own.
 
     Args:
         tiled: the blocks.
-        pieces, bits: as of ``Walk``.
+        pieces, bits: as in ``Walk``.
     """
 
     def __init__(self, tiled: Sequence[nn.Module], pieces: Pieces, bits: int) -> None:

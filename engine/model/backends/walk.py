@@ -55,11 +55,11 @@ class Walk:
         return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)
 
     def logits(self, hidden: torch.Tensor, rows: int | None) -> torch.Tensor:
-        """Of the last ``rows`` of hidden states (1, n, hidden) behind the last layer."""
+        """Logits of the last ``rows`` of the hidden states (1, n, hidden) after the last layer."""
         return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """Hidden states behind all layers, one after the other."""
+        """Run all layers, one after the other: the hidden states after them."""
         pieces, positions = self.pieces, view.positions(len(input_ids))
         rope = pieces.no_rope(len(input_ids)) if positions is None else pieces.rope(positions)
         ropes = pieces.on_devices(pieces.with_inputs(rope, input_ids, hidden))
