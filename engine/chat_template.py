@@ -77,7 +77,7 @@ class ChatFormat:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """Those of the template, in the order of ``of_pieces``."""
+        """The template's pieces, in the order of ``of_pieces``."""
         return (self.before_title, self.before_book, self.after_book, self.after_question, self.between_turns)
 
     @classmethod
@@ -90,8 +90,8 @@ class ChatFormat:
 def chat_format(render: Renderer, title: str) -> ChatFormat:
     """Cut a chat template into pieces around a book.
 
-    The book goes into the system message. Templates that have none, or that move it behind the chat (which would
-    change the text before the book's tokens at every turn), get it at the head of the first question.
+    The book goes into the system message. Templates without one, or that move it after the chat (which would change the
+    text before the book's tokens at every turn), get the book at the head of the first question.
 
     Args:
         render: the template; may raise for roles that it does not know.

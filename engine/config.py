@@ -80,7 +80,7 @@ class EngineConfig:
 
     Args:
         model: folder or hub id of the target model.
-        draft: folder or hub id of the draft model; None decodes with the retrieval level alone.
+        draft: folder or hub id of the draft model; None decodes with the middle level alone.
         context: window to reserve; None takes the model's own.
         device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" may use both where one cannot hold
             everything.
@@ -90,7 +90,7 @@ class EngineConfig:
         kv: of the target: "model" keeps it in the model's dtype, "8bit" rounds it for less memory; answers are then
             approximate, and exact with respect to 8-bit KV.
         middle: weights of the middle level, which only proposes: "stored" are the target's own, "8bit" and "4bit" a
-            rounded copy beside them, which a GPU has in "4bit" alone; "auto" takes one where it pays.
+            rounded copy in addition, on a GPU in "4bit" alone; "auto" makes one where it pays.
         num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not
             given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: most tokens of the book that are proposed at once while the answer copies it; 0 never does.
@@ -113,7 +113,7 @@ class EngineConfig:
             has been read can be used at each border.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
-        spill_folder: where KV goes that fits in no memory; "auto" is beside the snapshots or the system's own.
+        spill_folder: where KV goes that fits in no memory; "auto" is next to the snapshots, or the system's own.
         speeds_file: where short probes of this machine are kept; an empty name probes nothing.
         tried_folder: where it is kept which tokenizers and chat templates have been tried and do no harm
             (``engine.foreign``); an empty name keeps nothing.
@@ -230,19 +230,19 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
 
 
 OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
-"""What a model's own settings can say; of a greedy one the last two."""
+"""Options that a model's own settings can set; of a greedy model only the last two count."""
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
-"""What is used where neither a person nor the model says anything."""
+"""The options where neither a person nor the model sets them."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
-    """How a model's maker wants it sampled, in the words of its ``generation_config.json``; None where it is not said.
+    """Read how a model's maker wants it sampled from its ``generation_config.json``; None for options that it leaves
+    out.
 
-    Nothing but the penalty counts unless ``do_sample`` is true: such a model is greedy. ``exact_quotes`` is a word of
-    our own there, which other programs pass over. What the file leaves out is
-    off; the library's own usual values (a top-k of 50, say) are nobody's choice for this model. A value that makes no
-    sense is passed over.
+    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` count. The latter is our own,
+    and ignored by other programs. The library's usual values for options that are left out (a top-k of 50, say) are
+    ignored, since nobody chose them for this model. So are values that make no sense.
     """
     sampled = settings.get("do_sample") is True
     said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-2:])}

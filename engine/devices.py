@@ -22,18 +22,19 @@ _UNPAGED = 0.97
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """What devices of one kind can do.
+    """The abilities of one kind of device.
 
     Args:
         gpu: what a person calls one of them; empty for a processor.
         untested: whether nobody has run one, which a person is told.
-        own_memory: beside the host's, which KV can be spilled to. Without, the two are the same bytes, counted once.
+        own_memory: has memory apart from the host's, from which KV can be spilled to the host. Without it the two are
+            the same bytes, counted once.
         streams: copies from pinned memory run beside the computation in an order that events keep, and passes can be
             recorded.
         has_64_bits: float64, and sums of int64 that are right.
         takes_threads: several threads may use it at once. Apple's crashes the process where two do (pytorch 197805).
-        block: tokens of a block of prefill where nobody says otherwise. A CPU has finished one in well under a second,
-            a GPU needs more to be busy, and the plain way of attention holds a number for every two tokens of one.
+        block: tokens of a block of prefill by default. A CPU finishes one in well under a second, a GPU needs more to
+            be busy, and plain attention holds a number for every two tokens of one.
     """
 
     gpu: str = ""
@@ -66,7 +67,7 @@ def found(kind: str) -> list[torch.device]:
 
 
 def name_of(device: torch.device) -> str:
-    """What the maker calls a GPU."""
+    """The maker's name of a GPU."""
     return "Apple GPU" if device.type == "mps" else str(_module(device).get_device_name(device))
 
 
@@ -80,8 +81,8 @@ def total_memory(device: torch.device) -> int:
 def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory that are free, with those that torch keeps for itself without use.
 
-    What it keeps in the pools of recorded passes is theirs for good. On Apple's all that the system recommends and
-    nobody in this process has: what other programs took of it is seen in the host's memory alone.
+    The pools of recorded passes are not counted as free. On Apple's GPUs the free bytes are those that the system
+    recommends, less those of this process; what other programs took shows in the host's memory alone.
     """
     if device.type == "mps":
         return total_memory(device) - torch.mps.current_allocated_memory()
@@ -131,7 +132,7 @@ def empty_cache(device: torch.device) -> None:
 
 
 def empty_caches() -> None:
-    """The same for all GPUs that this process has used."""
+    """``release`` for all GPUs that this process has used."""
     for module in (torch.cuda, torch.xpu):
         if module.is_available() and module.is_initialized():
             module.empty_cache()

@@ -78,7 +78,7 @@ class Document:
         return sum(len(page.text) for page in self.pages)
 
     def select(self, first: int, last: int) -> Document:
-        """The same book cut to pages first..last (numbers from 1, both included).
+        """A copy of the book with the pages first..last alone (numbers from 1, both included).
 
         Raises:
             OptionError: the range is empty or outside the book.
@@ -94,7 +94,7 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """All pages joined. A sentence that runs over a page border keeps running."""
+        """The text of all pages, joined. A sentence that runs over a page border keeps running."""
         return self._joined[0]
 
     @cached_property

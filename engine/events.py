@@ -1,4 +1,4 @@
-"""What the engine tells while it works, and what it is: frozen records, no tensors, no behaviour.
+"""The events of the engine while it works, and the records about itself: frozen, without tensors or behaviour.
 
 Every figure that a page, a terminal or a client shows comes from these. Times are taken in the engine thread, so a slow
 page cannot distort them. Derived figures (rates, percentiles) are computed once, in ``engine.generation``.
@@ -15,7 +15,7 @@ from engine.config import SamplingParams
 
 
 class TokenSource(str, Enum):
-    """Which level put a token into the answer."""
+    """The level that put a token into the answer."""
 
     DRAFT = "draft"  # proposed by the draft model, accepted by the target
     LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by the target
@@ -86,9 +86,10 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of a decoding loop committed. ``ended``: the text ends with it; ``looping``: by running in a loop.
+    """The tokens that one round of a decoding loop committed. ``ended``: the text ends with them; ``looping``: because
+    it repeats itself.
 
-    ``renewed``: the retrieval selection is another one; ``scored``: there are new scores of what was read.
+    ``renewed``: the retrieval selection was refreshed; ``scored``: there are new scores of pages.
     """
 
     tokens: tuple[int, ...]
@@ -262,11 +263,11 @@ class ModelInfo:
     draft_name: str | None
     draft_parameters: int | None
     kv_note: str = ""
-    """What a person has to know of the format of KV; nothing where it is that of the model."""
+    """A sentence about the format of KV; empty where it is the model's."""
     middle_note: str = ""
-    """What proposes in the target's place where that is not the target itself."""
+    """A sentence about the weights of the middle level; empty where they are the target's own."""
     sampling: SamplingParams | None = None
-    """What its own settings say of how it is sampled; None where that is another machine's affair."""
+    """The model's own sampling settings; None where another machine applies them."""
     can_quote: bool = True
     """Whether its quotations can be held to the book's own words."""
 

@@ -1,4 +1,4 @@
-"""One answer in the making: from a prompt in the caches to the events of its tokens, its figures and its pages.
+"""Makes one answer: from a prompt in the caches to the events of its tokens, its figures and its pages.
 
 ``GenerationLoop`` runs a decoding loop on a session's caches, and keeps what one question leaves for the next on the
 same book: how long a plain step takes, and the queries of the last question, so that asking it again (regenerate, best
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PLAIN_PROBES = 3
 """Plain steps timed on a new context, for the controller's first costs; the median counts."""
 SLOW_PROBES = 2
-"""Of steps that are slow, since the first word waits for them; the faster one counts."""
+"""Slow plain steps timed on a new context, since the first word waits for them; the faster one counts."""
 # A speedup rests on plain steps that are spread over the answer: at least these, timed these seconds apart, and taking
 # at most this share of its time. What is still wanting at its end may take a larger share, or a moment (seconds)
 # that nobody notices.
@@ -54,7 +54,7 @@ _PLAIN_EVERY_S = 2.0
 _PLAIN_SHARE = 0.01
 _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
-# Verifications before a plain step, and behind it, that it is compared with.
+# Verifications before and after a plain step that it is compared with.
 _BESIDE = 4
 # Where their comparisons scatter so much that the speedup may be this many times another one, there is none: the
 # machine did something else meanwhile. The spread of a median is that of its quartiles (a normal distribution's) over
@@ -64,7 +64,7 @@ _QUARTILES_TO_SPREAD = 0.93
 
 
 class GenerationLoop:
-    """Decodes behind prompts on one session's caches.
+    """Decodes answers to prompts on one session's caches.
 
     Args:
         target: the target model; full: its full cache; hierarchy: the levels above it.
@@ -162,7 +162,7 @@ class GenerationLoop:
             rounds.start(context, hierarchy.retrieval, hierarchy.drafter, self._queries)
             yield generation.scored(hierarchy.retrieval.chunk_scores())
             made = hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
-        # What comes before belongs to the time to first token.
+        # Work before this belongs to the time to first token.
         began = clock = time.perf_counter()
         plain = generation.meter.plain
         if mode != "plain":
@@ -176,7 +176,7 @@ class GenerationLoop:
                 yield generation.scored(hierarchy.retrieval.chunk_scores())
             if plain.due(time.perf_counter() - generation.asked):
                 self._time_plain_step(tokens, generation)
-        # Behind the last token nobody waits for a next one: what a short answer lacks is timed here.
+        # After the last token nobody waits for a next one, so missing plain steps of a short answer are timed here.
         while plain.wanting(clock - began):
             self._time_plain_step(tokens, generation)
 
@@ -304,12 +304,12 @@ class PageScores:
 
 
 class PlainSteps:
-    """How an answer's time compares with plain decoding, told by plain steps while it is written.
+    """Compares an answer's time with plain decoding, by plain steps timed while it is written.
 
-    Plain steps are few. So each is set beside the verifications nearest to it in time, which tell what a further row
-    costs in a pass (the median of all pairs counts), and so every verification tells what a plain step takes just then.
-    Each round's time is counted in such steps: a machine that is slow for a while is slow for both. A plain token takes
-    more than its pass: what more, rounds tell that were nothing but a plain step; where there were none, it is not
+    Plain steps are few. So each is compared with the verifications nearest to it in time. The median of all pairs gives
+    what a further row costs in a pass, and by it every verification tells what a plain step takes at that moment. Each
+    round's time is counted in such steps, since a machine that is slow for a while is slow for both. A plain token
+    takes more than its pass: rounds that were a plain step alone tell how much more; without such rounds it is not
     counted.
 
     Times of steps are milliseconds, moments are seconds since the question.
@@ -350,7 +350,7 @@ class PlainSteps:
         self._newest.append((rows, ms))
 
     def _pair(self, rows: int, ms: float) -> None:
-        """Set the newest plain step beside a verification."""
+        """Compare the newest plain step with a verification."""
         if rows > 1 and self._step_ms > 0.0:
             insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
 
@@ -359,7 +359,8 @@ class PlainSteps:
         return now_s - self._step_s >= max(_PLAIN_EVERY_S, self._step_ms / 1000.0 / _PLAIN_SHARE)
 
     def wanting(self, answer_s: float) -> bool:
-        """Whether steps are wanting at the end of an answer that took ``answer_s``, and nobody will notice them."""
+        """Whether plain steps are missing at the end of an answer that took ``answer_s``, and timing them goes
+        unnoticed."""
         missing = _LEAST_PLAIN_STEPS - self.count
         unnoticed_s = max(_UNNOTICED_S, _PLAIN_SHARE_AT_END * answer_s)
         return missing > 0 and missing * self._step_ms / 1000.0 < unnoticed_s
@@ -384,7 +385,7 @@ class PlainSteps:
         return self._passes + max(0.0, row) * self._pass_rows
 
     def age_s(self, now_s: float) -> float | None:
-        """How long ago the newest step was, 0 if it was timed behind the last token; None where there is none."""
+        """Seconds since the newest plain step, 0 if it was timed after the last token; None without one."""
         return max(0.0, now_s - self._step_s) if self.count else None
 
 
@@ -425,7 +426,7 @@ class Meter:
         self._latencies[place:place] = [elapsed_ms / count] * count
         self._total_ms += elapsed_ms
         self._rounds += 1
-        # What the stages do not account for (sampling, events, Python between rounds) must show up somewhere.
+        # Time outside the stages (sampling, events, Python between rounds) must show up somewhere.
         spent = done.split
         rest = max(0.0, elapsed_ms - (spent.draft + spent.middle + spent.verify + spent.transfer))
         old = self._split

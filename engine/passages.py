@@ -22,7 +22,7 @@ SHORTEST, LONGEST = 60, 320
 SATURATION, LENGTH_SHARE = 1.2, 0.4
 """BM25's k1 and b; passages are of about one length, so b matters little."""
 NEIGHBOURS = 0.3
-"""What a word counts that stands in the passage before or behind."""
+"""The weight of a word in the passage before or after."""
 MOST_PASSAGES = 16
 """No model gets more."""
 STEM = 5
@@ -50,13 +50,13 @@ _WHOLE = (
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 WHOLE_PASSAGES = 3
-"""Laid beside a question about the whole text."""
+"""The passages' heading for a question about the whole text."""
 OFTEN = 6
 """How often a word counts at most in how much a passage tells."""
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
-    """A question as it is put to a model that gets passages beside it."""
+    """The words of a question to a model that gets passages with it."""
     if not passages:
         return question
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
@@ -103,7 +103,7 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """How much of what the text often speaks of stands in a passage, for its length."""
+        """The share of a passage, by its length, that is about the text's frequent words."""
         words = self._words[place]
         often = sum(min(len(self._places[word]), OFTEN) for word in words)
         return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
@@ -137,7 +137,7 @@ _WHOLE_STEMS = frozenset(stems(_WHOLE)) | _ASKING_STEMS | {"dr", "what's"}
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the passages of a text begin and end: sentences, none across a blank line."""
+    """The spans of the passages of a text: sentences, none across a blank line."""
     start = 0
     for gap in [*_PARAGRAPH.finditer(text), None]:
         stop = gap.start() if gap else len(text)

@@ -11,7 +11,7 @@ GROUP = 32
 """Neighbouring 4-bit weights that share a scale."""
 
 LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
-"""Of 4-bit weights; the last one named stands for the middle of its group."""
+"""Levels of 4-bit weights; the last one named stands for the middle of its group."""
 
 WORD_LEVELS = 32 // LEVEL_BITS
 """Levels of 4 bits in a word of weights that are packed for a processor."""
@@ -22,15 +22,15 @@ KERNEL_WIDTH = 16
 FLOAT_BYTES = 4
 
 SCALE_BYTES = 2
-"""Of the scale stored behind the 8-bit levels of a key, a value or a mean key; of a scale of 4-bit weights."""
+"""Bytes of the scale stored after the 8-bit levels of a key, a value or a mean key, and of a scale of 4-bit weights."""
 
 
 SLIDING_SLACK = 1_024
-"""Tokens behind its window that a sliding layer holds at least, so that a chat can be cropped by as many; the most
-tokens of a pass, too."""
+"""Tokens beyond its window that a sliding layer holds at least, so that a chat can be cropped by them; also the most
+tokens of a pass."""
 
 SLIDING_BORDER = 512
-"""The KV that a sliding layer holds begins at a multiple of so many tokens."""
+"""The KV of a sliding layer begins at a multiple of this number of tokens."""
 
 
 def sliding_capacity(window: int) -> int:
@@ -39,7 +39,7 @@ def sliding_capacity(window: int) -> int:
 
 
 CHAT_PLACES = 4
-"""Places of a chat at which the states of recurrent layers are kept, so that it can be cropped to them, beside the end
+"""Places of a chat at which copies of recurrent states are kept, so that it can be cropped to them, apart from the end
 of the book: where the newest answers begin and end."""
 
 TRACED_TOKENS = 144
@@ -61,12 +61,12 @@ class StateSize:
     taps: int
 
     def bytes(self, itemsize: int) -> int:
-        """Of one state; ``itemsize``: of the model's dtype."""
+        """Bytes of one state; ``itemsize``: of the model's dtype."""
         memory = self.heads * self.key_dim * self.value_dim
         return FLOAT_BYTES * memory + (self.taps - 1) * self.channels * itemsize
 
     def held_bytes(self, itemsize: int) -> int:
-        """Of all states of a layer, with those at the places of a chat, and of its traces: of each token its inputs,
+        """Bytes of all states of a layer, with those at the places of a chat, and of its traces: each token's inputs,
         its keys, what it adds, and how much it leaves."""
         values = self.heads * self.value_dim
         trace = FLOAT_BYTES * ((self.channels - values) // 2 + values + self.heads) + self.channels * itemsize

@@ -121,7 +121,7 @@ class Session:
         for device in devices:
             kinds.forbid_paging(device)
         load = partial(loading.load, device=devices[0], dtype=config.dtype)
-        # What small files can tell is told before any weights are read.
+        # Errors that small files show are raised before any weights are read.
         settings = loading.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
         tokenizer = BookTokenizer(config.model, config.tried_folder)
@@ -156,7 +156,7 @@ class Session:
         """Prefill a book; it replaces the one that was open.
 
         Args:
-            fit: of a book that is too long, read from the start what fits.
+            fit: read the first pages that fit of a book that is too long.
             resume: go on where the reading of this very document was stopped, if it is the open one. The turns
                 behind what was read are forgotten: the next question brings them again.
             cancel: once it is set the reading ends; its whole pages stay.
@@ -240,7 +240,7 @@ class Session:
         return self.conversation
 
     def _free(self) -> planner.Resources:
-        """What KV may take; what the open book takes is given back before a new one is read."""
+        """The memory that KV may take, with that of the open book, which is given back before a new one is read."""
         full, split = self.full, self.target.split
         back = full.allocated() + self.hierarchy.retrieval.index_bytes()
         return planner.free_resources(self.target.device, self.config, back, split.devices[1:] if split else ())
@@ -278,7 +278,7 @@ class Session:
         Raises:
             InputError: no book is open, or the question is empty.
             OptionError: exact quotations are asked for of a model whose tokens are of an unknown kind.
-            ContextTooSmall: the question does not fit behind the book. Both before any work.
+            ContextTooSmall: the question does not fit after the book. Both before any work.
         """
         asked = time.perf_counter()
         question = Question.of(question)
@@ -322,11 +322,11 @@ class Session:
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
-        finally:  # behind the last word: nobody waits for the disk
+        finally:  # after the last word, so nobody waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
     def _quotable(self, conversation: Conversation) -> Quotable:
-        """What an answer about the book may quote: the words that the model has read."""
+        """The text that an answer about the book may quote: the words that the model has read."""
         pieces = self.tokenizer.pieces
         if pieces is None:
             raise OptionError(
@@ -340,7 +340,7 @@ class Session:
     def _recall(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
         """Bring back from disk what is kept of a chat's turns and is not in the cache.
 
-        Nor are those that the cache cannot be cropped to: what is kept of none of them is read again, token for token.
+        Turns that the cache cannot be cropped to count as missing too: those that are not on disk are prefilled again.
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
