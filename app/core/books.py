@@ -87,7 +87,7 @@ class Books:
         return self._folder / book.sha256 / book.file
 
     def cover(self, sha256: str) -> Path | None:
-        """Where the image of a book's cover is, if there is one."""
+        """The file of a book's cover, if there is one."""
         path = self._folder / sha256 / COVER
         return path if _HASH.fullmatch(sha256) and path.is_file() else None
 
@@ -209,7 +209,7 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """What an earlier end of the program left half done."""
+        """Finish or undo what the program left half done when it ended."""
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -224,7 +224,7 @@ class Books:
 
 
 def name_of(file: str) -> str:
-    """What a book is called after the file that it came in."""
+    """A book's name, made from the name of its file."""
     return clean(PurePath(file).name) or "book"
 
 
@@ -233,7 +233,7 @@ def _book(row: sqlite3.Row) -> Book:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
-    """What ``book.json`` says, if it is true. A folder without it, or whose file is gone, is left alone."""
+    """Read ``book.json``. None for a folder without it, or whose file is gone: that is left alone."""
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
@@ -301,7 +301,8 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw the cover beside the file, in a thread, unless it is there; formats without pages have covers of words.
+    """Draw the cover in a thread and keep it next to the file, unless it is there; formats without pages have covers of
+    words.
 
     The cover of a book that asks for a password is not kept.
     """

@@ -1,4 +1,4 @@
-"""One question from the moment it is sent to the last word of its answer.
+"""Runs one question, from the moment it is sent to the last word of its answer.
 
 Owns the waiting, the draining of the engine's events at a pace that a page can follow, and what is written down when
 the person stops it or has gone; ``start`` does it in a thread. The words go into the chat (``app.core.chats``):
@@ -44,14 +44,14 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a model says of itself that the page has to know: the card ``CARD`` in its folder, where there is one.
+    """A model's own description for the page: the card ``CARD`` in its folder, where there is one.
 
         {"only_quotes": true, "refusals": ["The book does not say that."]}
 
     Any model may have a card; most have none, and nothing is assumed of those.
 
     Args:
-        only_quotes: it finds passages by words that stand in them and does nothing else.
+        only_quotes: the model finds passages by words that stand in them and does nothing else.
         refusals: what it says instead of an answer, word for word.
     """
 
@@ -65,7 +65,7 @@ class Abilities:
 
 @lru_cache(maxsize=8)
 def abilities(folder: str) -> Abilities:
-    """Of the model in this folder; a name of the hub, or a card that cannot be read, promises nothing."""
+    """Read the card of the model in this folder; empty for a name of the hub, or a card that cannot be read."""
     try:
         if not os.path.lexists(Path(folder) / CARD):
             return Abilities()
@@ -99,7 +99,7 @@ SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
-    """The throttle of a page beside this engine at work. ``card``: a graphics card draws the page."""
+    """The throttle of a page while this engine works. ``card``: a graphics card draws the page."""
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED
@@ -183,7 +183,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
             for waiting in steps:
                 chat = state.chat
                 state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
-        except Exception:  # nobody above would hear of it; the exchange has been closed on the way here
+        except Exception:  # no caller would see it; the exchange
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
@@ -246,13 +246,13 @@ def _answer(
 
 
 def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) -> Iterator[Event]:
-    """What the engine has said since the last look.
+    """The engine's events since the last call.
 
     Args:
-        gather: let some gather first, unless it is to be stopped.
+        gather: wait until some have gathered, unless the answer is to be stopped.
 
     Raises:
-        TrifoldError: the answer failed, after all that was said of it.
+        TrifoldError: the answer failed; raised after its earlier events.
     """
     if gather:
         claim.wait(UPDATE_SECONDS)
@@ -310,7 +310,8 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """What is shown at once when it changes: what is being waited for, and whether there is a first word."""
+        """The parts that are shown at once when they change: what is being waited for, and whether there is a first
+        word."""
         return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
@@ -377,7 +378,7 @@ class _ExchangeWriter:
             self._write(stopped=StopReason.CANCELLED)
 
     def _note(self, event: Event) -> None:
-        """What stands behind the words, as far as it is known."""
+        """The passages of the book that support the answer, as far as they are known."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
             self._notes = self._state.note_taker.begin(document, self.begun, before)
@@ -416,5 +417,5 @@ def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]
 
 
 def _letters(event: TextDelta | AnswerDone) -> str:
-    """As ``Exchange.stages``."""
+    """The first letters of tokens' sources, as in ``Exchange.stages``."""
     return "".join(source.value[0] for source in event.sources)

@@ -1,4 +1,4 @@
-r"""What was asked and answered, chat by chat: as it is shown, and as it is kept.
+r"""Questions and answers, chat by chat: as they are shown, and as they are kept.
 
 ``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is in
 memory at once and in the database within ``SAVE_SECONDS``. The records come first, their rows last. A chat's messages
@@ -29,7 +29,7 @@ INTERRUPTED = "interrupted"
 TITLE_LENGTH = 60
 NAME_LENGTH = 120
 MOST_HELD = 16
-"""Chats that are in memory with all their turns, besides being in the store."""
+"""Most chats that are in memory with all their turns; all chats are in the store."""
 
 _CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)  # before the answer's own end
 
@@ -95,7 +95,7 @@ class Exchange:
 
     @property
     def provenance(self) -> str:
-        """Who wrote the letters of the answer, as ``app.citations.Notes.provenance`` says."""
+        """The source of each letter of the answer, as in ``app.citations.Notes.provenance``."""
         return str((self.notes or {}).get("ink", ""))
 
     @property
@@ -128,7 +128,7 @@ class Chat:
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """Where a question or an answer stands among what is shown."""
+        """The place of a question or an answer among those that are shown."""
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 
@@ -186,7 +186,7 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Have a chat at hand instead of the one used longest ago: all but empty ones are in the store."""
+        """Keep a chat in memory, and let go of the one used longest ago: all but empty ones are in the store."""
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
         if len(self._chats) > MOST_HELD:
@@ -360,7 +360,7 @@ class Chats:
 
 
 def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
-    """The row of a chat, and of its book where the book is not in the library."""
+    """Write the row of a chat, and that of its book where the book is not in the library."""
     connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (chat.book,))
     connection.execute(
         "INSERT INTO chats (id, book, name, begun, changed) VALUES (?, ?, ?, ?, ?) "
@@ -430,7 +430,7 @@ def _stop_reason(value: str | None) -> StopReason | None:
 
 @dataclass(frozen=True)
 class _PathMessage:
-    """One message of the path that is shown, and the ids of all its versions, itself among them, oldest first."""
+    """A message on the path that is shown, with the ids of all its versions, its own among them, oldest first."""
 
     row: sqlite3.Row
     versions: tuple[int, ...]
@@ -516,7 +516,7 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 
 def as_query(words: str) -> str:
-    """What a person typed as a query: every word is only a word, whatever signs it is made of."""
+    """Turn what a person typed into a query in which every word is only a word, whatever signs it holds."""
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]
     if not said:

@@ -131,7 +131,7 @@ class Database:
 
     @property
     def notice(self) -> str:
-        """What happened to the file that a person should know, in sentences, though all is well now."""
+        """Sentences for a person about what happened to the file, even if all is well now."""
         return self._notice
 
     @property
@@ -159,7 +159,7 @@ class Database:
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """As ``write``, for what changes often and no list shows, such as an answer that grows."""
+        """``write`` for rows that change often and that no list shows, such as an answer that grows."""
         with self._lock:
             self._look_after_file()
             self.mend()
@@ -297,7 +297,7 @@ class Database:
             file, changed = self._opened(self._path), False
         try:
             if changed:
-                file.execute("BEGIN IMMEDIATE")  # nobody writes while it is read
+                file.execute("BEGIN IMMEDIATE")  # blocks writers while the file is read
                 self._take_over(self._path)
                 file.execute("ROLLBACK")
             self._connection.backup(file)
@@ -392,7 +392,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(version: int, connection: sqlite3.Connection) -> None:
-    """One version on from this one, unless another program of ours has done it while this one waited."""
+    """Move the tables one version on, unless another program of ours has done it while this one waited."""
     if _version(connection) == version:
         for statement in _statements(MIGRATIONS[version]):
             connection.execute(statement)
@@ -489,7 +489,7 @@ def _set_aside(path: Path) -> Path:
     shutil.copyfile(path, kept)
     log, shared = (path.with_name(path.name + suffix) for suffix in _BESIDE)
     if log.is_file():
-        os.replace(log, kept.with_name(kept.name + _BESIDE[0]))  # beside a new file it would be taken for its own
+        os.replace(log, kept.with_name(kept.name + _BESIDE[0]))  # SQLite would take it for the log of the new file
     shared.unlink(missing_ok=True)
     return kept
 
@@ -523,7 +523,7 @@ def to_json(value: Any) -> str | None:
 
 
 def from_json(text: str | None) -> Any:
-    """What ``to_json`` wrote; None for anything else."""
+    """Read what ``to_json`` wrote; None for anything else."""
     try:
         return json.loads(text) if text else None
     except ValueError:

@@ -104,7 +104,7 @@ def package_versions() -> dict[str, str | None]:
 
 
 def processor_name() -> str:
-    """What the processor calls itself. Python alone knows it on some systems only."""
+    """The processor's own name. Python alone knows it on some systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -162,7 +162,7 @@ def report(data: Path, facts: Sequence[str]) -> str:
 
 
 def facts_of(data: Path, status: Status) -> list[str]:
-    """What the running program knows without asking anybody: quick, and without effect on an answer."""
+    """Facts that the running program knows already: quick, and without effect on an answer."""
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
     nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
@@ -225,7 +225,7 @@ def harmless(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _said(package: str, message: str) -> str:
-    """The app's own messages quote names and errors behind a colon; the engine's quote numbers."""
+    """Cut a message of the app after its colon, where it quotes names and errors; the engine's quote numbers."""
     if package == "engine":
         return message
     return message.partition(": ")[0] if package == "app" else "(left out)"

@@ -18,7 +18,7 @@ _NAME_LENGTH = 60
 
 
 def as_markdown(chat: Chat, book: str) -> str:
-    """The questions and answers that are shown, with what was found behind the words.
+    """Write the questions and answers that are shown, with the passages found for them.
 
     Args:
         book: its title.
@@ -32,7 +32,8 @@ def as_markdown(chat: Chat, book: str) -> str:
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:
-    """All versions of all messages, as a tree by ``parent``; ``shown`` lists the ids of the path that is shown."""
+    """Write all versions of all messages, as a tree by ``parent``; ``shown`` lists the ids of the path that is
+    shown."""
     shown = [number for turn in chat.exchanges for number in (turn.question_id, turn.answer_id)]
     record = {
         "format": FORMAT,

@@ -22,13 +22,13 @@ from engine.plan import BookFit
 logger = logging.getLogger(__name__)
 
 WORDS_PER_TOKEN = 0.75
-"""Of English, as most vocabularies cut it."""
+"""Words per token of English, as most vocabularies cut it."""
 
 PROBED = 2.0
-"""What short probes say may be this many times too much or too little: others use the machine, too."""
+"""Factor by which a forecast from short probes may be off in either direction, since others use the machine too."""
 
 SEEN = 1.25
-"""The same of what was seen with a book of about this length."""
+"""Factor by which a forecast from a book of about this length may be off."""
 
 _SETTLED = 0.15  # part of a reading after which its end is said as one number
 _TRUST = 0.05  # part of it that is worth as much as what was known before
@@ -38,7 +38,7 @@ _GROWTH = 1.15  # reading time grows with this power of the tokens: more than th
 _FEWEST_TOKENS = 512  # of a reading, and
 _FEWEST_WRITTEN = 16  # of an answer, from which anything is learned
 _KEPT = 8  # newest observations of a kind
-_HARDLY = 2.0  # seconds that nobody misses
+_HARDLY = 2.0  # seconds that go unnoticed
 _A_MOMENT = 8.0  # seconds that are not counted any more
 _MINUTE, _HOUR = 60, 3600
 _MANY_MINUTES = 20  # beyond, they are told in fives
@@ -110,9 +110,9 @@ def expected(reading: Span, writing: Span | None) -> str:
 
 @dataclass(frozen=True)
 class Remaining:
-    """What is left of one reading. ``total``: seconds that all of it was expected to take, if anything was.
+    """The time left of one reading. ``total``: seconds that all of it was expected to take, if a forecast was made.
 
-    ``left`` is what was said last; ``slower``: the clock says that it is more by now.
+    ``left`` was shown last; ``slower``: by the clock it is more now.
     """
 
     total: Span | None = None
@@ -185,7 +185,7 @@ class Experience:
         self._seen: dict[str, _Seen] = _load(file)
 
     def read(self, model: ModelInfo | None, read: BookRead) -> None:
-        """A book was read, from its first token to its last."""
+        """Learn from a book that was read from its first token to its last."""
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
@@ -207,7 +207,7 @@ class Experience:
         return Span.about(probed, PROBED) if probed else None
 
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Span | None:
-        """Words a second behind ``tokens`` of context.
+        """Words a second after ``tokens`` of context.
 
         Args:
             step_ms: of a plain step, as the engine's probes say; how much faster guessing makes it is not known.

@@ -90,7 +90,7 @@ def day(when: float, now: float) -> str:
 
 
 def moment(when: float, now: float) -> str:
-    """Its day, with the hour where it was today, to tell things apart that were done one after the other."""
+    """The day of a moment, with the hour if it was today, to tell things of one day apart."""
     named = day(when, now)
     return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named
 
@@ -180,7 +180,7 @@ def read_line(read: BookRead, unit: str) -> str:
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
-    """Everything in the panel beside the chat, and the line under the answer that is being written (``line`` and
+    """All texts of the panel next to the chat, and the line under the answer that is being written (``line`` and
     ``spark``). A value that was not measured is an empty string or None.
 
     Args:
@@ -212,7 +212,7 @@ def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] 
 
 
 def _plain_step(figures: Figures) -> str:
-    """What the speedup rests on, and how old that is."""
+    """The plain steps that the speedup rests on, and their age."""
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
     ago = f"{duration(figures.plain_age_s)} ago" if figures.plain_age_s >= 1 else "just now"
@@ -227,7 +227,7 @@ def split_view(split: TimeSplit) -> list[View]:
 
 
 def kv_view(kv: KvBytes) -> list[View]:
-    """Where the keys and values live; tiers that hold nothing are left out."""
+    """The tiers that hold keys and values, without empty ones."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
     each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
@@ -248,7 +248,7 @@ def window_view(tokens: int, limit: int) -> View:
 
 
 def reused_line(figures: Figures) -> str:
-    """What this question had to read: the proof that the book is read once."""
+    """The tokens that this question had to read: the proof that the book is read once."""
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
@@ -329,7 +329,7 @@ def acceptance_line(figures: Figures) -> str:
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """What stands out of the page scores, in whole levels: 0 for a page like most others, the most for the strongest.
+    """The page scores that stand out, in whole levels: 0 for a page like most others, the most for the strongest.
 
     Attention is spread thinly over every page of a book; shown as it is, everything would glow.
     """
@@ -368,7 +368,8 @@ def answer_line(
 
 
 def made_line(made: Mapping[str, Any]) -> str:
-    """What wrote an answer: "Qwen3-4B with Qwen3-0.6B · fast · temperature 0 · top-p 1 · at most 64 tokens"."""
+    """The model and options that wrote an answer: "Qwen3-4B with Qwen3-0.6B · fast · temperature 0 · top-p 1 · at most
+    64 tokens"."""
     models = [str(made[name]) for name in ("model", "draft") if made.get(name)]
     parts = [" with ".join(models), MODES.get(str(made.get("mode", "")), "")]
     own = made.get("own", ())

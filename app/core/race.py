@@ -283,7 +283,7 @@ class RaceQuestion:
 
     @property
     def tokens(self) -> int:
-        """Of the longer answer."""
+        """Tokens of the longer answer."""
         return max(len(self.plain.token_ids), len(self.fast.token_ids))
 
 
@@ -307,12 +307,12 @@ class RaceResult:
 
     @property
     def counted(self) -> tuple[RaceQuestion, ...]:
-        """Those whose speed says something."""
+        """Questions whose speed counts."""
         return tuple(one for one in self.questions if not one.uncounted)
 
     @property
     def shown(self) -> tuple[RaceQuestion, ...]:
-        """Those that the replay shows: where one differs, or where none counts, all of them."""
+        """Questions that the replay shows: those whose speed counts where all answers are identical, else all."""
         return self.counted if self.identical and self.counted else self.questions
 
     @property
@@ -321,7 +321,7 @@ class RaceResult:
 
     @property
     def tokens(self) -> int:
-        """Of the longer texts."""
+        """Tokens of the longer text of each question."""
         return self._total(lambda one: one.tokens)
 
     @property

@@ -1,8 +1,6 @@
-"""What can still be read of a damaged library, page by page, without SQLite, which stops at the first broken one.
+"""Reads what is left of a damaged library, page by page, without SQLite, which stops at the first broken one.
 
-Owns reading rows out of the pages of the file and of the log beside it, and putting them into the tables of another.
-A row says by its columns which table it is of, so it is found even where the page that led to it is destroyed. Pages
-that were freed are left out: what was deleted stays deleted.
+Owns reading rows out of the pages of the file and of its log, and putting them into the tables of another.
 
 A backup beside the file (``Connection.backup``) would be simpler, but always loses what was written since. Measured
 with 95 turns, 5 of them newer than the backup: it gave back 90 whatever was hurt. This gave back all 95 after damage
@@ -27,7 +25,7 @@ Rows = dict[Any, dict[str, Any]]
 LOST_QUESTION = "(This question was lost.)"
 _UNKNOWN_BOOK = "0" * 64
 
-_USUAL_PAGE = 4096  # bytes: what SQLite takes when nobody asks for another size
+_USUAL_PAGE = 4096  # bytes: SQLite's default
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
 _FILE_HEADER = 100  # bytes at the beginning of the first page
 _LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
@@ -146,7 +144,7 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """Of which chat, in which role and when."""
+    """The chat, the role and the time of a message."""
     found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
     return tuple(found) if found else None
 
@@ -221,7 +219,7 @@ class _Pages:
         return fitting if fitting <= most else least
 
     def _rest(self, number: int, length: int) -> bytes:
-        """What lies on the pages that follow, as far as they are there."""
+        """The rest of a row on its overflow pages, as far as these are there."""
         parts, seen = [], set[int]()
         while length > 0 and number in self._pages and number not in seen:
             seen.add(number)
@@ -264,7 +262,7 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """Where the frames of the log's present round begin: those of an earlier one have other salts."""
+    """The offset of the frames of the log's present round: those of an earlier one have other salts."""
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
     for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):

@@ -1,5 +1,5 @@
-"""Where things live and what is used when nobody says otherwise: the data folder, the model pair, the port; and the
-model that was chosen in the page, kept for the next start in a file for this person's eyes (it can hold a key).
+"""Settings and their defaults: the data folder, the model pair, the port; and the model that was chosen in the page,
+kept for the next start in a file that only this person can read (it can hold a key).
 
 Importing this costs milliseconds, needs no package and touches nothing on disk.
 
@@ -28,7 +28,7 @@ DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
 DEMO = "demo"
-"""What a person types for the bundled pair, where another model was chosen in the page."""
+"""The model name for the bundled pair, where another model was chosen in the page."""
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
 """Small models of the package index (``app.models.starter``): what a person types, and what they are called."""
@@ -42,12 +42,13 @@ INSTALLED = not (CHECKOUT / "requirements.txt").is_file()
 """Whether pip has put the program here instead of git: then its packages are pip's affair, and there are no tests."""
 
 COMMAND = "trifold" if INSTALLED else "python launch.py"
-"""What a person types to start it."""
+"""The command that starts the program."""
 
 
-# Of an installed program: the folder that it was installed from, and no name, which may be another's on the index.
+# The pip requirement of an installed program: the folder that it was installed from, and no name, which may be
+# another's on the index.
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
-"""What a person types when a package of the program is missing or broken."""
+"""The command for when a package of the program is missing or broken."""
 
 EXIT_DONE = 0
 EXIT_FAULT = 1
@@ -60,10 +61,10 @@ EXIT_INTERRUPTED = 130
 HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 HEALTH_PATH, PROGRAM_NAME = "/healthz", "trifold"
-"""Where a running program says that it is one, and by what name: a second start looks there."""
+"""The address at which a running program tells its name: a second start looks there."""
 
 NO_DRAFT = "none"
-"""What a person types to decode without a draft model."""
+"""The value of ``--draft`` for decoding without one."""
 
 MODELS_FOLDER = "models"
 GGUF_SUFFIX = ".gguf"
@@ -91,7 +92,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What answers: a pair by the names that a person gave, or a server.
+    """The choice of a model: a pair by the names that a person gave, or a server.
 
     ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are what it was rounded to, so that it fits; "" leaves that to the
     start's own options.
@@ -111,7 +112,7 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one start of the program works with.
+    """The settings of one start of the program.
 
     Args:
         data: the folder of everything that the program keeps; made on first use.
@@ -144,7 +145,7 @@ class Settings:
 
     @property
     def quantization(self) -> str:
-        """What a model's weights are rounded to, for the same."""
+        """The format of the model's weights: "stored", "8bit" or "4bit"."""
         return str({**self.rounding, **self.options}.get("weights", "stored"))
 
     @property
@@ -157,12 +158,12 @@ class Settings:
 
     @property
     def library(self) -> Path:
-        """What is known of books, and all chats."""
+        """The database of books and chats."""
         return self.data / "library.db"
 
     @property
     def snapshots(self) -> Path:
-        """Where the engine keeps read books, so that they open again at once."""
+        """The folder in which the engine keeps read books, so that they open again at once."""
         return self.data / "snapshots"
 
     @property
@@ -261,7 +262,7 @@ def is_same_folder(model: str, folder: Path) -> bool:
 
 
 def model_name(name: str, path: str) -> str:
-    """What a model is called for a person, to whom the names of our own folders say nothing."""
+    """A model's name for a person, to whom the names of our own folders say nothing."""
     if _is_demo(path):
         return DEMO_NAME
     folder = Path(path)

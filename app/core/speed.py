@@ -49,7 +49,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """The same as a sentence that stands alone; empty where nothing was measured."""
+    """The speed as a sentence of its own; empty where nothing was measured."""
     if times is None:
         return ""
     said = speed_in_words(times)

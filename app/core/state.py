@@ -107,7 +107,8 @@ class OpenBook:
 
 @dataclass(frozen=True)
 class Mark:
-    """``ready``: the book had been opened without harm; one that was not is not opened again by itself."""
+    """The book that was open last. ``ready``: it was opened without harm; a book that was not is not opened again by
+    itself."""
 
     book: str
     chat: str
@@ -147,7 +148,7 @@ class Bookmark:
 
 
 class Job:
-    """One book on its way to being read; cancelled once and for all, or paused for a question."""
+    """The reading of one book; it can be cancelled for good, or paused for a question."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -243,11 +244,11 @@ class AppState:
             self._read(self._current.document)
 
     def stop_reading(self) -> None:
-        """What was read stays usable."""
+        """Cancel the reading; the pages that were read stay usable."""
         self._job.cancel()
 
     def pause_reading(self) -> None:
-        """Let a question in: the reading stops at the end of a page, and goes on when nobody asks any more."""
+        """Pause for a question: the reading stops at the end of a page, and goes on when no more are asked."""
         with self._lock:
             if self._current.stage is Stage.READING and not self._current.paused:
                 self._job.pause()
@@ -356,10 +357,10 @@ class AppState:
         """Take the right to ask: one question at a time.
 
         Args:
-            tab: whose question it is.
+            tab: from which the question comes.
 
         Returns:
-            an event that is set when somebody wants this question stopped.
+            an event that is set when this question is to be stopped.
 
         Raises:
             Busy: another question is waiting or being answered.
@@ -386,7 +387,7 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """No page has been open for a while: nobody waits for an answer that was asked for on one."""
+        """Stop the answer, since no page has been open for a while to show it."""
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()

@@ -36,7 +36,7 @@ _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")  # its nouns have capitals, w
 _MOST_GERMAN = 0.02  # of all words
 _PHRASES = 3
 _PHRASE_WORDS = 6  # or up to two more, where the sixth is a short one
-_GOES_ON = 3  # words behind the beginning of a sentence, where a text is short
+_GOES_ON = 3  # words after the beginning of a sentence, where
 _RISKY = 8  # runs that stand elsewhere, from which a sentence is likelier lost than copied
 _TWICE = 12  # runs that stand elsewhere, which a word that stands twice in its sentence counts like
 _KINDS = 3  # of phrases, by how well their sentences can be copied
@@ -97,7 +97,8 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """The same phrases for a model that does as it is told: text of the book, whatever the book is about."""
+    """Questions about the same phrases for a model that follows instructions: text of the book, whatever it is
+    about."""
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
 
@@ -110,7 +111,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # Of every third the best one, then further ones of the best kind from anywhere, then what there is.
+    # The best one of every third of the book, then further ones of the best kind from anywhere, then whatever there is.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a letter or a form

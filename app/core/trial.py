@@ -1,4 +1,4 @@
-"""Questions that the model is known to answer, because it was asked them before they are offered.
+"""Finds questions that the model can answer, by asking them before they are offered.
 
 For models that say what they cannot do (``app.core.chat_run.Abilities``): a small one that finds one phrase loses
 another, and nobody can tell which beforehand. ``Trial`` asks in a thread of its own, behind the reading, when nothing
@@ -38,8 +38,8 @@ Candidates = Callable[[], Sequence[str]]
 
 @dataclass
 class _Tried:
-    """What is known of one document and one model. ``ahead``: questions still to try, None before they were made.
-    ``good`` had a passage of the book in their answers, word for word; ``fair`` had an answer."""
+    """The trials of one document with one model. ``ahead``: questions still to try, None before they were made. Answers
+    to ``good`` ones hold a passage of the book, word for word; ``fair`` ones have an answer at all."""
 
     document: Document
     model: str
@@ -51,7 +51,7 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """What had no passage is offered only when nothing better will come."""
+        """The questions to offer; those without a passage only when no better ones will come."""
         return (self.good + self.fair if self.over else self.good)[:WANTED]
 
 
@@ -85,7 +85,7 @@ class Trial:
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether nobody wants anything else, this model is still there, and what is tried would be seen."""
+        """Whether the engine is not wanted otherwise, this model is still there, and the result would be seen."""
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
         here = current.stage is Stage.READY and current.document is tried.document
         same = model is not None and str(model.path) == tried.model
@@ -103,14 +103,14 @@ class Trial:
         except TrifoldError as error:
             tried.over = True
             logger.info("no more questions are tried: %s", error)
-        except Exception:  # nobody above would hear of it
+        except Exception:  # no caller would see it
             tried.over = True
             logger.exception("trying questions failed")
         finally:
             self._running = False
 
     def _try(self, tried: _Tried, card: Abilities, question: str) -> bool:
-        """Ask one question; whether it came to an end, or somebody wanted the engine.
+        """Ask one question; whether it came to an end, or the engine was wanted.
 
         Raises:
             TrifoldError: the engine cannot answer.
