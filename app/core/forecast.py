@@ -48,18 +48,18 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Span:
+class Range:
     """Between two numbers of one unit; both are the same where it is known."""
 
     low: float
     high: float
 
     @classmethod
-    def about(cls, value: float, times: float) -> Span:
+    def about(cls, value: float, times: float) -> Range:
         return cls(value / times, value * times)
 
 
-def stretch(span: Span) -> str:
+def stretch(span: Range) -> str:
     """Seconds in words: "20 to 40 s", "about 3 min", "1 to 2 min"."""
     low, high = _rough(span.low), _rough(span.high)
     if low == high:
@@ -80,7 +80,7 @@ def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
     return (f"{hours:.1f}".removesuffix(".0") if hours < 10 else f"{hours:.0f}"), "h"
 
 
-def pace(span: Span) -> str:
+def pace(span: Range) -> str:
     """Words a second: "about 15 words a second", "5 to 20 words a second", "a word in 3 to 7 s"."""
     if span.high < 1:
         slow, fast = (_rough(1 / max(number, 1e-6), step=1) for number in (span.low, span.high))
@@ -99,7 +99,7 @@ def _few(number: float) -> str:
     return str(5 * round(number / 5) if number < 100 else 10 * round(number / 10))
 
 
-def expected(reading: Span, writing: Span | None) -> str:
+def expected(reading: Range, writing: Range | None) -> str:
     """ "about 1 min to read, then about 15 words a second"."""
     then = f", then {pace(writing)}" if writing else ""
     return f"{stretch(reading)} to read{then}"
@@ -115,8 +115,8 @@ class Remaining:
     ``left`` was shown last; ``slower``: by the clock it is more now.
     """
 
-    total: Span | None = None
-    left: Span | None = None
+    total: Range | None = None
+    left: Range | None = None
     slower: bool = False
     _began: float | None = None  # part of the book at which this run began
 
@@ -128,17 +128,17 @@ class Remaining:
         known, clock = self.total, progress.seconds_left
         if seen <= 0.0:
             # The first tokens pay for memory that is touched first: their clock says nothing yet.
-            left = Span(known.low * (1 - part), known.high * (1 - part)) if known else None
+            left = Range(known.low * (1 - part), known.high * (1 - part)) if known else None
             return replace(self, left=_at_most(left, self.left), _began=began)
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
         if seen < _SETTLED:  # nearer together from look to look
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
-            left = _at_most(Span(low / wide, high * wide), self.left)
+            left = _at_most(Range(low / wide, high * wide), self.left)
         else:
             middle = (low + high) / 2
-            left = Span(middle, middle) if self.left is None else Span(*[min(middle, self.left.high)] * 2)
+            left = Range(middle, middle) if self.left is None else Range(*[min(middle, self.left.high)] * 2)
         slower = left is not None and clock > _SLOWER * left.high + _HARDLY
         return replace(self, left=left, slower=slower, _began=began)
 
@@ -158,11 +158,11 @@ class Remaining:
         return f"{stretch(self.left)} left"
 
 
-def _at_most(span: Span | None, said: Span | None) -> Span | None:
+def _at_most(span: Range | None, said: Range | None) -> Range | None:
     if span is None or said is None:
         return span or said
     high = min(span.high, said.high)
-    return Span(min(span.low, high), high)
+    return Range(min(span.low, high), high)
 
 
 # What was seen on this machine ------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Experience:
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
-    def reading(self, model: ModelInfo | None, tokens: int, probed: float | None) -> Span | None:
+    def reading(self, model: ModelInfo | None, tokens: int, probed: float | None) -> Range | None:
         """Seconds to read ``tokens``.
 
         Args:
@@ -203,10 +203,10 @@ class Experience:
         point = _nearest(self._of(model).readings, tokens)
         if point is not None:
             near = max(point[0], tokens) <= _LIKE * min(point[0], tokens)
-            return Span.about(point[1] * (tokens / point[0]) ** _GROWTH, SEEN if near else PROBED)
-        return Span.about(probed, PROBED) if probed else None
+            return Range.about(point[1] * (tokens / point[0]) ** _GROWTH, SEEN if near else PROBED)
+        return Range.about(probed, PROBED) if probed else None
 
-    def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Span | None:
+    def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Range | None:
         """Words a second after ``tokens`` of context.
 
         Args:
@@ -214,8 +214,8 @@ class Experience:
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
-            return Span.about(WORDS_PER_TOKEN * point[1], SEEN)
-        return Span.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
+            return Range.about(WORDS_PER_TOKEN * point[1], SEEN)
+        return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
         """The fit of a book with the one estimate in its words, wherever they are shown."""

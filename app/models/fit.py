@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.core.forecast import PROBED, WORDS_PER_TOKEN, Span, expected
+from app.core.forecast import PROBED, WORDS_PER_TOKEN, Range, expected
 from app.core.format import size
 from engine.plan import (
     BITS,
@@ -111,8 +111,8 @@ class Pace:
     """``pages`` of a book of 300 that the model takes here; seconds to read them, words a second after them."""
 
     pages: int
-    reading: Span
-    writing: Span
+    reading: Range
+    writing: Range
 
     @property
     def words(self) -> str:
@@ -132,4 +132,4 @@ def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None
         return None
     pages = min(BOOK_PAGES, times.tokens // TOKENS_PER_PAGE)
     plain = WORDS_PER_TOKEN / times.step_s
-    return Pace(pages, Span.about(times.reading_s, PROBED**0.5), Span(plain / PROBED**0.5, plain * _GUESSED))
+    return Pace(pages, Range.about(times.reading_s, PROBED**0.5), Range(plain / PROBED**0.5, plain * _GUESSED))

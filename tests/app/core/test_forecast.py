@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.forecast import Experience, Remaining, Span, expected, pace, stretch
+from app.core.forecast import Experience, Range, Remaining, expected, pace, stretch
 from engine.events import BookRead, KvBytes, ReadingProgress
 from engine.plan.memory_budget import BookFit
 from tests.app.scripted import figures, model_info
@@ -19,27 +19,27 @@ TOKENS = 20_000
 @pytest.mark.parametrize(
     ("span", "said"),
     [
-        (Span(13.5, 13.5), "about 15 s"),
-        (Span(20.0, 41.0), "20 to 40 s"),
-        (Span(40.0, 130.0), "40 s to 2 min"),
-        (Span(58.0, 62.0), "about 1 min"),
-        (Span(240.0, 360.0), "4 to 6 min"),
-        (Span(5400.0, 7300.0), "1.5 to 2 h"),
+        (Range(13.5, 13.5), "about 15 s"),
+        (Range(20.0, 41.0), "20 to 40 s"),
+        (Range(40.0, 130.0), "40 s to 2 min"),
+        (Range(58.0, 62.0), "about 1 min"),
+        (Range(240.0, 360.0), "4 to 6 min"),
+        (Range(5400.0, 7300.0), "1.5 to 2 h"),
     ],
 )
-def test_a_stretch_of_time_in_words(span: Span, said: str) -> None:
+def test_a_stretch_of_time_in_words(span: Range, said: str) -> None:
     assert stretch(span) == said
 
 
 def test_words_a_second() -> None:
-    assert pace(Span(14.6, 15.2)) == "about 15 words a second"
-    assert pace(Span(0.1, 0.3)) == "a word in 3 to 10 s"
-    assert pace(Span(0.42, 1.3)) == "0.4 to 1 words a second"
-    assert expected(Span(55.0, 62.0), Span(15.0, 15.0)) == "about 1 min to read, then about 15 words a second"
-    assert expected(Span(20.0, 41.0), None) == "20 to 40 s to read"
+    assert pace(Range(14.6, 15.2)) == "about 15 words a second"
+    assert pace(Range(0.1, 0.3)) == "a word in 3 to 10 s"
+    assert pace(Range(0.42, 1.3)) == "0.4 to 1 words a second"
+    assert expected(Range(55.0, 62.0), Range(15.0, 15.0)) == "about 1 min to read, then about 15 words a second"
+    assert expected(Range(20.0, 41.0), None) == "20 to 40 s to read"
 
 
-def looks(rates: list[float], total: Span | None = None) -> list[Remaining]:
+def looks(rates: list[float], total: Range | None = None) -> list[Remaining]:
     """A reading in steps of 5 %, each of which takes the given seconds; the engine goes by the mean so far."""
     seen, seconds = [Remaining(total)], 0.0
     for step, rate in enumerate([0.0, *rates]):
@@ -59,8 +59,8 @@ def said_at_most(remaining: list[Remaining]) -> list[float]:
     [[1.0] * 20, [5.0, 3.0, *[1.0] * 18], [1.0] * 10 + [4.0] * 10, [0.2] * 3 + [2.0] * 17],
     ids=["steady", "slow at first", "slow at last", "fast at first"],
 )
-@pytest.mark.parametrize("total", [None, Span(8.0, 32.0)], ids=["unknown", "probed"])
-def test_what_is_left_never_rises(rates: list[float], total: Span | None) -> None:
+@pytest.mark.parametrize("total", [None, Range(8.0, 32.0)], ids=["unknown", "probed"])
+def test_what_is_left_never_rises(rates: list[float], total: Range | None) -> None:
     remaining = looks(rates, total)
     said = said_at_most(remaining)
     assert all(later <= earlier for earlier, later in pairwise(said))
@@ -69,7 +69,7 @@ def test_what_is_left_never_rises(rates: list[float], total: Span | None) -> Non
 
 
 def test_it_is_a_range_at_first_and_then_a_number() -> None:
-    remaining = looks([2.0] * 20, Span(20.0, 80.0))
+    remaining = looks([2.0] * 20, Range(20.0, 80.0))
     assert [remaining[at].words for at in (0, 1, 4)] == ["20 s to 1 min left", "25 s to 1 min left", "about 35 s left"]
     assert looks([2.0] * 20)[0].words == "", "nothing is said before anything is known"
 
@@ -142,4 +142,4 @@ def test_a_file_that_somebody_changed_is_forgotten(tmp_path: Path) -> None:
     file = tmp_path / "experience.json"
     for text in ("not json", "[]", '{"a": {"readings": [[1, "x"]], "answers": []}}', '{"a": {"readings": [[-1, 2]]}}'):
         file.write_text(text, encoding="utf-8")
-        assert Experience(file).reading(model_info(), TOKENS, 30.0) == Span(15.0, 60.0)
+        assert Experience(file).reading(model_info(), TOKENS, 30.0) == Range(15.0, 60.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import format
-from app.core.forecast import Remaining, Span
+from app.core.forecast import Range, Remaining
 from engine.events import Acceptance, BookRead, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit, TokenSource
 from tests.app.scripted import figures
 
@@ -50,7 +50,7 @@ def test_counts_and_rates() -> None:
 
 def test_reading_says_how_much_and_how_long() -> None:
     halfway = ReadingProgress(11_000, 22_000, 3, 212, 812.3, 13.5)
-    view = format.reading_view(halfway, "page", 212, Remaining(left=Span(13.5, 13.5)))
+    view = format.reading_view(halfway, "page", 212, Remaining(left=Range(13.5, 13.5)))
     assert view == {"fraction": 0.5, "pages": 3, "where": "Reading 212 pages: 50 %", "pace": "about 15 s left"}
     assert format.reading_view(halfway, "page", 1, Remaining())["where"] == "Reading 1 page: 50 %"
     assert format.reading_view(halfway, "page", 212, Remaining())["pace"] == ""
