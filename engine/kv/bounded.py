@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from engine.kv.recurrent import RecurrentLayer
+from engine.kv.states import RecurrentLayer
 from engine.kv.windowed import WindowedLayer
 from engine.quantization import CHAT_PLACES, SLIDING_BORDER, TRACED_TOKENS
 
@@ -30,7 +30,7 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 @dataclass(frozen=True)
-class Place:
+class BoundedCopy:
     """A copy, in host memory, of what every bounded layer holds of the tokens [start, stop), in order of layers and by
     name. A state covers all tokens from 0 on."""
 
@@ -88,8 +88,8 @@ class BoundedCache:
         self._states: dict[int, RecurrentLayer] = {}
         self._layers: dict[int, BoundedLayer] = {}
         self._length = 0
-        self._book: Place | None = None
-        self._chat: list[Place] = []
+        self._book: BoundedCopy | None = None
+        self._chat: list[BoundedCopy] = []
 
     def clear(self) -> None:
         """Forget everything and give the memory back."""
@@ -170,7 +170,7 @@ class BoundedCache:
         self._chat = [place for place in self._chat if place.stop <= length]
         self._length = length
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[BoundedCopy]:
         return [*([self._book] if self._book else []), *self._chat]
 
     def mark(self) -> None:
@@ -184,13 +184,13 @@ class BoundedCache:
         place = self.at(self._length)
         self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
 
-    def at(self, stop: int) -> Place | None:
+    def at(self, stop: int) -> BoundedCopy | None:
         """The copy that ends at ``stop`` committed tokens; None if there is none."""
         kept = next((place for place in self._places() if place.stop == stop), None)
         window = self._shape.sliding.window if self._shape.sliding else 0
         return kept or self.copy(max(0, stop - window), stop)
 
-    def copy(self, start: int, stop: int) -> Place | None:
+    def copy(self, start: int, stop: int) -> BoundedCopy | None:
         """A copy of the committed tokens [start, stop), or of the newest of them where these are enough to go on from.
         None where they are not enough, and without such layers."""
         self._forget_uncommitted()
@@ -201,16 +201,16 @@ class BoundedCache:
             return None
         first = max(known)
         held = ({name: _on_host(part) for name, part in layer.held(first, stop).items()} for layer in layers)
-        return Place(first, stop, tuple(held))
+        return BoundedCopy(first, stop, tuple(held))
 
-    def adopt(self, place: Place) -> None:
+    def adopt(self, place: BoundedCopy) -> None:
         """Append what ``copy`` gave to the committed tokens; it counts once ``commit`` is called."""
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):
             layer.adopt(place.start, place.stop, held, self._length)
 
     def sizes(self, start: int, stop: int) -> list[Sizes]:
-        """Shape and dtype of what each layer of a ``Place`` holds, by name."""
+        """Shape and dtype of what each layer of a ``BoundedCopy`` holds, by name."""
         return [layer.sizes(start, stop) for layer in self._layers.values()]
 
     def _forget_uncommitted(self) -> None:

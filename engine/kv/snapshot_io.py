@@ -27,7 +27,7 @@ import safetensors.torch
 import torch
 
 from engine.errors import ResourceError, SnapshotRefused, SnapshotUnreadable, TrifoldError
-from engine.kv.bounded import Place, Sizes
+from engine.kv.bounded import BoundedCopy, Sizes
 from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, WindowShard, unreadable, write_synced
 from engine.kv.snapshots import SnapshotStore, TurnStore
@@ -308,7 +308,7 @@ def _append(path: Path, shard: Shard, full: FullCache) -> None:
 def _append_place(path: Path, shard: Shard, full: FullCache) -> None:
     layers = _layers(path, shard, full.bounded.sizes(shard.start, shard.stop))
     with torch.inference_mode():
-        full.bounded.adopt(Place(shard.start, shard.stop, tuple(layers)))
+        full.bounded.adopt(BoundedCopy(shard.start, shard.stop, tuple(layers)))
 
 
 def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[str, torch.Tensor]]:
@@ -331,7 +331,7 @@ def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[st
     return layers
 
 
-def _write_place(folder: Path, place: Place | None) -> Shard | None:
+def _write_place(folder: Path, place: BoundedCopy | None) -> Shard | None:
     return None if place is None else _write_layers(folder, WindowShard, place.start, place.stop, place.layers)
 
 
@@ -346,5 +346,5 @@ def _write_layers(
     return shard
 
 
-def _size(place: Place | None) -> int:
+def _size(place: BoundedCopy | None) -> int:
     return sum(part.nbytes for held in place.layers for part in held.values()) if place else 0

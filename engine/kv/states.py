@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.model.recurrent import Advance, State, Trace
+from engine.model.recurrent import Advance, RecurrentState, Trace
 
 if TYPE_CHECKING:
     from engine.quantization import StateSize
@@ -34,7 +34,7 @@ class RecurrentLayer:
 
     def __init__(self, size: StateSize, dtype: torch.dtype, device: torch.device, most: int) -> None:
         self._size, self._dtype, self._device, self._most = size, dtype, device, most
-        self._states: dict[int, State] = {}  # by the number of tokens before them
+        self._states: dict[int, RecurrentState] = {}  # by the number of tokens before them
         self._traces: list[tuple[int, Trace]] = []  # each with the number of tokens before it, in order
         self.clear()
 
@@ -50,7 +50,7 @@ class RecurrentLayer:
             name: torch.zeros(size, dtype=dtype, device=self._device)
             for name, (size, dtype) in self.sizes(0, 0).items()
         }
-        self._states, self._traces = {0: State(**held)}, []
+        self._states, self._traces = {0: RecurrentState(**held)}, []
 
     def reaches(self, length: int) -> bool:
         """Whether the state after ``length`` tokens is held or can be computed from traces."""
@@ -67,9 +67,9 @@ class RecurrentLayer:
         """
         before = self._state(start)
         committed = before if start == length else self._state(length)
-        out, behind, trace = advance(before)
+        out, after, trace = advance(before)
         self.crop(start)
-        self._states = {length: committed, start: before, start + count: behind}
+        self._states = {length: committed, start: before, start + count: after}
         self._traces.append((start, trace))
         while self._traces and (self._traces[0][0] < length or start + count - self._traces[0][0] > self._most):
             del self._traces[0]
@@ -107,7 +107,7 @@ class RecurrentLayer:
         too."""
         here = {name: part.to(self._device, copy=True) for name, part in held.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
-        self._states, self._traces = {**kept, stop: State(**here)}, []
+        self._states, self._traces = {**kept, stop: RecurrentState(**here)}, []
 
     def sizes(self, start: int, stop: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of the parts of a state."""
@@ -117,17 +117,17 @@ class RecurrentLayer:
             "inputs": ((size.taps - 1, size.channels), self._dtype),
         }
 
-    def _state(self, tokens: int) -> State:
+    def _state(self, tokens: int) -> RecurrentState:
         """The state after the first ``tokens`` tokens."""
         way = self._way_to(tokens)
         if way is None:
-            raise ValueError(f"a layer that has states behind {sorted(self._states)} tokens has none behind {tokens}")
+            raise ValueError(f"a layer that has states after {sorted(self._states)} tokens has none after {tokens}")
         state, traces = way
         for trace in traces:
-            state = trace.behind(state)
+            state = trace.after(state)
         return state
 
-    def _way_to(self, tokens: int) -> tuple[State, list[Trace]] | None:
+    def _way_to(self, tokens: int) -> tuple[RecurrentState, list[Trace]] | None:
         """A held state, and the traces that lead from it to the state after ``tokens`` tokens."""
         for known in sorted((known for known in self._states if known <= tokens), reverse=True):
             reached, traces = known, []

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import torch
 
-from engine.kv.recurrent import RecurrentLayer
+from engine.kv.states import RecurrentLayer
 from engine.model import attention
 from engine.model.kv_shape import KvShape
 from engine.model.recurrent import Advance

@@ -3,9 +3,9 @@ tokens.
 
 A token fades the state of each head, reads what it holds under the token's key, writes the difference to the token's
 value there, and is answered by its query; in Mamba-2 all of its value is written. A short convolution over the newest
-tokens comes before it, and is all that some models have. Of a few tokens a ``Trace`` keeps what each did, so that the
-state behind any of them can be had again: some fifty times smaller than a state for each. The states themselves lie in
-the cache that came down the call as ``kv`` (``engine.kv.recurrent``).
+tokens comes before it, and is all that some models have. A ``Trace`` keeps what each of a few tokens did; the state
+after any of them is computed from it, and it is some fifty times smaller than a state for each. The states themselves
+lie in the cache that came down the call as ``kv`` (``engine.kv.states``).
 
 On a processor a few tokens are computed one after the other by our own kernel (``kernels.emit``): a token has the
 same bits whatever tokens come with it, and a state from a trace those of a pass that ended there. Many tokens, and
@@ -34,7 +34,7 @@ _LEAST_SQUARE = 1e-6  # added to the square of a key's length before it is divid
 
 
 @dataclass(frozen=True)
-class State:
+class RecurrentState:
     """A layer's state after a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
     channels), the newest tokens as the convolution will read them. Never changed in place."""
 
@@ -59,7 +59,7 @@ class Trace(Protocol):
     def first(self, count: int) -> Trace:
         """The trace of its first tokens."""
 
-    def behind(self, state: State) -> State:
+    def after(self, state: RecurrentState) -> RecurrentState:
         """The state after its last token, computed from the state before its first."""
 
 
@@ -78,8 +78,8 @@ class InputTrace:
     def first(self, count: int) -> InputTrace:
         return InputTrace(self.inputs[: self.inputs.shape[0] - self.count + count], count)
 
-    def behind(self, state: State) -> State:
-        return State(state.memory, self.inputs[self.count :].clone())
+    def after(self, state: RecurrentState) -> RecurrentState:
+        return RecurrentState(state.memory, self.inputs[self.count :].clone())
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,16 @@ class DeltaTrace:
         keys, updates, decays = (part[:count] for part in (self.keys, self.updates, self.decays))
         return DeltaTrace(self.inputs[: taps + count], keys, updates, decays, self.kernels)
 
-    def behind(self, state: State) -> State:
+    def after(self, state: RecurrentState) -> RecurrentState:
         inputs = self.inputs[self.count :].clone()
         if self.kernels is not None:
             memory = self.kernels.replayed(self.keys, self.updates, self.decays, state.memory)
-            return State(memory, inputs)
+            return RecurrentState(memory, inputs)
         faded = self.decays.double().cumsum(dim=0)
         left = (faded[-1] - faded).float().exp()
         keys = _for_each_head(self.keys, self.updates) * left.unsqueeze(-1)
         added = torch.einsum("nhk,nhv->hkv", keys, self.updates)
-        return State(state.memory * faded[-1].float().exp()[:, None, None] + added, inputs)
+        return RecurrentState(state.memory * faded[-1].float().exp()[:, None, None] + added, inputs)
 
 
 class Step(NamedTuple):
@@ -130,11 +130,11 @@ class Step(NamedTuple):
     from the state before the first."""
 
     out: torch.Tensor
-    state: State
+    state: RecurrentState
     trace: Trace
 
 
-Advance = Callable[[State], Step]
+Advance = Callable[[RecurrentState], Step]
 """A layer's pass over its new tokens, from the state before them."""
 
 
@@ -192,7 +192,7 @@ class DeltaNet(nn.Module):
 
     def _advance(
         self,
-        state: State,
+        state: RecurrentState,
         x: torch.Tensor,
         decays: torch.Tensor,
         rates: torch.Tensor,
@@ -209,7 +209,9 @@ class DeltaNet(nn.Module):
             out, updates, memory = in_chunks(q, k, v, decays, rates, state.memory)
         else:
             out, updates, memory = kernels.delta(q, k, v, decays, rates, state.memory)
-        return Step(out, State(memory, inputs[count:].clone()), DeltaTrace(inputs, k, updates, decays, kernels))
+        return Step(
+            out, RecurrentState(memory, inputs[count:].clone()), DeltaTrace(inputs, k, updates, decays, kernels)
+        )
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
         """Vectors (n, heads, key_dim) of this length."""
@@ -266,7 +268,7 @@ class Mamba(nn.Module):
         answer: torch.Tensor = self.out_proj((mixed.flatten(1) * self.norm).to(hidden_states.dtype).unsqueeze(0))
         return answer
 
-    def _advance(self, state: State, x: torch.Tensor, steps: torch.Tensor, kernels: Native | None) -> Step:
+    def _advance(self, state: RecurrentState, x: torch.Tensor, steps: torch.Tensor, kernels: Native | None) -> Step:
         inner, width = self.heads * self.value_dim, self.key_heads * self.key_dim
         inputs = torch.cat([state.inputs, x])
         found = convolved(inputs, self.taps)
@@ -280,7 +282,7 @@ class Mamba(nn.Module):
         else:
             out, updates, memory = kernels.delta(*given, rule="scan")
         trace = DeltaTrace(inputs, k, updates, given[3], kernels)
-        return Step(out + v * self.kept[:, None], State(memory, inputs[x.shape[0] :].clone()), trace)
+        return Step(out + v * self.kept[:, None], RecurrentState(memory, inputs[x.shape[0] :].clone()), trace)
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
@@ -315,10 +317,10 @@ class ShortConv(nn.Module):
         opens, closes, x = self.in_proj(hidden_states)[0].chunk(3, dim=-1)
         x = opens * x
 
-        def advance(state: State) -> Step:
+        def advance(state: RecurrentState) -> Step:
             inputs, count = torch.cat([state.inputs, x]), x.shape[0]
-            behind = State(state.memory, inputs[count:].clone())
-            return Step(convolved(inputs, self.taps), behind, InputTrace(inputs, count))
+            after = RecurrentState(state.memory, inputs[count:].clone())
+            return Step(convolved(inputs, self.taps), after, InputTrace(inputs, count))
 
         out = kv.recur(self.layer_idx, x.shape[0], advance)
         out = out if self.bias is None else out + self.bias
@@ -375,7 +377,7 @@ def in_chunks(
         corrects: whether what is read under a token's key is taken from what it writes there.
 
     Returns:
-        What they read and what they add, both (n, heads, value_dim), and the memory behind the last.
+        What they read and what they add, both (n, heads, value_dim), and the memory after the last.
     """
     n, heads, width = v.shape
     size = min(_CHUNK, n)

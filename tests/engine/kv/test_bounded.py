@@ -22,7 +22,7 @@ from engine.events import AnswerDone, AnswerStarted, BookRead, ReadingProgress
 from engine.kv.full import FullCache, KvShape
 from engine.kv.spilling import spill_more
 from engine.model.kv_shape import Recurrent, Sliding
-from engine.model.recurrent import State, Step
+from engine.model.recurrent import RecurrentState, Step
 from engine.prompt import Question, Turn
 from engine.quantization import CHAT_PLACES, StateSize
 from engine.session import Session
@@ -180,8 +180,8 @@ class Sum:
     def first(self, count: int) -> Sum:
         return Sum(self.tokens[:count])
 
-    def behind(self, state: State) -> State:
-        return State(torch.tensor([[[hashed(self.tokens, int(state.memory.item()))]]]), state.inputs)
+    def after(self, state: RecurrentState) -> RecurrentState:
+        return RecurrentState(torch.tensor([[[hashed(self.tokens, int(state.memory.item()))]]]), state.inputs)
 
 
 def hashed(tokens: list[int], start: int = 0) -> int:
@@ -201,10 +201,10 @@ def test_states_stand_for_their_tokens_after_any_order_of_passes_crops_and_place
     tokens: list[int] = []
 
     def feed(context: list[int], new: list[int]) -> list[int]:
-        def advance(state: State) -> Step:
+        def advance(state: RecurrentState) -> Step:
             assert int(state.memory.item()) == hashed(context)
             trace: Any = Sum(new)
-            return Step(torch.zeros(0), trace.behind(state), trace)
+            return Step(torch.zeros(0), trace.after(state), trace)
 
         for layer in (0, 1):
             full.extend(len(context)).recur(layer, len(new), advance)

@@ -9,10 +9,10 @@ import torch
 
 from engine.decode import rounds
 from engine.kv.full import FullCache
-from engine.kv.recurrent import RecurrentLayer
+from engine.kv.states import RecurrentLayer
 from engine.model import loading, recurrent
 from engine.model.kernels import native
-from engine.model.recurrent import DeltaTrace, State, in_chunks
+from engine.model.recurrent import DeltaTrace, RecurrentState, in_chunks
 from engine.quantization import StateSize
 
 CPU = torch.device("cpu")
@@ -77,13 +77,13 @@ def test_a_token_has_the_same_bits_alone_and_its_state_can_be_had_again(
     q, k, v, decays, rates, memory = tokens(23)
     out, updates, last = kernels.delta(q, k, v, decays, rates, memory, rule=rule)
     whole = DeltaTrace(torch.zeros(26, 7), k, updates, decays, kernels)
-    alone = State(memory, torch.zeros(3, 7))
+    alone = RecurrentState(memory, torch.zeros(3, 7))
     for at in range(23):
         one = slice(at, at + 1)
         read, _, after = kernels.delta(q[one], k[one], v[one], decays[one], rates[one], alone.memory, rule=rule)
         assert torch.equal(read[0], out[at])
-        alone = State(after, alone.inputs)
-        again = whole.first(at + 1).behind(State(memory, torch.zeros(3, 7)))
+        alone = RecurrentState(after, alone.inputs)
+        again = whole.first(at + 1).after(RecurrentState(memory, torch.zeros(3, 7)))
         assert torch.equal(again.memory, after)
     assert torch.equal(alone.memory, last)
 
@@ -92,7 +92,7 @@ def test_a_trace_of_chunks_leads_to_the_same_states() -> None:
     q, k, v, decays, rates, memory = tokens(9)
     whole = DeltaTrace(torch.arange(12.0)[:, None], k, in_chunks(q, k, v, decays, rates, memory)[1], decays, None)
     for count in (1, 4, 9):
-        found = whole.first(count).behind(State(memory, torch.zeros(3, 1)))
+        found = whole.first(count).after(RecurrentState(memory, torch.zeros(3, 1)))
         expected = in_chunks(q[:count], k[:count], v[:count], decays[:count], rates[:count], memory)[2]
         assert torch.allclose(found.memory, expected, atol=1e-5)
         assert found.inputs.flatten().tolist() == [count, count + 1, count + 2]
