@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProposalOutcome:
     """One proposal that was verified: how sure its proposer was of it, and whether it was accepted."""
 
     confidence: float
@@ -124,7 +124,7 @@ class RatesByConfidence:
         self._edges = tuning.confidence_edges
         self._rates = [FadingRate(prior, tuning=tuning) for prior in priors]
 
-    def add(self, trials: list[Trial]) -> None:
+    def add(self, trials: list[ProposalOutcome]) -> None:
         for trial in trials:
             self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
 

@@ -31,7 +31,7 @@ from engine.decode.acceptance import (
     EarlyStop,
     PassCost,
     PassCostEstimate,
-    Trial,
+    ProposalOutcome,
 )
 from engine.decode.tuning import TUNING, Tuning
 
@@ -92,8 +92,8 @@ class RoundObservation:
     """
 
     match: LookupMatch = NO_MATCH
-    draft_trials: list[Trial] = field(default_factory=list)
-    middle_trials: list[Trial] = field(default_factory=list)
+    draft_trials: list[ProposalOutcome] = field(default_factory=list)
+    middle_trials: list[ProposalOutcome] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
     draft_steps: int = 0
     draft_ms: float = 0.0

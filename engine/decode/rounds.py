@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, overload
 
 import torch
 
-from engine.decode.acceptance import Trial
+from engine.decode.acceptance import ProposalOutcome
 from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
 from engine.decode.distributions import NO_TOKEN
 from engine.decode.tuning import TUNING
@@ -407,9 +407,9 @@ def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> No
         observation.draft_ms += ms - made.start_ms
 
 
-def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[Trial]:
+def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
     """Trials of proposals with confidences: the accepted ones, and the rejection that ended them."""
-    return [Trial(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
+    return [ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
 
 
 # Verifying -----------------------------------------------------------------------------------------------------

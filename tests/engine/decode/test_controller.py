@@ -18,7 +18,7 @@ from engine.decode.acceptance import (
     FadingRate,
     PassCost,
     PassCostEstimate,
-    Trial,
+    ProposalOutcome,
     cost_of,
 )
 from engine.decode.controller import (
@@ -212,7 +212,7 @@ def test_confidence_is_calibrated() -> None:
     statistics, rng = AcceptanceStatistics(), random.Random(3)
     for _ in range(2000):
         confidence = rng.random()
-        statistics.middle_by_confidence.add([Trial(confidence, rng.random() < confidence**2)])
+        statistics.middle_by_confidence.add([ProposalOutcome(confidence, rng.random() < confidence**2)])
     stop = EarlyStop(0.1, statistics.middle_by_confidence.table())
     assert stop.chance(0.1) < 0.15
     assert stop.chance(0.7) == pytest.approx(0.49, abs=0.2)
@@ -259,7 +259,9 @@ class World:
             while len(drafted) < plan.passes and chance >= plan.middle_stop.threshold:
                 count = self.patient(plan.draft_stop, plan.draft)
                 drafted.append(self.prefix(self.rates.middle, count))
-                observation.draft_trials += [Trial(0.5, i < drafted[-1]) for i in range(min(drafted[-1] + 1, count))]
+                observation.draft_trials += [
+                    ProposalOutcome(0.5, i < drafted[-1]) for i in range(min(drafted[-1] + 1, count))
+                ]
                 observation.passes.append((count + 1, noise * self.costs.middle.ms(count + 1)))
                 proposed += count
                 pending += drafted[-1] + 1
@@ -270,7 +272,7 @@ class World:
             pending, rate = self.patient(plan.draft_stop, plan.draft), self.rates.direct
             proposed = pending
         accepted = self.prefix(rate, pending)
-        trials = [Trial(0.5, i < accepted) for i in range(min(accepted + 1, pending))]
+        trials = [ProposalOutcome(0.5, i < accepted) for i in range(min(accepted + 1, pending))]
         if plan.passes:
             observation.middle_trials = trials
         elif not plan.copy:
