@@ -1,12 +1,15 @@
-"""What a model brings that has to run before it can be used: its tokenizer and its chat template.
+"""Tries what a model brings that has to run before the model can be used: its tokenizer and its chat template.
 
 Both are tried in a bounded child process (``engine.sandbox``, ``python -m engine.foreign``). A tokenizer is loaded by
-this process when it has been loaded and used there: it may be made so that it fills the memory, never ends, or breaks
+this process once it has been loaded and used there: it may be made so that it fills the memory, never ends, or breaks
 its library. A chat template is a program; it is compiled and rendered there, once, into the pieces that are used
-(``engine.chat_template``), and nothing of it ever runs here. What came out well is kept by the sum of what was tried,
-so that a model is tried at its first start alone.
+(``engine.chat_template``), and nothing of it ever runs here. Results are kept by the sum of what was tried, so that a
+model is tried at its first start alone. ``begin`` starts the trials of a model while this process imports its
+libraries; who uses a tokenizer or a template waits for the result.
 
-The child tries a text that holds runs of every sign; a tokenizer can still be made to be slow on one text of its own.
+The child tries prose and runs of every sign. A tokenizer can still be made to be slow on a text of its own, by an
+expression or a model that takes more than linear time. Those of known models take linear time; with any other a long
+text is encoded in the child first (``check_text``), in a time that grows with its length.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,20 +40,25 @@ _TOKENIZER_BOUNDS = Bounds(1_200_000_000, 10.0)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # A vocabulary of 260,000 tokens of SentencePiece takes most; the header says how long it is, and is looked at first.
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
+_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5  # ten times what an ordinary tokenizer takes
+_TEXT_BYTES_PER_CHARACTER = 300  # of an encoding with its offsets
 _START_S = 30.0  # of a child on a cold disk
-_FORMAT = 1  # of what is kept
-_PIECES = {"tokenizer": 0, "template": 5}
+_FORMAT = 2  # of what is kept
+_PIECES = {"tokenizer": 1, "template": 5, "text": 0}
 """Words that are kept of each."""
-_KEPT = 64  # results that a process remembers
+_REMEMBERED = 64  # results that a process remembers
+_MOST_FILES = 1000  # results on disk; the oldest go
 _MOST_KEPT_BYTES = 1 << 20
 _ANOTHER = "Choose another model."
 _LEFT_OUT = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
 
 MOST_ADDED = 100_000
-"""Tokens beside a vocabulary; models have up to some ten thousand. Each takes the library 50 microseconds."""
+"""Most tokens added to a vocabulary; models have up to some ten thousand, and the library takes 50 microseconds for
+each."""
 _LARGEST_ID = 1 << 24
 # Characters that a tokenizer may make of one before it cuts; those of models make two.
 _MOST_GROWTH = 16.0
+_LONGEST = "model_max_length"  # which is 10 to the power of 30 for "any"
 _LISTS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")  # what would be read or used in the place of what was tried
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
@@ -57,10 +68,69 @@ _PROSE_TIMES = 200
 _FIRST_PLANE = "".join(map(chr, (*range(0x20, 0xD800), *range(0xE000, 0xFFFE))))
 
 
+_LINEAR = "linear"
+"""The child's word for a tokenizer that is known to take linear time."""
+_LINEAR_MODELS = ("BPE", "WordLevel")
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_WITH_SLASH = _REST.replace(r"[\r\n]*", r"[\r\n/]*", 1)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WORD = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+"
+_NAME = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+_LINEAR_EXPRESSIONS = (
+    # The bundled models, GPT-2, Llama 3, Qwen 2 and 3, Qwen 3.5, Mistral (Tekken), GPT-4o.
+    "[\u201c\u201d]",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}|"
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    rf"{_WORD}|{_NAME}|\p{{N}}|{_REST_WITH_SLASH}",
+    rf"{_WORD}{_CONTRACTIONS}?|{_NAME}{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
+)
+"""Expressions of known models that cut a text into words."""
+
+
 # Seen from this process ------------------------------------------------------------------------------------------
 
 
-def check_tokenizer(folder: Path, kept: str = "") -> None:
+@dataclass(frozen=True)
+class Tried:
+    """A tokenizer that does no harm.
+
+    Args:
+        sum: names its files.
+        linear: whether it is known to take linear time, so that its texts need not be tried.
+    """
+
+    sum: str
+    linear: bool
+
+
+def begin(model: str, draft: str | None, kept: str = "") -> None:
+    """Start to try the tokenizers of a model and its draft, and the model's chat template.
+
+    Returns at once. Who uses them is told what is wrong with them.
+
+    The template is looked for where it ordinarily lies. ``chat_format`` tries another one, and special tokens that are
+    others, by itself.
+    """
+
+    def work() -> None:
+        with suppress(ModelError, OSError, ValueError, RecursionError):
+            for name in (model, draft):
+                folder = model_files.folder_of(name) if name else None
+                if folder is None:
+                    continue
+                model_files.check(folder)
+                _begin_trial(_sum_of(folder), _tokenizer_request(folder), kept)
+                if name == model and (template := _stated_template(folder)):
+                    _begin_trial(*_template_trial(*template), kept)
+
+    threading.Thread(target=work, name="trifold-trials", daemon=True).start()
+
+
+def check_tokenizer(folder: Path, kept: str = "") -> Tried:
     """Try a folder's tokenizer, unless that very one is known.
 
     Args:
@@ -69,13 +139,37 @@ def check_tokenizer(folder: Path, kept: str = "") -> None:
     Raises:
         ModelError: it takes too much, breaks its library, or is none.
     """
-    files = model_files.tokenizer_files(folder)
+    digest = _sum_of(folder)
+    return Tried(digest, _tried(digest, _tokenizer_request(folder), kept) == (_LINEAR,))
+
+
+def check_text(tokenizer: Tried, folder: Path, text: str, kept: str = "") -> None:
+    """Try a tokenizer on one text, unless that is known.
+
+    Args:
+        folder: of the tokenizer.
+        kept: as ``check_tokenizer``.
+
+    Raises:
+        ModelError: it takes too much for a text of this length, or breaks its library.
+    """
+    digest = hashlib.sha256(f"{tokenizer.sum}\0".encode() + text.encode("utf-8", "replace"))
+    request = json.dumps({"work": "text", "folder": str(folder.resolve()), "text": text})
+    _tried(digest.hexdigest(), request, kept)
+
+
+def _sum_of(folder: Path) -> str:
+    """Names a folder's tokenizer by all its files."""
     digest = hashlib.sha256(_versions())
-    for path in files:
+    for path in model_files.tokenizer_files(folder):
         content = model_files.content(path)
         digest.update(f"\0{path.name}\0{len(content)}\0".encode())
         digest.update(content)
-    _tried(digest.hexdigest(), kept, json.dumps({"work": "tokenizer", "folder": str(folder.resolve())}))
+    return digest.hexdigest()
+
+
+def _tokenizer_request(folder: Path) -> str:
+    return json.dumps({"work": "tokenizer", "folder": str(folder.resolve())})
 
 
 def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str = "") -> ChatFormat:
@@ -89,12 +183,29 @@ def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str 
     Raises:
         ModelError: it takes too much, or keeps no book in front of the conversation.
     """
-    named = {name: str(token) for name, token in sorted(tokens.items())}
+    return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), kept), title)
+
+
+def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]:
+    """The sum and the request of a chat template's trial, with those special tokens that it names."""
+    named = {name: str(token) for name, token in sorted(tokens.items()) if name in template}
     request = json.dumps({"work": "template", "template": template, "tokens": named})
     # A template that writes the date has other pieces tomorrow.
     day = time.strftime("%Y-%m-%d") if "strftime_now" in template else ""
-    digest = hashlib.sha256(_versions() + f"{day}\0{request}".encode())
-    return ChatFormat.of_pieces(_tried(digest.hexdigest(), kept, request), title)
+    return hashlib.sha256(_versions() + f"{day}\0{request}".encode()).hexdigest(), request
+
+
+def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
+    """The chat template that a folder states, and its special tokens; None where it lies elsewhere."""
+    settings = model_files.read_object(folder / "tokenizer_config.json")
+    path = folder / model_files.TEMPLATE
+    template = model_files.content(path).decode() if path.exists() else settings.get("chat_template")
+    tokens = {}
+    for name, token in settings.items():
+        token = token.get("content") if isinstance(token, dict) else token
+        if name.endswith("_token") and isinstance(token, str):
+            tokens[name] = token
+    return (template, tokens) if isinstance(template, str) else None
 
 
 def save_gguf_settings(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> None:
@@ -102,8 +213,9 @@ def save_gguf_settings(gguf: Path, bare: Path, changes: Mapping[str, Any], out: 
     both.
 
     Args:
-        gguf: alone in its folder, since files beside it would mean other things.
-        bare: its header without vocabulary and tensors, beside it: transformers takes 8 seconds to read all of it.
+        gguf: alone in its folder, since other files there would change what transformers reads.
+        bare: its header without vocabulary and tensors, in the same folder: transformers takes 8 seconds to read the
+            whole header.
         changes: settings that transformers leaves out.
 
     Raises:
@@ -121,17 +233,48 @@ def _versions() -> bytes:
     return json.dumps(named).encode()
 
 
-@lru_cache(maxsize=_KEPT)
-def _tried(digest: str, kept: str, request: str) -> tuple[str, ...]:
-    """What became of a request: what is kept under its sum, or what a child says now.
+_trials: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
+"""Results by sum and folder, and trials that go on. Those that came out badly are forgotten."""
+_trials_lock = threading.Lock()
+
+
+def _tried(digest: str, request: str, kept: str) -> tuple[str, ...]:
+    """The result of a trial: the one kept under its sum, or what a child says.
 
     Raises:
-        ModelError: nothing good.
+        ModelError: the trial failed.
     """
+    return _begin_trial(digest, request, kept).result()
+
+
+def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]]:
+    """The result of a trial, which goes on in a thread unless it is known."""
+    key = digest, kept
+    with _trials_lock:
+        if (known := _trials.get(key)) is not None:
+            return known
+        result: Future[tuple[str, ...]] = Future()
+        _trials[key] = result
+        for oldest in [each for each, trial in _trials.items() if trial.done()][: max(0, len(_trials) - _REMEMBERED)]:
+            del _trials[oldest]
+
+    def work() -> None:
+        try:
+            result.set_result(_result_of(digest, json.loads(request), kept))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+            with _trials_lock:
+                _trials.pop(key, None)
+            result.set_exception(error)
+
+    threading.Thread(target=work, name="trifold-trial", daemon=True).start()
+    return result
+
+
+def _result_of(digest: str, request: dict[str, Any], kept: str) -> tuple[str, ...]:
     file = Path(kept) / f"{digest}.json" if kept else None
     found = _load(file)
-    if found is None or len(found) != _PIECES[json.loads(request)["work"]]:
-        found = _ask(json.loads(request))
+    if found is None or len(found) != _PIECES[request["work"]]:
+        found = _ask(request)
         _save(file, found)
     return found
 
@@ -154,13 +297,21 @@ def _save(file: Path | None, found: Sequence[str]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), encoding="utf-8")
         os.replace(partial, file)
+        others = sorted(file.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+        for oldest in others[:-_MOST_FILES]:
+            oldest.unlink()
 
 
 def _ask(request: dict[str, Any]) -> tuple[str, ...]:
-    what, bounds = {
-        "tokenizer": ("tokenizer", _TOKENIZER_BOUNDS),
-        "template": ("chat template", _TEMPLATE_BOUNDS),
-        "gguf": ("vocabulary", _GGUF_BOUNDS),
+    length = len(request.get("text", ""))
+    of_text = Bounds(
+        _TOKENIZER_BOUNDS.memory_bytes + length * _TEXT_BYTES_PER_CHARACTER, _TEXT_S + length * _TEXT_S_PER_CHARACTER
+    )
+    what, bounds, at = {
+        "tokenizer": ("tokenizer", _TOKENIZER_BOUNDS, ""),
+        "template": ("chat template", _TEMPLATE_BOUNDS, ""),
+        "gguf": ("vocabulary", _GGUF_BOUNDS, ""),
+        "text": ("tokenizer", of_text, f" for a text of {length:,} characters"),
     }[request["work"]]
     try:
         deadline = time.monotonic() + _START_S + bounds.silence_s
@@ -172,9 +323,9 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
                     return tuple(message["value"])
     except ChildFailed as failure:
         if failure.reason in ("time", "page time"):
-            why = f"takes longer than {bounds.silence_s:.0f} seconds"
+            why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
         else:  # Rust ends a process whose memory is at an end
-            why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory or breaks its library"
+            why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
         raise ModelError(f"This model's {what} {why}.", _ANOTHER) from failure
     raise ModelError(f"This model's {what} could not be tried.", _ANOTHER)
 
@@ -186,10 +337,10 @@ def _prepare(request: dict[str, Any]) -> None:
     """Import what the work needs: as little as can be, since this is a part of a model's first start."""
     if request["work"] == "template":
         _renderer()
-    elif request["work"] == "tokenizer" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
+    elif request["work"] != "gguf" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
         importlib.import_module("tokenizers")
     else:
-        if request["work"] == "tokenizer":
+        if request["work"] != "gguf":
             sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes a second
         importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - imported when it is named
 
@@ -217,7 +368,11 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "template":
         found = _render(request["template"], request["tokens"])
     elif request["work"] == "tokenizer":
-        _try_tokenizer(Path(request["folder"]))
+        found = (_try_tokenizer(Path(request["folder"])),)
+    elif request["work"] == "text":
+        tokenizer, _ = _load_tokenizer(Path(request["folder"]))
+        tokenizer.encode_special_tokens = True
+        tokenizer.encode(request["text"], add_special_tokens=False)
     else:
         _convert(Path(request["gguf"]), Path(request["bare"]), request["changes"], Path(request["out"]))
     voice.say({"type": "answer", "value": found})
@@ -247,20 +402,22 @@ def _convert(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> N
     settings = json.dumps(stated, indent=1, sort_keys=True)
     (out / model_files.SETTINGS).write_text(f"{settings}\n", encoding="utf-8")
     transformers.GenerationConfig.from_model_config(config).save_pretrained(out)
-    # It would read the whole header again, for the settings that are known.
+    # The library would read the whole header again, for settings that are known.
     library.load_gguf_checkpoint = lambda *_, **__: {"config": found}
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
     tokenizer.save_pretrained(out)
 
 
-def _try_tokenizer(folder: Path) -> None:
+def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
+    """A tokenizer of the library, and the JSON that it is made of; None where the library has none for it."""
     _check_settings(folder)
     path = folder / model_files.TOKENIZER
     if path.exists():
         from tokenizers import Tokenizer
 
         content = path.read_bytes()
-        _check_stated(json.loads(content))
+        stated = json.loads(content)
+        _check_stated(stated)
         tokenizer: Any = Tokenizer.from_buffer(content)
     else:
         from transformers import AutoTokenizer
@@ -268,10 +425,19 @@ def _try_tokenizer(folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = getattr(tokenizer, "backend_tokenizer", None)
         if tokenizer is None:  # which is said where it is loaded
-            return
-        _check_stated(json.loads(tokenizer.to_str()))
+            return None, None
+        stated = json.loads(tokenizer.to_str())
+        _check_stated(stated)
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    return tokenizer, stated
+
+
+def _try_tokenizer(folder: Path) -> str:
+    """Use a tokenizer; says whether it takes linear time."""
+    tokenizer, stated = _load_tokenizer(folder)
+    if tokenizer is None:
+        return ""
     if tokenizer.normalizer is not None:
         grown = len(tokenizer.normalizer.normalize_str(_FIRST_PLANE))
         if grown > _MOST_GROWTH * len(_FIRST_PLANE):
@@ -280,7 +446,33 @@ def _try_tokenizer(folder: Path) -> None:
         tokenizer.encode_special_tokens = special
         for text in (_PROSE * _PROSE_TIMES, *(sign * _RUN + other for sign, other in _pairs())):
             encoded = tokenizer.encode(text, add_special_tokens=False)
+            if len(text) > len(_PROSE) and not encoded.ids:
+                raise ModelError("This model's tokenizer makes no token of a text.", _ANOTHER)
             tokenizer.decode(encoded.ids, skip_special_tokens=True)
+    return _LINEAR if is_linear(stated) else ""
+
+
+def is_linear(stated: Mapping[str, Any]) -> bool:
+    """Whether what ``tokenizer.json`` says takes linear time: words by expressions that are known, and joins of pairs.
+
+    Of the models of SentencePiece those with scores look at every piece that may begin at a character, however long.
+    """
+    model = stated.get("model")
+    parts = [stated.get(name) for name in ("normalizer", "pre_tokenizer")]
+    return (
+        isinstance(model, dict)
+        and model.get("type") in _LINEAR_MODELS
+        and all(expression in _LINEAR_EXPRESSIONS for part in parts for expression in _expressions(part))
+    )
+
+
+def _expressions(part: Any) -> Iterator[Any]:
+    """All regular expressions in a part of ``tokenizer.json``."""
+    values: Any = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    if isinstance(part, dict) and "Regex" in part:
+        yield part["Regex"]
+    for value in values:
+        yield from _expressions(value)
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
@@ -289,7 +481,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 
 def _check_settings(folder: Path) -> None:
-    """Of the files beside ``tokenizer.json``, from which the library adds tokens one by one."""
+    """Check the files next to ``tokenizer.json``, from which the library adds tokens one by one."""
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         path = folder / name
         stated = json.loads(path.read_bytes()) if path.exists() else {}
@@ -297,6 +489,9 @@ def _check_settings(folder: Path) -> None:
             raise ModelError(f"{name} is broken: it holds no JSON object.", _ANOTHER)
         if odd := [key for key in _OTHER_FILES if stated.get(key)]:
             raise ModelError(f"{name} names other files or words ({odd[0]}) for the tokenizer.", _ANOTHER)
+        for key, value in stated.items():  # some classes of transformers add this many tokens
+            if type(value) is int and value > MOST_ADDED and name == "tokenizer_config.json" and key != _LONGEST:
+                raise ModelError(f"{name} is broken: {key} is {value:,}.", _ANOTHER)
         lists = [stated[key] for key in _LISTS if isinstance(stated.get(key), list | dict)]
         _check_added(max(map(len, (stated, *lists))))
         numbered = stated.get("added_tokens_decoder")
@@ -307,12 +502,14 @@ def _check_settings(folder: Path) -> None:
 
 
 def _check_stated(stated: Any) -> None:
-    """What ``tokenizer.json`` says before anything is made of it."""
+    """Check the numbers in ``tokenizer.json`` before anything is made of them."""
     if not isinstance(stated, dict):
         raise ModelError("tokenizer.json is broken: it holds no JSON object.", _ANOTHER)
     added, model = stated.get("added_tokens") or (), stated.get("model")
     _check_added(len(added))
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(model, dict) and model.get("dropout"):
+        raise ModelError("This model's tokenizer cuts words by chance (dropout).", _ANOTHER)
     _check_ids(each.get("id") for each in added if isinstance(each, dict))
     _check_ids(vocabulary.values() if isinstance(vocabulary, dict) else ())
     for part in ("normalizer", "decoder"):

@@ -1,4 +1,4 @@
-"""The prompt: the words around the book, their tokens with the page of every one, and the turns behind the book.
+"""The prompt: the words around the book, their tokens with the page of every one, and the turns after the book.
 
 The book comes first and is byte-for-byte stable, the chat after it. A chat template is cut into pieces: a prefix that
 holds the book and never changes, and one piece per turn that is appended to it. Because the pieces are tokenized apart,
@@ -35,6 +35,8 @@ from engine.passages import Passages, reminded
 _REPLACEMENT = "\ufffd"
 # Tokens that decoding looks back over, so that joins between tokens come out as in one decode.
 _LOOKBACK = 8
+# Characters of which no tokenizer that has been tried takes minutes: an expression gives up after ten million steps.
+_SHORT = 200
 _BYTES = 4  # of the longest character, and so its most tokens
 # Characters for each token of the window, twice what prose has: of a longer text the beginning is encoded first.
 _LONG = 8
@@ -76,10 +78,11 @@ class BookTokenizer:
     def __init__(self, name: str, kept: str = "") -> None:
         from transformers import AutoTokenizer
 
-        if (folder := model_files.folder_of(name)) is not None:
-            model_files.check(folder)
-            foreign.check_tokenizer(folder, kept)
-        self._kept = kept
+        self._kept, self._folder = kept, model_files.folder_of(name)
+        self._tried: foreign.Tried | None = None
+        if self._folder is not None:
+            model_files.check(self._folder)
+            self._tried = foreign.check_tokenizer(self._folder, kept)
         with _told(f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
@@ -120,8 +123,8 @@ class BookTokenizer:
     def largest_id(self) -> int:
         """The largest id that words and the template's words can become.
 
-        Tokens that were added to a vocabulary, such as one for padding, count only where one of them gives it: many
-        folders have some behind the model's last, which nothing ever becomes.
+        Added tokens, such as one for padding, count only where words or the template give them: many folders have some
+        beyond the model's last id, which never occur.
         """
         tokenizer, vocabulary = self._tokenizer, self.vocabulary
         template = str(getattr(tokenizer, "chat_template", None) or "")
@@ -182,6 +185,8 @@ class BookTokenizer:
         return ids
 
     def _encode(self, text: str, **options: bool) -> Any:
+        if self._tried and self._folder and not self._tried.linear and len(text) > _SHORT:
+            foreign.check_text(self._tried, self._folder, text, self._kept)
         with self._lock, _told("This model's tokenizer breaks at this text.", "Choose another model."):
             return self._tokenizer(text, add_special_tokens=False, **options)
 
@@ -214,7 +219,7 @@ class BookTokenizer:
 
 @contextmanager
 def _told(cause: str, remedy: str) -> Iterator[None]:
-    """What the tokenizer's library raises, as a sentence. A panic of Rust is no ``Exception``."""
+    """Turn whatever the tokenizer's library raises into a sentence. A panic of Rust is no ``Exception``."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -274,14 +279,14 @@ class TextStream:
         return whole[len(shown) :]
 
     def flush(self) -> str:
-        """What was held back at the end, broken characters as U+FFFD."""
+        """The text held back at the end, broken characters as U+FFFD."""
         shown = self._tokenizer.decode(self._ids[self._from : self._shown])
         whole = self._tokenizer.decode(self._ids[self._from :])
         self._shown = len(self._ids)
         return whole[len(shown) :]
 
     def _whole_characters(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Where to look back to in ids, and where the last of their whole characters ends: both between characters."""
+        """The place in ids from which to decode, and the end of the last whole character: both between characters."""
         first, end = max(0, len(ids) - _LOOKBACK), len(ids)
         for stop in range(end, max(first, end - _BYTES), -1):
             for start in range(first, max(-1, first - _BYTES), -1):
@@ -322,7 +327,7 @@ class Question:
         sampling: options left None fall back to the model's own settings, then to greedy decoding.
         mode: name of the decoding loop; it changes the speed, never the distribution of the text.
         begun: the beginning of an answer that was cut; the new text continues it.
-        chat: name under which its turns are kept on disk, beside the book; "" keeps none.
+        chat: name under which its turns are kept on disk, with the book; "" keeps none.
         wait: seconds to wait for a cancelled request to let go of the engine (``engine.HANDOVER_S`` is enough).
     """
 
@@ -370,7 +375,7 @@ class Prompt:
 class Conversation:
     """The open book and the turns about it.
 
-    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. Behind a question stand up to
+    ``read`` tokens of the book are usable; ``tokens`` is the whole committed context. After a question come up to
     ``num_passages`` passages that share words with it, for a model that asks for them.
     """
 
@@ -442,7 +447,7 @@ class Conversation:
         self.tokens = self.tokens[: self.turns[-1].stop if self.turns else self.read]
 
     def forget_beyond(self, length: int) -> None:
-        """Forget the turns of whose tokens more than the newest lies behind ``length``."""
+        """Forget the turns that do not end within ``length`` tokens; their newest token may lie after it."""
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ its pipes unpickle, so that a parser taken over by a file could run code in the 
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -42,7 +43,7 @@ Reason = Literal["memory", "page time", "time", "crash"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a child may take. ``silence_s`` is the longest time between two of its messages, once it has begun."""
+    """The bounds of a child. ``silence_s`` is the longest time between two of its messages, once it has begun."""
 
     memory_bytes: int
     silence_s: float
@@ -82,6 +83,7 @@ def run_in_child(
     seconds = math.ceil(max(0.0, deadline - time.monotonic()) + _START_SECONDS)
     request = {**request, "memory_bytes": bounds.memory_bytes, "cpu_seconds": seconds}
     child = _start(module)
+    atexit.register(child.kill)  # a thread that waits for the child may be cut off by the end of the program
     try:
         arrived: queue.Queue[Any] = queue.Queue()
         listener = threading.Thread(
@@ -163,6 +165,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         child.kill()
     child.wait()
+    atexit.unregister(child.kill)
     for stream in (child.stdin, child.stdout):
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -183,7 +186,7 @@ def memory_of(pid: int) -> int:
 
 
 class Voice:
-    """How a child speaks to its parent.
+    """The child's end of the pipe to its parent.
 
     ``step`` is called before each page, which tells the parent where the child is and that it is alive.
     """
@@ -239,7 +242,7 @@ def _claim_output() -> BinaryIO:
 
 
 def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
-    """Whether this system holds the limit of memory by itself; elsewhere the parent watches."""
+    """Set the limits; whether this system enforces that of memory. Elsewhere the parent watches."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -248,7 +251,7 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
         return False  # macOS accepts the call and does not keep it
-    # What the process has for itself; libraries that it maps, such as torch's, are on the disk.
+    # Private memory alone: libraries that are mapped, such as torch's, are on the disk.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
+from engine import foreign
 from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Work = Callable[["Session", threading.Event], Iterator[Event]]
-"""What a request asks of the session, and what stops it."""
+"""The work of a request on the session, given the event that stops it."""
 
 FINAL = (BookRead, AnswerDone)
 """Kinds of events that end a request."""
@@ -60,11 +61,12 @@ _LOOK_S = 0.05  # between two looks whether a request that waits has been cancel
 
 
 class EngineLike(Protocol):
-    """What an app holds. Only ``wait_ready``, ``measure``, ``finish_saving`` and a ``wait`` above 0 take time."""
+    """The engine as an app knows it. Only ``wait_ready``, ``measure``, ``finish_saving`` and a ``wait`` above 0 take
+    time."""
 
     @property
     def config(self) -> EngineConfig | None:
-        """What was loaded and how it decodes; None where that is another machine's business."""
+        """The engine's configuration; None where the model runs on another machine."""
 
     def status(self) -> Status:
         """A snapshot. Never blocks."""
@@ -122,12 +124,12 @@ class EngineLike(Protocol):
 
 
 class Request(Generic[Final]):
-    """One piece of work of an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
+    """A request to an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
 
     A request that nobody iterates any more still runs to its end unless it is cancelled. One thread may take events.
 
     Args:
-        state: what the engine is doing meanwhile.
+        state: of the engine while it serves the request.
         cancel: set to stop it; its own if none is given.
     """
 
@@ -217,7 +219,7 @@ class Request(Generic[Final]):
 
 
 class Admission:
-    """One request at a time; the next one may wait for it to end.
+    """Admits one request at a time; the next one may wait for it to end.
 
     Args:
         reading: how a refusal calls it when a book is being read.
@@ -382,6 +384,8 @@ class Engine:
     def _load(self) -> None:
         try:
             sleep_while_waiting()
+            # Importing torch and transformers takes longer than the trials, which go on meanwhile.
+            foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session
 
             self._session = Session.load(self.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -59,14 +60,14 @@ def test_a_template_that_looks_for_more_than_its_messages() -> None:
 
 
 def test_a_known_template_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign._tried.cache_clear()
+    foreign._trials.clear()
     first = foreign.chat_format(_GOOD, _TOKENS, "One", str(tmp_path))
-    foreign._tried.cache_clear()
+    foreign._trials.clear()
     monkeypatch.setattr(foreign, "_ask", None)
     assert foreign.chat_format(_GOOD, _TOKENS, "Two", str(tmp_path)).pieces == first.pieces
     with pytest.raises(TypeError):  # another one has another sum
         foreign.chat_format(_GOOD + " ", _TOKENS, "Two", str(tmp_path))
-    foreign._tried.cache_clear()
+    foreign._trials.clear()
     (kept,) = tmp_path.iterdir()
     for broken in ("", "[1]", "{}", '["a"]', "[" * 100_000):
         kept.write_text(broken, encoding="utf-8")
@@ -182,6 +183,65 @@ def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.Monke
         tokenizer.words("xyz" * 40 + "b")
 
 
+@pytest.mark.parametrize(
+    ("change", "linear"),
+    [
+        (lambda stated: None, True),
+        (_split(r"\d+(?=(\d{3})*$)"), False),
+        (_split(foreign._LINEAR_EXPRESSIONS[-1]), True),
+        (
+            lambda stated: stated.update(
+                normalizer={"type": "Sequence", "normalizers": [_replace({"Regex": "a*"}, "")]}
+            ),
+            False,
+        ),
+        (lambda stated: stated["model"].update(type="Unigram"), False),
+    ],
+)
+def test_which_tokenizers_take_linear_time(change: Callable[[dict[str, Any]], None], linear: bool) -> None:
+    stated = json.loads((DEMO_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
+    change(stated)
+    assert foreign.is_linear(stated) == linear
+
+
+def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes the trial, and took a minute for a book of a hundred kilobytes."""
+    monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
+    _change(folder, _split("(?:xyz|xyz)*[!?]"))
+    tokenizer = BookTokenizer(str(folder))
+    slow = ("xyz" * 17 + " ") * 2000 + "!"
+    with pytest.raises(ModelError, match=r"takes longer than \d seconds for a text of 104,001 characters"):
+        tokenizer.words(slow)
+    count("model folders, damaged or altered")
+
+
+def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's first start waits for its trials only as long as its libraries do not take to be imported."""
+    asked: list[str] = []
+    answers = {"tokenizer": (foreign._LINEAR,), "template": tuple("abcde")}
+
+    def ask(request: dict[str, Any]) -> tuple[str, ...]:
+        asked.append(request["work"])
+        return answers[request["work"]]
+
+    monkeypatch.setattr(foreign, "_ask", ask)
+    monkeypatch.setattr(foreign, "_trials", {})
+    foreign.begin(str(DEMO_MODEL), str(DEMO_DRAFT))
+    tokenizer = BookTokenizer(str(DEMO_MODEL))
+    assert tokenizer.format_for("A title").before_title == "a"
+    assert tokenizer.words("A long text. " * 100)  # nothing that takes linear time is tried
+    BookTokenizer(str(DEMO_DRAFT))
+    assert sorted(asked) == ["template", "tokenizer"]
+
+
+def test_results_on_disk_do_not_become_more_and_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "_MOST_FILES", 3)
+    for number in range(5):
+        foreign._save(tmp_path / f"{number}.json", [])
+        os.utime(tmp_path / f"{number}.json", (number, number))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.json", "3.json", "4.json"]
+
+
 def test_one_without_a_template_for_chats(folder: Path) -> None:
     tokenizer = BookTokenizer(str(folder))
     tokenizer._tokenizer.chat_template = {"tool_use": _GOOD}
@@ -193,7 +253,7 @@ def test_one_without_a_template_for_chats(folder: Path) -> None:
 
 def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
-    foreign._tried.cache_clear()
+    foreign._trials.clear()
     monkeypatch.setattr(foreign, "_ask", None)
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
     foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path))  # the same tokenizer, beside other files
