@@ -40,8 +40,11 @@ _OUT_OF_MEMORY = (
     "out_of_resources",
 )
 CONTROLS = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""What speaks to a terminal instead of standing in it: controls but tab and line break, and marks that turn the
-direction of text."""
+"""Characters that control a terminal: all controls but tab and line break, and marks that turn the direction of
+text."""
+
+LONGEST_SENTENCE = 1000
+"""Characters of a cause or a remedy."""
 
 _PLAIN = dict.fromkeys(CONTROLS, "\ufffd")
 _CARD = re.compile(r"\bGPU (\d+) has a total capacity")
@@ -53,8 +56,14 @@ def plain(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The same on one line."""
+    """Text on one line, with a sign in the place of each control character."""
     return plain(" ".join(text.split()))
+
+
+def _shortened(sentence: str) -> str:
+    """A sentence without its middle, where words of a stranger make it too long to be read."""
+    half = LONGEST_SENTENCE // 2
+    return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} \u2026 {sentence[-half:]}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -80,7 +89,7 @@ class TrifoldError(Exception):
     """
 
     def __init__(self, cause: str, remedy: str = "") -> None:
-        self.cause, self.remedy = on_one_line(cause), on_one_line(remedy)
+        self.cause, self.remedy = (_shortened(on_one_line(words)) for words in (cause, remedy))
         super().__init__(f"{self.cause} {self.remedy}".strip())
 
 
@@ -133,7 +142,7 @@ class SnapshotRefused(TrifoldError):
 
 
 class SnapshotUnreadable(SnapshotRefused):
-    """A saved reading could not be opened this time, for want of memory say; nothing speaks against what it holds."""
+    """A saved reading could not be opened this time, for want of memory for example; it may be whole."""
 
 
 class EngineError(TrifoldError):

@@ -1,8 +1,9 @@
-"""What may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes come first.
+"""Checks what may be opened in a model's folder: regular files of its own, none larger than a model needs. Sizes come
+first.
 
 A folder comes from anywhere. A name in it may stand for a device without an end, a pipe that nobody writes to, a link
-that leads nowhere or out of the folder, or terabytes of zeros. So libraries, which read files whole, get a folder when
-``check`` has gone through it. Standard library only; nothing is read but what is small.
+that leads nowhere or out of the folder, or terabytes of zeros. Libraries read files whole, so they are given a folder
+only after ``check``. Standard library only; only small files are read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from engine.errors import ModelError
 SETTINGS = "config.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
+TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"
 """The folder of a model's further chat templates."""
 ABILITIES = "abilities.json"
@@ -31,7 +33,7 @@ _LARGEST = {
     GENERATION: _MEGABYTE,
     ABILITIES: _MEGABYTE,
     **dict.fromkeys(("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"), 16 * _MEGABYTE),
-    **dict.fromkeys(("chat_template.jinja", "chat_template.json"), _MEGABYTE),
+    **dict.fromkeys((TEMPLATE, "chat_template.json"), _MEGABYTE),
     INDEX: 50 * _MEGABYTE,
 }
 _TEMPLATE, _WEIGHTS = ".jinja", ".safetensors"
@@ -39,6 +41,7 @@ _VOCABULARIES = (".json", ".txt", ".model", ".tiktoken")
 _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 """Endings of the files that libraries read, of which weights are mapped and may be of any size."""
 
+_MOST_DIGITS = 100  # some settings mean "no limit" by one of 31
 _HUB = ("models--", "blobs")  # beginning and end of the folders in which the hub's tools keep what they link to
 _AGAIN = "Download the model again."
 
@@ -68,10 +71,10 @@ def check(folder: Path) -> None:
 
 
 def check_settings(folder: Path) -> None:
-    """The same, and that the settings can be read.
+    """Check the files as ``check`` does, and that the settings can be read.
 
     Raises:
-        ModelError: so ``check`` does; or there are none, or they are no JSON objects.
+        ModelError: as ``check``; or there are no settings, or they are no JSON objects.
     """
     check(folder)
     if not (folder / SETTINGS).exists():
@@ -82,7 +85,7 @@ def check_settings(folder: Path) -> None:
 
 
 def check_file(path: Path, folder: Path | None = None) -> int:
-    """The size of one file in bytes, when nothing speaks against opening it.
+    """Check one file; its size in bytes.
 
     Args:
         folder: of the model; that of the file where it is left out.
@@ -100,7 +103,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
         raise ModelError(
             f"{path.name} is a link that leads out of its folder.", "Put the file itself into the model's folder."
         )
-    largest = _LARGEST.get(path.name, _LARGEST["chat_template.jinja"] if path.suffix == _TEMPLATE else None)
+    largest = _LARGEST.get(path.name, _LARGEST[TEMPLATE] if path.suffix == _TEMPLATE else None)
     if largest is None and path.suffix != _WEIGHTS:
         largest = MAX_VOCABULARY_BYTES
     if largest is not None and seen.st_size > largest:
@@ -118,7 +121,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def content(path: Path) -> bytes:
-    """What is in a file.
+    """The content of a file.
 
     Raises:
         ModelError: ``check_file`` refuses it, or the system does.
@@ -137,12 +140,19 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
         ModelError: it is none.
     """
     try:
-        value = json.loads(content, object_pairs_hook=_once)
+        value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{file} is broken: no JSON can be read in it.", _AGAIN) from error
     if not isinstance(value, dict):
         raise ModelError(f"{file} is broken: it holds no JSON object.", _AGAIN)
     return value
+
+
+def _number(digits: str) -> int:
+    """A whole number that a float can hold too, since settings are computed with."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("a number is too long")
+    return int(digits)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,7 +169,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, by name; nothing where there is none. Goes into no other."""
+    """The paths in a folder, by name; none where there is no folder. Goes into no other."""
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

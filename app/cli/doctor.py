@@ -89,6 +89,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         write_json({**dataclasses.asdict(found), "advice": advice}, indent=2)
         return 0
     lines = [*lines_of(found), "", *(advice or ["Nothing is missing."])]
+    lines = [line.replace("\n", " ") for line in lines]  # a folder's name may hold a line break
     text = diagnostics.report(settings.data, lines) if options.report else "\n".join(lines)
     write(text.rstrip() + "\n")
     return 0

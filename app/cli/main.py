@@ -99,8 +99,9 @@ def prepare_libraries() -> None:
         HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.hub``
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        HF_HUB_VERBOSITY="error",
-        TRANSFORMERS_VERBOSITY="error",
+        # What a library says holds words of a model's files, raw; what matters of it is raised.
+        HF_HUB_VERBOSITY="critical",
+        TRANSFORMERS_VERBOSITY="critical",
         TOKENIZERS_PARALLELISM="false",
     )
     sleep_while_waiting()
@@ -128,10 +129,12 @@ def logging_to(folder: Path) -> Iterator[Path]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
+    logging.captureWarnings(True)
     for name in ("app", "engine"):  # of the libraries only warnings are wanted
         logging.getLogger(name).setLevel(logging.INFO)
     try:
         yield path
     finally:
+        logging.captureWarnings(False)
         root.removeHandler(handler)
         handler.close()

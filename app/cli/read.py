@@ -23,7 +23,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     document = open_book(options.file, options.password)
     if options.text and not options.json:
         sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
-        sys.stderr.writelines(f"Note: {warning}\n" for warning in document.warnings)
+        for warning in document.warnings:
+            say(f"Note: {warning}")
         return 0
     try:
         tokens, trouble = count_tokens(document, settings.model), None

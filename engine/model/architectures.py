@@ -1,4 +1,4 @@
-"""What a model is by its configuration alone: whether it is supported, the kinds of its layers, and what it takes.
+"""Tells by a model's configuration alone whether it is supported, of which kinds its layers are, and what it takes.
 
 Owns the refusal of what the walk of ``engine.model.backends`` is not right for. What sets one family apart from another
 stands in the table of ``families``, and nowhere else. Reads no weights, and imports neither torch nor transformers
@@ -34,7 +34,7 @@ MLP_NUMBERS = (
     "decoder_sparse_step",
     "block_multiple_of",
 )
-"""What settings may say of MLPs and experts; no family says all of it."""
+"""Settings about MLPs and experts; no family has all of them."""
 
 STATE_NUMBERS = {
     RECURRENT: (
@@ -44,7 +44,7 @@ STATE_NUMBERS = {
     CONVOLUTION: ("conv_L_cache",),
     MAMBA: ("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_head"),
 }
-"""What the settings say of the states of layers of a kind."""
+"""Settings about the states of each kind of recurrent layer."""
 
 WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
 """``model_type`` of models with eyes whose text part is loaded alone; ``TEXT_WEIGHTS`` says where it lies."""
@@ -57,7 +57,8 @@ TEXT_WEIGHTS = {
 """Names of the text part's weights in the files of a wrapper, as patterns, and in the text model itself."""
 
 DRAFT_HEAD = "draft_head_tokens"
-"""In ``config.json`` of a distilled draft, which shares its target's embedding and so many rows of its head."""
+"""The setting of a distilled draft that tells how many rows of its target's head it has; it shares the target's
+embedding."""
 
 SHARED_VOCABULARY = 0.95
 """A draft must know at least this share of the target's tokens, by the same ids."""
@@ -90,6 +91,7 @@ _POSITIVE = (
 )
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")  # what is 0 where a layer has none
 _QUERY_SCALE = "llama_4_scaling_beta"  # how much queries grow with their position
+_MOST_COUNTED = 1_000_000  # layers, labels, heads; of a kind that is refused anyway all numbers
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
@@ -100,7 +102,7 @@ _MAMBA_EXPANDS = 2  # times the width of a model are the heads of its states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# What a model may have that its family does not.
+# Settings that are refused where the family does not know them, and what they mean.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
@@ -125,6 +127,7 @@ def load_config(name: str) -> Any:
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
     if (folder := model_files.folder_of(name)) is not None:
         model_files.check_settings(folder)
+        _check_counts(model_files.read_object(folder / model_files.SETTINGS), name)
     try:
         whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:
@@ -162,13 +165,13 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """What the settings say under a name that only some families know; ``otherwise`` in all others."""
+    """A setting that only some families know; ``otherwise`` in all others."""
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 
 def _with_both_heads(config: Any) -> Any:
-    """The same, with the heads of full layers under the names of ``config.json`` where they are not those of others:
-    transformers keeps them by layer. Where every layer is another, they have a size that means nothing."""
+    """A configuration with the head counts of full layers under the names of ``config.json``: transformers keeps them
+    layer by layer. Where full layers differ among themselves the head size becomes 0, which is refused later."""
     own = FAMILIES.get(config.model_type, ORDINARY).reads
     if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
         return config
@@ -185,7 +188,8 @@ def _with_both_heads(config: Any) -> Any:
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a ``config.json`` that was only parsed, whatever it holds, with what it leaves out."""
+    """``text_config`` of a ``config.json`` that was only parsed, whatever it holds, with the numbers that it leaves
+    out."""
     text, outer = settings.get("text_config"), {}
     if isinstance(text, Mapping):
         outer = {key: settings[key] for key in ("tie_word_embeddings", "quantization_config") if key in settings}
@@ -208,6 +212,25 @@ def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
     return {name: own[key] for key, name in names.items() if key in own}
+
+
+def _check_counts(stated: Mapping[str, Any], name: str) -> None:
+    """Refuse numbers of layers, labels and the like of which transformers makes lists as it reads the settings.
+
+    Raises:
+        ModelError: which one, and what it says.
+    """
+    kind = stated.get("model_type")
+    known = isinstance(kind, str) and kind in (*FAMILIES, *WRAPPERS)
+    left: list[Any] = [stated]
+    while left:
+        part = left.pop()
+        left += part if isinstance(part, list) else part.values()
+        for key, value in part.items() if isinstance(part, dict) else ():
+            counts = not known or key.startswith("num_") or "layer" in key
+            if counts and type(value) is int and value > _MOST_COUNTED and not key.endswith("_id"):
+                raise _meaningless(name, f"{key} is {value}")
+        left = [part for part in left if isinstance(part, dict | list)]
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -302,7 +325,7 @@ def is_expanded(config: Any) -> bool:
 
 
 def _other_layers(config: Any) -> str:
-    """What the layers have that are not supported, in words; empty if there are none."""
+    """The features of the layers that are not supported, in words; empty if there are none."""
     others = set(layer_kinds(config)) - {FULL}
     if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
         others -= {FAMILIES[config.model_type].others}
@@ -351,7 +374,7 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """The same; empty where there is none that one of them could read."""
+    """``kv_sources`` of a model with shared KV; empty where a layer would find no layer to read from."""
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
     last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
@@ -360,7 +383,7 @@ def _sources(config: Any) -> dict[int, int]:
 
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
-    """KV heads of a layer of a kind that has such, and numbers in a key or value of one of them."""
+    """The number of KV heads of a layer of this kind, and the size of one head's key or value."""
     heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
     if kind != FULL or own is None:
         return heads, width
@@ -414,7 +437,7 @@ def head_dim_of(config: Any) -> int:
 
 
 def rotated_layers(config: Any) -> tuple[bool, ...]:
-    """Of every layer, whether its queries and keys are rotated by their positions (RoPE)."""
+    """For every layer, whether its queries and keys are rotated by their positions (RoPE)."""
     layers = config.num_hidden_layers
     for key in _ROPE_BY_LAYER:
         if (named := setting(config, key)) is not None:
@@ -432,28 +455,28 @@ def rope_kinds(config: Any) -> tuple[str, ...]:
 
 
 def embedding_multiplier(config: Any) -> float:
-    """What embeddings are multiplied by before the first layer."""
+    """The factor of embeddings before the first layer."""
     return float(getattr(config, "embedding_multiplier", 1.0))
 
 
 def logits_divisor(config: Any) -> float:
-    """What logits are divided by."""
+    """The divisor of logits."""
     if factor := FAMILIES[config.model_type].logits_factor:
         return 1.0 / float(getattr(config, factor))
     return float(getattr(config, "logits_scaling", 1.0))
 
 
 def logits_cap(config: Any) -> float | None:
-    """What logits stay below: they go through a tangens hyperbolicus of that height; None where they have no cap."""
+    """The bound of logits, which go through a hyperbolic tangent of this height; None without one."""
     cap = setting(config, "final_logit_softcapping")
     return None if cap is None else float(cap)
 
 
 @dataclass(frozen=True)
-class Experts:
-    """A mixture of experts: of ``count`` MLPs in a layer, each of ``inner`` numbers, ``chosen`` are asked for a token;
-    ``layers`` have such, the others one MLP. ``shared`` are the numbers of an MLP beside them that all tokens ask; 0
-    where there is none."""
+class MixtureShape:
+    """A mixture of experts. ``layers`` have ``count`` MLPs of ``inner`` numbers each, of which ``chosen`` are active
+    for a token; the others have one MLP. ``shared`` is the inner size of an MLP in the same layers that is active for
+    every token, 0 without one."""
 
     count: int
     chosen: int
@@ -462,16 +485,16 @@ class Experts:
     shared: int
 
 
-def experts_of(config: Any) -> Experts | None:
+def experts_of(config: Any) -> MixtureShape | None:
     """The experts of a model; None where it has none that are supported."""
     family = FAMILIES.get(config.model_type, ORDINARY)
     if not family.experts or not _count_experts(config):
         return None
-    if "enable_moe_block" in family.reads:  # beside an MLP that all tokens ask, in every layer or in none
+    if "enable_moe_block" in family.reads:  # in every layer or in none, next to an MLP that is active for every token
         if not setting(config, "enable_moe_block"):
             return None
         chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
-        return Experts(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
+        return MixtureShape(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
     every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
     dense = dense if isinstance(dense, list | tuple) else ()
     numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
@@ -480,7 +503,7 @@ def experts_of(config: Any) -> Experts | None:
     layers = sum(number % every == 0 and number - 1 not in dense and number > first for number in numbers)
     inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
-    return Experts(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
+    return MixtureShape(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
 
 
 def _count_experts(config: Any) -> int:
@@ -541,13 +564,13 @@ def parameters_of_block(config: Any) -> int:
 
 
 def parameters_asked(config: Any) -> int:
-    """Those of them that a token meets: of experts the chosen ones alone."""
+    """Parameters of one decoder block that are active for a token: of experts only the chosen ones."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
 
 def _parameters_of_block(config: Any, experts: int) -> int:
-    """With so many of the experts."""
+    """Parameters of one decoder block with this number of experts."""
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
@@ -570,7 +593,8 @@ def _parameters_of_block(config: Any, experts: int) -> int:
 
 
 def _parameters_of_unlike_layers(config: Any, experts: int) -> int:
-    """Those of all blocks of a model whose layers differ in their heads, and in whether they have keys and values."""
+    """Parameters of all blocks of a model whose layers differ in their heads, or in whether they have KV of their
+    own."""
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
     matrices, found = 0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):

@@ -1,8 +1,8 @@
 """Model folders and GGUF files that were made to do harm, asked as a person would ask them.
 
 Each ends with one sentence and status 2, in less time and memory than it was made to take. In a normal run the command
-runs in this process, the time of a template is cut, and what other tests meet closer by is left out; with
-TRIFOLD_LONG=1 each runs in a process of its own, whose time and memory are measured.
+runs in this process, the book has been read, the time of a template is cut, and what other tests meet closer by is left
+out; with TRIFOLD_LONG=1 each runs in a process of its own, whose time and memory are measured.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from app.cli import ask as ask_command
 from app.cli.main import main
 from app.core.settings import DEMO_DRAFT, EXIT_BAD_INPUT
 from engine import foreign
+from engine.document import Document
 from engine.errors import on_one_line
 from engine.sandbox import Bounds
 from tests.app.models.test_gguf import LLAMA, TENSORS, made
@@ -97,6 +99,32 @@ def _added(stated: dict[str, Any]) -> None:
     stated["added_tokens"] += [{**token, "id": number, "content": f"<{number}>"} for number in range(10_000, 120_000)]
 
 
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _indexed(place: str) -> Make:
+    def make(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        index = {"metadata": {"total_size": 1}, "weight_map": {"model.norm.weight": place}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+    return make
+
+
+def _among_templates(folder: Path) -> None:
+    (folder / "additional_chat_templates").mkdir()
+    os.mkfifo(folder / "additional_chat_templates" / "tools.jinja")
+
+
+def _settings(**values: Any) -> Make:
+    return _json("config.json", lambda stated: stated.update(values))
+
+
+def _of_tokenizer(**values: Any) -> Make:
+    return _json("tokenizer_config.json", lambda stated: stated.update(values))
+
+
 def _no_numbers(folder: Path) -> None:
     held = load_file(folder / "model.safetensors")
     held["model.norm.weight"][0] = float("nan")
@@ -104,7 +132,11 @@ def _no_numbers(folder: Path) -> None:
 
 
 _GROWING = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 1000}
-_CONTROLS = "\x1b]0;yours\x07\x1b[2J\r\nAll is well."
+_SILENT = {
+    **{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "a", "type_id": 0}}], "pair": []},
+    "special_tokens": {"a": {"id": "a", "ids": [5], "tokens": ["a"]}},
+}
+_CONTROLS = "\x1b]0;yours\x07\x1b[2J\r\n\x9b31m\u202eAll is well."
 
 FOLDERS: dict[str, tuple[Make, str]] = {
     "a template without end": (
@@ -129,10 +161,55 @@ FOLDERS: dict[str, tuple[Make, str]] = {
         _json("config.json", lambda stated: stated.update(model_type=_CONTROLS, architectures=[_CONTROLS])),
         "is not an architecture that can be loaded",
     ),
+    "settings of more labels than memory": (_settings(num_labels=10**12), "num_labels is 1000000000000"),
+    "settings of more layers than memory": (
+        _settings(model_type="qwen2", num_hidden_layers=10**12),
+        "num_hidden_layers is 1000000000000",
+    ),
+    "settings of 400 digits": (
+        _settings(rope_parameters={"rope_type": "default", "rope_theta": 10**400}),
+        "config.json is broken",
+    ),
+    "settings of a type for the terminal": (_settings(dtype=_CONTROLS), "All is well."),
+    "a function for the terminal": (_settings(hidden_act=_CONTROLS), "which is not known"),
+    "weights rounded for the terminal": (_settings(quantization_config={"quant_method": _CONTROLS}), "All is well."),
+    "a tokenizer of more tokens than memory": (
+        _of_tokenizer(tokenizer_class="T5Tokenizer", extra_ids=10**9),
+        "extra_ids is 1,000,000,000",
+    ),
+    "a tokenizer that runs its own code": (
+        _of_tokenizer(tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]}),
+        "could not be loaded",
+    ),
+    "a tokenizer that leads to itself": (_instead("tokenizer.json", _link("tokenizer.json")), "leads to nothing"),
+    "a vocabulary that says nothing": (
+        _json("tokenizer.json", lambda stated: stated.update(post_processor=_SILENT)),
+        "makes no token of a text",
+    ),
+    "a vocabulary by chance": (
+        _json("tokenizer.json", lambda stated: stated["model"].update(dropout=0.5)),
+        "by chance",
+    ),
+    "a vocabulary for the terminal": (
+        _json("tokenizer.json", lambda stated: stated["model"].update(merges=[[_CONTROLS, _CONTROLS]])),
+        "All is well.",
+    ),
+    "a template that calls itself": (
+        _written("chat_template.jinja", "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}"),
+        "does not keep a book",
+    ),
+    "a template among others that nobody writes": (_among_templates, "no regular file"),
+    "weights that are a folder": (_instead("model.safetensors", _folder), "no regular file"),
+    "weights named for the terminal": (_indexed(_CONTROLS), "is not a .safetensors file of its folder"),
     "weights that are no numbers": (_no_numbers, "weights are damaged"),
     "weights that lead nowhere": (_instead("model.safetensors", _link("gone")), "leads to nothing"),
 }
 _LONG_ONLY = (
+    "a function for the terminal",
+    "a template that fills",
+    "a template that calls itself",
+    "a tokenizer that runs its own code",
+    "weights named for the terminal",
     "a vocabulary of additions",
     "a vocabulary nested deep",
     "weights that are no numbers",
@@ -148,14 +225,21 @@ FILES: dict[str, tuple[bytes, str]] = {
     "more tokens than are stated": (made({**LLAMA, "llama.vocab_size": 2}, TENSORS), "says that it knows 2"),
     "no number": (made({**LLAMA, "llama.rope.freq_base": float("inf")}, TENSORS), "what is no number"),
     "words for the terminal": (made({**LLAMA, "general.architecture": _CONTROLS}, TENSORS), "All is well."),
+    "a vocabulary for the terminal": (made({**LLAMA, "tokenizer.ggml.model": _CONTROLS}, TENSORS), "All is well."),
+    "a number of parts in words": (made({**LLAMA, "split.count": _CONTROLS}, TENSORS), "could not be read"),
+    "layers in words": (made({**LLAMA, "llama.block_count": _CONTROLS}, TENSORS), "no num_hidden_layers"),
 }
+
+
+_WORDS = "The lamp stood on the sill. Maren lit it at dusk.\n" * 40
+_BOOK = Document.from_text("The Lamp", _WORDS)
 
 
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[Path], str]:
     """Asks a model about a short book. Gives what was said when that ended as it must."""
     book = tmp_path / "book.txt"
-    book.write_text("The lamp stood on the sill. Maren lit it at dusk.\n" * 40, encoding="utf-8")
+    book.write_text(_WORDS, encoding="utf-8")
     monkeypatch.setenv("TRIFOLD_DATA", str(tmp_path / "data"))
 
     def asked(model: Path) -> str:
@@ -167,6 +251,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
             # Of all processes that this one has waited for, so each that came before was no larger either.
             assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < BYTES
         else:
+            monkeypatch.setattr(ask_command, "open_book", lambda *_: _BOOK)
             monkeypatch.setattr(foreign, "_TEMPLATE_BOUNDS", Bounds(foreign._TEMPLATE_BOUNDS.memory_bytes, 0.5))
             status = main(line)
             out, said = capfd.readouterr()
