@@ -54,7 +54,7 @@ def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # The library writes to standard output by itself; the answers keep theirs.
+    # The library writes to standard output, so the answers use a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     llama: Any = None

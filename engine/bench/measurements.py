@@ -35,7 +35,7 @@ LEFT_OUT = (
     "Trees of drafted tokens would gain 2 % at best at 2K, lose 12 % on prose at 32K and gain 10 % on quotations "
     "there, where the book itself proposes better: left out."
 )
-"""What was tried and is not in the program any more, so that no row can measure it again."""
+"""Results of experiments whose code is no longer in the program, so that no row can measure them again."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def generate(
         stamps.append((seen.shape[1], time.perf_counter()))
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
-    # Of a model's own settings, which generate would follow where it is told nothing, the rows have none.
+    # The model's own sampling settings, which generate would fall back to, are switched off, since the rows do not use
+    # them.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
         options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"]}
@@ -100,8 +101,8 @@ def has_llama_cpp() -> bool:
 class LlamaCpp:
     """llama.cpp on a GGUF file: its own kernels and threads, weights as the file has them, its KV in float16 or 8 bits.
 
-    It runs in a process of its own (``llama_process``): its threads are not torch's, and where it was compiled badly
-    for this processor it takes nobody with it.
+    It runs in a process of its own (``llama_process``): its threads are not torch's, and a build that is wrong for this
+    processor crashes that process alone.
 
     Args:
         gguf: the same model as the target.

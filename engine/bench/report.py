@@ -1,5 +1,5 @@
-"""What the bench found, as records, Markdown, JSON and pictures: a ``Measurement`` is a line of the table of rows, a
-``Figure`` one number of the measurements of tiers and of a GPU. Runs nothing.
+"""Presents what the bench found, as records, Markdown, JSON and pictures: a ``Measurement`` is a line of the table of
+rows, a ``Figure`` one number of the measurements of tiers and of a GPU. Runs nothing.
 
 matplotlib draws the pictures. It is imported, and needed, only where one is asked for.
 """
@@ -37,7 +37,7 @@ NEVER_SLOWER = 0.97
 """Times plain decoding that counts as never slower than it, over a book's runs: no clock is better here."""
 
 STAND_IN = "stand-in weights"
-"""What every figure says that was made with synthetic weights."""
+"""The note of every figure that was made with synthetic weights."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Of transformers' rows the first step has no time.
+        # Rows of transformers have no time for their first step.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -127,7 +127,7 @@ class Measurement:
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
-    """One line from the lines of one row on several books."""
+    """Join the lines of one row on several books into one."""
     spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
     same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
     parts = [r for r in results if r.first_difference is not None]
@@ -227,14 +227,14 @@ def measurement_of(
 
 
 def _cores(runs: Sequence[Run]) -> float | None:
-    """Processor time over wall time of runs; None where nobody counted it."""
+    """Processor time over wall time of runs; None where it was not counted."""
     wall_s = sum(sum(run.ms) + sum(run.circling_ms) for run in runs) / 1000.0
     spent_s = sum(run.processor_s for run in runs)
     return spent_s / wall_s if spent_s and wall_s else None
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """Each run's speed in that of the plain runs before and behind it; nothing where there are none behind."""
+    """Each run's time as a ratio to the plain runs before and after it; empty without a plain run after it."""
     if len(plain) != 2 * len(mine):
         return []
     pairs = zip(mine, plain[::2], plain[1::2], strict=True)
@@ -269,7 +269,7 @@ def _split(runs: list[Run]) -> dict[str, float]:
 
 
 def remarks(session: Session) -> dict[str, str]:
-    """What each line of a table has to say about weights and KV; nothing if they are the model's own."""
+    """Notes about weights and KV for each line of a table; empty if they are the model's own."""
     weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
     return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
 
@@ -340,10 +340,10 @@ def table(results: Sequence[Measurement]) -> str:
 
 
 def never_slower(results: Sequence[Measurement]) -> str:
-    """A sentence for every line of a row beside plain: whether it was as fast as plain decoding, on every book.
+    """A sentence for every row but plain: whether it was as fast as plain decoding, on every book.
 
-    A book's figure is the median of its runs, each against the plain runs before and behind it: a machine may be three
-    times slower for a minute, and then it is for all of them.
+    A book's figure is the median of its runs, each against the plain runs before and after it: a machine may be three
+    times slower for a minute, and is so for all of them.
     """
     lines = []
     for r in results:
@@ -360,7 +360,7 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """Of plain decoding, the range of its runs before the other rows and behind them."""
+    """The range of plain decoding's runs before and after the other rows."""
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
     return f" ({min(r.runs_ms_per_token):.1f} to {max(r.runs_ms_per_token):.1f}, before and behind the others)"
@@ -502,7 +502,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; ``log`` spreads values by their ratio."""
+    """The range of an axis; ``log`` spreads values by their ratio."""
 
     name: str
     log: bool = False
@@ -519,7 +519,7 @@ def check_matplotlib() -> None:
 
 
 def line_chart(title: str, x: Axis, y: Axis, lines: dict[str, list[tuple[float, float]]]) -> str:
-    """One line per name, its points marked, with a legend beside the plot, as an SVG document."""
+    """Draw one line per name, its points marked, with a legend next to the plot, as an SVG document."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Picture
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What a speculating row may use."""
+    """The levels that a speculating row may use."""
 
     draft: bool = True
     middle: bool = True
-    lookup: bool = False  # words from the book beside the draft model's, judged by the middle level
+    lookup: bool = False  # words from the book in addition to the draft model's
     copies: bool = False  # words from the book straight to the full cache
     recent: bool = False  # sinks and newest chunks in place of a selection
 
@@ -106,7 +106,7 @@ class Bench:
         self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
-        """All results, context by context. ``settings`` are those of a sweep, for the record."""
+        """Run all rows, context by context. ``settings`` are those of a sweep, for the record."""
         for context in self.options.context:
             self.prefill(context)
             for workload in self.options.workloads:
@@ -152,7 +152,7 @@ class Bench:
         if context > len(self.ids):
             self.workloads.cases("prose", context)  # says how long the book is
         full = self.session.full
-        # Answers of an earlier workload may lie behind a shorter book.
+        # Answers of an earlier workload may follow a shorter book.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
         # Room for the answers too, as a session has it: else the second token of the first row copies all KV.
@@ -160,7 +160,7 @@ class Bench:
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
-        # States cannot be cropped: a place before the end is kept, behind which every case begins.
+        # States cannot be cropped, so a copy is kept before the end, after which every case begins.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
             if ids.shape[0]:
@@ -174,7 +174,7 @@ class Bench:
         self._read = context
 
     def _in_cache(self) -> int:
-        """Tokens of the book that the cache holds: what lies behind them are questions and answers."""
+        """Tokens of the book that the cache holds; the tokens after them are questions and answers."""
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
@@ -184,7 +184,7 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             if self.options.never_slower:
-                self._policies.pop(row, None)  # as behind a book that was just opened
+                self._policies.pop(row, None)  # as after opening a book
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
@@ -203,7 +203,7 @@ class Bench:
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
 
     def _plain_bytes(self, context: int) -> int | None:
-        """What a plain step behind ``context`` tokens reads; None where a layer lies in another memory."""
+        """Bytes that a plain step after ``context`` tokens reads; None where a layer lies in another memory."""
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
             return None
@@ -216,7 +216,8 @@ class Bench:
         return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """The share of a run's quotations that are right; what was cut is neither. None where nothing can be judged."""
+        """The share of a run's quotations that are the book's own words, without those that were cut. None where there
+        is none to judge."""
         ends = list(itertools.accumulate(run.cases))
         judged = [
             self.workloads.is_quotation(case, context, run.tokens[end - length : end])
@@ -226,7 +227,7 @@ class Bench:
         return sum(judged) / len(judged) if judged else None
 
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
-        """One answer. Every repeat of a sampled one has a seed of its own, so that they are not all the same text."""
+        """Decode one answer. Every repeat of a sampled one has a seed of its own, so that the texts differ."""
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
@@ -298,7 +299,7 @@ class Bench:
         return SamplingParams(temperature=temperature, top_p=top_p, top_k=options.top_k, repetition_penalty=penalty)
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
-        """The rounds of one of our own rows behind a prompt that ``start`` has brought into the cache."""
+        """The rounds of one of our own rows after a prompt that ``start`` has brought into the cache."""
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
@@ -359,7 +360,7 @@ class Bench:
         return [token for done in rounds.plain(context) for token in done.tokens]
 
     def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
-        """Where a greedy row first differs from plain, and how near a tie the logits were there."""
+        """The first token at which a greedy row differs from plain, and how near a tie the logits were there."""
         start = 0
         for case, mine, theirs in zip(cases, run.cases, plain.cases, strict=True):
             ours, expected = run.tokens[start : start + mine], plain.tokens[start : start + theirs]
@@ -382,7 +383,7 @@ class Bench:
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:
-    """The order of a run: what every ratio is to is timed before the other rows and behind them."""
+    """The order of a run: the baseline of every ratio is timed before and after the other rows."""
     return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
 
@@ -398,7 +399,7 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """A line of the plain row beside what memory allows, whose speed was measured behind each of its runs."""
+    """A line of the plain row compared with the bound by memory, whose speed was measured after each of its runs."""
     if read is None:
         return line
     speed = max(speeds)
@@ -441,7 +442,7 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """What a sweep tries: its label in the record, the configuration, and a temperature where that is swept."""
+    """One setting of a sweep: its label in the record, the configuration, and a temperature where that is swept."""
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
     elif sweep == "chunk":

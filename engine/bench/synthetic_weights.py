@@ -59,7 +59,7 @@ SHAPES = {
 }
 
 
-# The shape of a draft beside a target, where no other is named.
+# The shape of a target's draft, where no other is named.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",
@@ -70,7 +70,7 @@ DRAFTS = {
 def synthetic_pair(
     config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
-    """What a session on stand-in weights is made of: the tokenizer, the target, the draft. ``config`` names the small
+    """The parts of a session on stand-in weights: the tokenizer, the target, the draft. ``config`` names the small
     pair, the window, the device and the dtype; ``split`` says which layers of the target lie on which device.
 
     Raises:
@@ -217,7 +217,7 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
 
 
 def _head_dims(old: int, new: int) -> list[int]:
-    """Where each component of a head goes: RoPE turns i with i + d/2, at a frequency that i alone decides."""
+    """The new place of each component of a head: RoPE turns i with i + d/2, at a frequency that i alone decides."""
     step, half = new // old, old // 2
     return [index * step + part * (new // 2) for part in range(2) for index in range(half)]
 

@@ -1,10 +1,10 @@
-"""The cost of the tiers on this machine, with or without a GPU: reading a book against opening it again, and a
+"""Measures the cost of the tiers on this machine, with or without a GPU: reading a book against opening it again, and a
 verification with all KV on disk against one with all of it in memory.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 
 The same question is answered each time, and a row says whether the tokens were the same. The system may hold a spilled
-file in memory as long as nobody needs that; what a device really gives is in ``doctor``.
+file in memory while it is not needed otherwise; ``doctor`` tells what a device really gives.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _VERIFIED = (1, 16)  # tokens of a verification
 _TIMED, _ANSWER = 3, 24
 # Layers that memory may hold where all KV is to lie on disk: the mover's buffers, and not one more.
 _BUFFERS = 2.5
-_CHAT = 4_096  # tokens behind a book, as the planner sets aside
+_CHAT = 4_096  # tokens after a book, as the planner
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One opening of the book: how, what an answer said, and milliseconds of verifications by their tokens."""
+    """One opening of the book: how it was opened, the answer, and milliseconds of verifications by their tokens."""
 
     read: BookRead
     layers: int

@@ -1,4 +1,5 @@
-"""What the bench asks: which books, the prompts of every workload from one book's tokens; the bundled models and book.
+"""The workloads of the bench: its books, the prompts of every workload from one book's tokens, and the bundled models
+and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another chapter after a first answer, while the retrieval selection is still that of the first
@@ -29,14 +30,14 @@ WORKLOADS = ("prose", "quote", "followup", *CHATS)
 _HOLD_OUT_EVERY = 20
 # Words of the sentence that a question names.
 _KEY_WORDS = 6
-# Where in the book the sentences lie that are asked for, as shares of its length; more are spread between these.
+# Places in the book of the sentences that are asked for, as shares of its length; more are spread between these.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
 _SPREAD = 0.618  # steps of the golden section never fall together
 # Tokens that are searched for a sentence from there.
 _REACH = 400
 # A sentence that is quoted has at most this many words: the demo model quotes no longer ones.
 _MOST_WORDS = 60
-# A word with a capital behind one without: no beginning of a sentence, and nothing that is written so anyway.
+# A capitalised word after one that is not: neither the beginning of a sentence nor part of a heading.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 # Around a quotation, and at the end of a sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
@@ -44,12 +45,12 @@ _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"'
 _FIRST_ANSWER = 48
 # Tokens that a question, with the template's words around it, has at most.
 _LONGEST_QUESTION = 128
-# Tokens of the longest pass that is timed behind a prompt before its answer begins.
+# Tokens of the longest pass that is timed after a prompt, before its answer begins.
 _TIMED = 16
 
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
-    """Tokens of the window that the workloads take behind the book, for answers of ``tokens``."""
+    """Tokens of the window that the workloads take after the book, for answers of ``tokens``."""
     asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 
@@ -150,7 +151,7 @@ class Workloads:
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
 
     def _chats(self, workload: str, book: list[int]) -> list[str]:
-        """What a person might ask, made from the book by rule."""
+        """Questions that a person might ask, made from the book by rule."""
         if workload == "summary":
             return ["What is this text about? Go through it chapter by chapter."]
         if workload == "explain":
@@ -160,8 +161,7 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """The words that are most often written with a capital where no sentence begins, as many as there are of
-        ``_DEPTHS``."""
+        """The words that are most often capitalised within sentences, one for each of ``_DEPTHS``."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 

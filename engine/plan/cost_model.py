@@ -112,7 +112,7 @@ def _over(count: int, rate: float) -> float:
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1) -> str:
-    """What is to be expected of a book, for a person; it says where the numbers come from."""
+    """A sentence about the time that a book will take; it says where the numbers come from."""
     seconds, ms = costs.reading_s(tokens, kv), costs.step_ms(tokens, kv, buses)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     return f"about {how_long} to read, then {ms:.0f} ms a token before speculation, by short probes of this machine"
@@ -165,7 +165,8 @@ def load(file: Path, key: str, now: float) -> CostModel | None:
 
 
 def load_rough(file: Path, key: str, now: float) -> CostModel | None:
-    """The same, even where other programs were at work meanwhile: the best so far, to be measured again."""
+    """The known costs, even if other programs were at work when they were measured: the best so far, to be measured
+    again."""
     found = _load(file, key, now)
     return found[0] if found else None
 
@@ -199,7 +200,7 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 
 
 def _from(entry: dict[str, Any]) -> CostModel:
-    """Checked: a file of ours that somebody else has changed must not make a plan."""
+    """Check the numbers of a file that may have been changed: they must not make a plan."""
     known = {field.name for field in fields(CostModel)}
     step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])

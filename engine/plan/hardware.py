@@ -55,7 +55,7 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected times of reading a book of ``tokens`` tokens and of a plain step behind it, by probes and arithmetic."""
+    """Expected times of reading a book of ``tokens`` tokens and of a plain step after it, by probes and arithmetic."""
 
     tokens: int
     reading_s: float
@@ -97,7 +97,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class MachineRates:
-    """What this machine does for any model: ``flops``, floating point operations a second in large matrix products.
+    """The speeds of this machine for any model: ``flops``, floating point operations a second in large matrix products.
 
     Bytes a second: ``memory`` as ``CostModel`` has it, ``bus`` (0 without a GPU), ``disk`` (0 where it is too full).
     ``quiet``: other programs left this machine alone meanwhile.

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from engine.events import KvBytes
 
 MIN_CHAT_TOKENS = 256
-"""Tokens of the window that stay free behind a book for a question and an answer."""
+"""Tokens of the window that stay free after a book, for a question and an answer."""
 
 MEMORY_SHARE = 0.85
 """Share of the free memory that weights and cache may take: the rest is for activations and for all else that runs."""
 
 PINNED_SHARE = 0.6
-"""The same of host memory beside a GPU: pinned memory cannot be swapped out."""
+"""Share of the free host memory that weights and cache may take next to a GPU: pinned memory cannot be swapped out."""
 
 WEIGHTS_SHARE = 0.95
 """Share of a GPU's free memory that weights may take before some wait in host memory: all passes would wait for those,
@@ -31,7 +31,7 @@ CHUNK, FINE_CHUNK = 8, 2
 (assets/measurements)."""
 
 RETRIEVAL_TAIL = 2048
-"""Tokens of a retrieval cache beside its chosen chunks: about as many as ``decode.levels`` gives it."""
+"""Tokens of a retrieval cache in addition to its chosen chunks: about as many as ``decode.levels`` gives it."""
 
 # Buffers that spilled layers pass through; resident ones in 8 bits have one of their own.
 _STAGING_BUFFERS = 2
@@ -92,8 +92,8 @@ class KvSize:
     fixed: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
-        """Where the KV of ``tokens`` tokens goes, given the bytes that it may take: residency first, then host memory,
-        then disk. None if there is no place for it.
+        """The placement of the KV of ``tokens`` tokens, given the bytes that it may take: residency first, then host
+        memory, then disk. None if there is no room for it.
         """
         per_layer = max(1, tokens * self.stored // self.layers)
         buffer, staged = (max(1, tokens * size // self.layers) for size in (self.computed, self.staged))
@@ -113,8 +113,8 @@ class KvSize:
 def spread_over(
     sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
 ) -> list[Spread] | None:
-    """Where the KV of ``tokens`` tokens goes whose layers lie on several devices, by device: each has bytes of its own,
-    and host memory and disk are for all of them. None if there is no place for it."""
+    """The placement of the KV of ``tokens`` tokens whose layers lie on several devices, by device: each has bytes of
+    its own, and host memory and disk are for all of them. None if there is no room for it."""
     found = []
     for size, room in zip(sizes, devices, strict=True):
         part = size.spread(tokens, room, host, disk) if size.layers else Spread(0, 0, 0, 0)
@@ -220,13 +220,14 @@ class Share:
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """What of ``layers`` layers stays on a device: weights before KV, since every pass needs those."""
+    """The layers out of ``layers`` whose weights and KV stay on a device: weights come before KV, since every pass
+    needs them."""
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken + layers * size.beside
     most = int(room.free * WEIGHTS_SHARE) - fixed
     left = int(room.free * MEMORY_SHARE) - fixed - layers * size.weights
     if layers * size.weights + buffers > most:
-        # One layer's weights at a time pass through.
+        # Room for one layer's weights, which pass through one at a time.
         held = max(0, (most - buffers - size.weights) // max(1, size.weights))
         return Share(layers, layers, layers - min(layers - 1, held))
     if room.kv_limit is not None:

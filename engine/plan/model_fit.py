@@ -66,10 +66,11 @@ Verdict = Literal["whole", "part", "none"]
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """What this machine has, in bytes. ``memory`` is where the model computes, once the present one is gone; ``host``
-    is memory beside a GPU that a cache can spill to, 0 without one; ``disk`` is what is free there. ``others`` is the
-    memory of further GPUs that may be used, none larger than that of the first. ``kv`` is how this start keeps a cache:
-    "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored", as they come.
+    """The memory of this machine, in bytes. ``memory`` is where the model computes, once the present one is gone;
+    ``host`` is host memory that a GPU's cache can spill to, 0 without one; ``disk`` is what is free there. ``others``
+    is the memory of further GPUs that may be used, none larger than that of the first. ``kv`` is how this start keeps a
+    cache: "model", or "8bit"; ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored", as
+    they come.
     """
 
     memory: int
@@ -88,7 +89,7 @@ class FreeMemory:
 
 @dataclass(frozen=True)
 class ModelFit:
-    """What running a pair takes in ``free`` memory.
+    """The memory that running a pair takes, and whether ``free`` memory holds it.
 
     ``verdict``: the window fits "whole" where the model computes; or a "part" of it does, or all with slower tiers; or
     "none" of it that is worth the name. ``tokens`` of context fit beside the weights, ``spilled`` of them if slower
@@ -108,7 +109,7 @@ class ModelFit:
 
 
 def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
-    """What running this pair takes here."""
+    """The memory that running this pair takes here."""
     itemsize = _itemsize(target, free)
     weights = _weights(target, itemsize, free.quantization, free.on_gpu)
     embeddings = target.embeddings * (
@@ -162,8 +163,8 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
     """The layers of each device, as the planner shares them out.
 
-    It lets weights that no GPU holds wait in host memory, from where every pass brings them. That is for who asks for
-    it on the command line: what is offered here has its weights where it computes, so such a model does not fit.
+    The planner can let weights that no GPU holds wait in host memory, from where every pass brings them, if the command
+    line asks for it. What is offered here has its weights where it computes, so such a model does not fit.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -258,7 +259,8 @@ def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
 
 @dataclass(frozen=True)
 class BookTimes:
-    """What a book of ``tokens`` costs on a machine: seconds to read all of it, seconds of a plain step after it."""
+    """The time that a book of ``tokens`` takes on a machine: seconds to read all of it, seconds of a plain step after
+    it."""
 
     tokens: int
     reading_s: float

@@ -103,7 +103,7 @@ class ModelShape:
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
-        """Of cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
+        """Bytes of a token's cache in 8 bits: a byte a number, and the scale of each key and value of a head."""
         return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""What fits and what lives where: model, book and window against this machine, as numbers and a sentence.
+"""Plans what fits and where it lies: model, book and window against this machine, as numbers and a sentence.
 
 Residency first: every layer whose KV fits where the model computes stays there, since each spilled gigabyte has to be
 moved for every verification; the rest goes to host memory, then to disk. Looks at what is free and moves nothing.
@@ -57,7 +57,7 @@ _CHAT_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: where the model computes, in host memory beside a GPU, and on disk. ``others`` are those
+    """Bytes that KV may take: where the model computes, in host memory next to a GPU, and on disk. ``others`` are those
     of further devices, in the order of ``KvShape.parts``."""
 
     device: int
@@ -68,7 +68,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model lies: on ``device`` alone, or split over several; layers whose weights wait in host memory."""
+    """The placement of a model: on ``device`` alone, or split over several; layers whose weights wait in host
+    memory."""
 
     device: torch.device
     split: Split | None = None
@@ -76,7 +77,7 @@ class Layout:
 
     @property
     def others(self) -> tuple[torch.device, ...]:
-        """The devices beside ``device`` that have layers."""
+        """The devices other than ``device`` that have layers."""
         return self.split.devices[1:] if self.split else ()
 
 
