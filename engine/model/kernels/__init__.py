@@ -1,4 +1,4 @@
-"""Kernels for a few queries over many keys, behind one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
+"""Kernels for a few queries over many keys, with one signature: ``kernel(q, k, v, scaling) -> (out, lse)``.
 
 Queries are packed: q (1, kv_heads, rows, head_dim), the query group of a KV head and the new tokens together as rows; k
 and v (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A score
@@ -52,7 +52,7 @@ def plain(
 def in_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``plain`` over so many keys at a time that their scores take little memory, however long the context is."""
+    """``plain`` in pieces of keys whose scores take little memory, however long the context is."""
     step = max(1, _MOST_SCORES // (q.shape[1] * q.shape[2]))
     if k.shape[2] <= step:
         return plain(q, k, v, scaling, cap=cap)

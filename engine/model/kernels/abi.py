@@ -1,4 +1,4 @@
-"""What emitters and callers of kernels for processors agree on: slots of arguments, and layouts of memory.
+"""The interface between emitters and callers of kernels for processors: slots of arguments, and layouts of memory.
 
 A kernel is called as ``kernel(arguments, tile, worker)``; ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
 bits. Each class below numbers the slots of some kernels' arguments by name, and nothing else knows the numbers:
@@ -24,7 +24,7 @@ KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"
 """The kernels' names of dtypes."""
 
 WIDE_DTYPES = (torch.float32, torch.bfloat16)
-"""Of activations."""
+"""Dtypes of activations."""
 
 # Memory ----------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def is_paired(packed: torch.Tensor) -> bool:
 
 
 def input_dtype(packed: torch.Tensor) -> torch.dtype:
-    """Of what packed weights are multiplied with."""
+    """The kind of the activations that packed weights are multiplied with."""
     return torch.bfloat16 if is_paired(packed) else torch.float32
 
 

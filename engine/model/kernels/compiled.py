@@ -10,7 +10,7 @@ from engine.model.kernels import abi
 
 
 class Compiled:
-    """The kernels that the models at hand need, and the threads that run them.
+    """The kernels that the loaded models need, and the threads that run them.
 
     Args:
         workers: threads that compute.
@@ -35,7 +35,7 @@ class Compiled:
         self._at = ctypes.addressof(self._arguments)
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
-        """Of a kernel of this name and kind, compiled if it is not yet.
+        """The address of a kernel of this name and kind, compiled if it is not yet.
 
         Args:
             lanes: of its vectors, if they are not those of the others.

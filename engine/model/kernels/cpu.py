@@ -38,16 +38,16 @@ def attend(
 
 
 def reads_levels(q: torch.Tensor) -> bool:
-    """Whether ``attend_newest`` takes KV of 8 bits as it is stored, for so many tokens (1, heads, n, head_dim)."""
+    """Whether ``attend_newest`` takes 8-bit KV as it is stored, for queries of this shape (1, heads, n, head_dim)."""
     own = native.own() if q.shape[2] <= MOST_ROWS or reads_in_pairs(q) else None
     return own is not None and own.attention.answers(q)
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our kernel is ahead of torch's for many tokens too (1, heads, n, head_dim), 96 rows at a time.
+    """Whether our kernel beats torch's for many tokens too (1, heads, n, head_dim), 96 rows at a time.
 
-    Where it multiplies pairs it does: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, behind 2,048
-    and 7,168 tokens). In float32 both do about 140.
+    With products of pairs it does: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after 2,048 and
+    7,168 tokens). In float32 both do about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
     return own is not None and own.attention.answers(q) and own.attention.takes_pairs(q.shape[3])
@@ -62,8 +62,8 @@ def attend_newest(
     window: int | None = None,
     cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The same for the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
-    that many of them. Returns parts over disjoint keys, to be merged.
+    """Attention of the queries of the last ``new`` tokens, each of which sees the keys up to its own, with a ``window``
+    only that many of them. Returns parts over disjoint keys, to be merged.
 
     Where ``reads_levels`` says so k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
     """

@@ -31,7 +31,7 @@ _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
 # Query rows that one block of torch's flash kernel takes, and blocks that each processor of a GPU should have.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# What the kernels are compared on: a verification of eight tokens over 16K keys.
+# The shape on which kernels are compared: a verification of eight tokens over 16K keys.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
 # Largest difference to the definition that a half-precision kernel may have, as a share of the largest output.
 _NEAR = 2e-2
@@ -105,7 +105,7 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 
 
 def flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The flash-attn package's call for decoding from a cache, which splits KV by itself."""
+    """The flash-attn package's call for decoding from a cache, which chooses the split of KV."""
     from flash_attn import flash_attn_with_kvcache
 
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -192,7 +192,7 @@ def measure(
     try:
         out, lse = kernel(q, k, v, head_dim**-0.5)
         expected, expected_lse = plain(q.float(), k.float(), v.float(), head_dim**-0.5)
-        # Many keys average to small numbers, so an output is near if it is so beside the largest of them.
+        # Outputs over many keys are small numbers, so an error counts relative to the largest of them.
         off = (out.float() - expected).abs().max() / expected.abs().max()
         if not (bool(off < _NEAR) and torch.allclose(lse, expected_lse, atol=_NEAR)):
             return None

@@ -45,13 +45,14 @@ def multiplies_pairs() -> bool:
 
 @contextmanager
 def torch_alone() -> Iterator[None]:
-    """While decoding: torch computes on the calling thread, and the kernels' own threads have the cores to themselves.
+    """A context for decoding: torch computes on the calling thread, and the kernels' own threads have the cores to
+    themselves.
 
-    What torch does between two of our kernels is small, and handing it to its threads means that these and ours wait
-    for each other's cores: a plain step took 7 % longer, and one whose queries are scored twice as long (2 cores,
-    SmolLM2-135M in bfloat16, 1,024 tokens). Outside, when a book is read, the kernels' threads go to sleep soon: else
-    torch's matrix products begin beside a thread that looks for work, and reading went at 415 tokens a second instead
-    of 488 (the same, 7,680 tokens).
+    torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a plain
+    step took 7 % longer, and one whose queries are scored twice as long (2 cores, SmolLM2-135M in bfloat16, 1,024
+    tokens). While a book is read, outside of this context, the kernels' threads go to sleep soon: otherwise torch's
+    matrix products start beside a spinning thread, and reading went at 415 tokens a second instead of 488 (the same,
+    7,680 tokens).
     """
     threads, kernels = torch.get_num_threads(), own()
     torch.set_num_threads(1)
@@ -63,7 +64,7 @@ def torch_alone() -> Iterator[None]:
 
 
 class Native(Compiled):
-    """The kernels, compiled for what the models at hand need, and how each is called.
+    """The kernels, compiled for the loaded models, and how each is called.
 
     Args:
         workers: threads that compute.
@@ -78,7 +79,7 @@ class Native(Compiled):
     # Products --------------------------------------------------------------------------------------------------
 
     def pack(self, weight: torch.Tensor, pairs: bool = False) -> torch.Tensor:
-        """Weights (out, in) as panels (panels, in, columns), zeros behind the last output.
+        """Pack weights (out, in) as panels (panels, in, columns), with zeros after the last output.
 
         Args:
             pairs: of two inputs each, (panels, in / 2, columns, 2); the columns of levels as they are looked up.
@@ -92,7 +93,7 @@ class Native(Compiled):
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """What ``pack`` was given, as panels (panels, in, columns)."""
+        """Unpack the weights that ``pack`` was given, from panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
@@ -115,7 +116,7 @@ class Native(Compiled):
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """What ``pack4`` was given, as panels (panels, in, columns)."""
+        """Unpack the weights that ``pack4`` was given, from panels (panels, in, columns)."""
         if is_paired(words):
             both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
@@ -187,8 +188,8 @@ class Native(Compiled):
     def panels_call(
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
     ) -> Call:
-        """A product with packed weights by any kernel that has the slots of ``abi.Product``; ``others``: slots beside
-        the usual ones, or in their place."""
+        """A product with packed weights by any kernel with the slots of ``abi.Product``; ``others``: slots in addition
+        to the usual ones, or in their place."""
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
         tiles = -(-panels // size)
@@ -212,7 +213,7 @@ class Native(Compiled):
         return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:
-        """Make calls for so many rows."""
+        """Make calls for this number of rows."""
         with self.lock:
             for call in calls:
                 if call.rows_at is not None:
@@ -258,7 +259,7 @@ class Native(Compiled):
     def replayed(
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
-        """The memory behind tokens that ``delta`` gave updates of: it has the bits of a pass that ended there."""
+        """The memory after tokens, by the updates that ``delta`` gave: with the bits of a pass that ended there."""
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 
     def _recur(

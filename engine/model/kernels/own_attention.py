@@ -57,11 +57,12 @@ class OwnAttention:
         first: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``attend`` of this module; row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
+        """``attend`` of this module, where row r of each head sees the keys [``first[r]``, ``seen[r]``), at least one.
+        Without ``first`` it sees them from the start.
 
         Without ``first`` it sees them from the start.
 
-        k and v may be levels, each with its scale behind it (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
+        k and v may be levels, each followed by its scale (``model.kv_shape``): (1, kv_heads, seq, storage_dim).
         """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
@@ -80,7 +81,7 @@ class OwnAttention:
         return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     def pieces(self, length: int) -> int:
-        """That so many keys are cut into."""
+        """The number of pieces into which the keys are cut."""
         return -(-length // abi.PIECE)
 
     def addresses(
@@ -107,7 +108,7 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Those of both kernels of ``addresses``, to be used while the ``lock`` is held.
+        """Arguments of both kernels of ``addresses``, to be used while the ``lock`` is held.
 
         Args:
             q, out: (kv_heads, rows, head_dim), which is the ``size``; lse: (kv_heads, rows).
@@ -148,7 +149,7 @@ class OwnAttention:
         return self._kernels.multiplies_pairs and head_dim % (2 * self._kernels.lanes) == 0
 
     def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
-        """As ``copy_chunks`` of this module."""
+        """Copy chunks, as ``copy_chunks`` of this module."""
         (_, kv_heads, chosen), one = chunks.shape, sources[0][0]
         chunk_bytes = size * one.stride(1) * one.itemsize
         if chunk_bytes % abi.COPIED:
@@ -177,5 +178,5 @@ def from_first(rows: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """``_all_seen`` of the newest ``n`` tokens, ``group`` times, behind ``past`` others."""
+    """``_all_seen`` of the newest ``n`` tokens, ``group`` times, after ``past`` others."""
     return torch.arange(past + 1, past + n + 1).repeat(group)

@@ -46,8 +46,8 @@ class OwnSampling:
     def measured(
         self, logits: torch.Tensor, scale: float, top_k: int, top_p: float, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """What temperature, top-k and top-p leave of each row of logits (n, vocabulary): ``abi.Stats``, (n, words)
-        float64.
+        """Measure what temperature, top-k and top-p leave of each row of logits (n, vocabulary): ``abi.Stats``, (n,
+        words) float64.
 
         Args:
             scale: log2(e) / temperature.
@@ -67,7 +67,8 @@ class OwnSampling:
     def probabilities(
         self, logits: torch.Tensor, scale: float, stats: torch.Tensor, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """Of one row of logits (1, vocabulary) by its ``stats`` and patches: (vocabulary,) float32."""
+        """The probabilities (vocabulary,) float32 of one row of logits (1, vocabulary), by its ``stats`` and
+        patches."""
         out = torch.empty(logits.shape[1])
         own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.PIECE: _PIECE}
         own[Logits.SCALE] = bits(scale)

@@ -1,9 +1,9 @@
 """Compiles the kernels for this processor, and runs their tiles on threads that wait for them.
 
-The threads are few and stay: between two products of one pass they spin, some time after the last they go to sleep,
-soon where others compute in between, as when a book is read. So a job costs about a microsecond to hand out, which
-matters: a decoding step has hundreds. The caller wakes sleeping threads before a job and does tiles itself meanwhile:
-a thread that comes late takes the tiles that are left, and nobody waits for one that has not come.
+The threads are few and stay. Between two products of one pass they spin; some time after the last they go to sleep,
+sooner while others compute in between, as when a book is read. So handing out a job costs about a microsecond, of which
+a decoding step has hundreds. The caller wakes sleeping threads before a job and does tiles itself meanwhile: a late
+thread takes the tiles that are left, and nobody waits for one that has not come.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def _emit_run(module: ir.Module) -> None:
 def _emit_run_all(module: ir.Module) -> None:
     """run_all(board, jobs, count): ``run`` the jobs (kernel, arguments, tiles) in a row.
 
-    A single tile is not handed out. Workers stay awake until the last job: nobody could wake them in between.
+    A job of a single tile is done by the caller. Workers stay awake until the last job, since they could not be woken
+    in between.
     """
     e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
     board, jobs, count = e.arguments
@@ -124,7 +125,7 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # Looked at again behind the bit: whoever hands out a job sees the bit, or its job is seen here.
+        # Checked again after setting the bit: either the one who hands out a job sees the bit, or its job is seen here.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
         _look(e, board, TICKET, "==", ticket)
@@ -245,7 +246,7 @@ class Pool:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """While nobody else computes: workers who are woken from now on wait longer for the next job."""
+        """A context in which only these kernels compute: workers that are woken wait longer for the next job."""
         before, self.patience = self.patience, _PATIENT
         try:
             yield
@@ -272,7 +273,7 @@ class Pool:
         self._run_all(self._board, jobs, count)
 
     def _wake(self) -> None:
-        """Wake who sleeps. It takes some 5 us where somebody does, and a woken worker some 50 us to come."""
+        """Wake sleeping workers. It takes some 5 us where there are any, and a woken worker some 50 us to come."""
         asleep, worker = self._sleepers(self._board), 0
         while asleep:
             if asleep & 1:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
 Tiles = tuple[int, int]
-"""Tiles of a kernel: how many for each row, and how many beside them."""
+"""Tiles of a kernel: the number for each row, and the number in addition."""
 
 EACH_ROW: Tiles = (1, 0)
 """A tile is a row."""
@@ -71,7 +71,7 @@ class Program:
 
     @functools.cached_property
     def arguments(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
+        """The arguments of each kernel, by place: (kernels, ``NUM_ARGUMENTS``)."""
         found = np.zeros((len(self._jobs), abi.NUM_ARGUMENTS), np.int64)
         for own, (_, given, _) in zip(found, self._jobs, strict=True):
             if not isinstance(given, int):
@@ -87,15 +87,15 @@ class Program:
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of each kernel for each row, and beside them: (2, kernels)."""
+        """The tiles of each kernel, for each row and in addition: (2, kernels)."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
-        """Let kernels have so many tiles until the number of rows is another."""
+        """Set the tiles of kernels, until the number of rows changes."""
         self._table[places, 2] = tiles
 
     def resize(self, rows: int) -> None:
-        """The next run is for so many rows."""
+        """Set the number of rows of the next run."""
         if rows == self._rows:
             return
         self._table[:, 2] = self._tiles[0] * rows + self._tiles[1]
@@ -112,7 +112,7 @@ class Program:
 
 
 class Memory:
-    """What the layers of a model compute in, one after the other: (rows, width), by name."""
+    """The buffers in which the layers of a model compute, one layer after the other: (rows, width), by name."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

@@ -57,8 +57,8 @@ def attend_pieces(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention to up to ``splits`` pieces of the keys, each by itself.
 
-    Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with neighbouring components beside each other;
-    out (pieces, kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.
+    Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with contiguous components; out (pieces,
+    kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.
     """
     q = q.contiguous()
     heads, rows, dim = q.shape[1:]

@@ -19,7 +19,7 @@ _KEYS = 4  # that meet a query together
 _SCORE_ROWS = (2, 1)  # queries that meet them together, so that keys are widened once for both
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)  # of a value that are summed at once: with many rows, with few
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # behind the point of how many lines a step asks for
+_SHARE_BITS = 20  # fractional bits of how many lines
 LOWEST = -1e30  # stands for minus infinity, whose difference with itself is no number
 
 
@@ -31,8 +31,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     With a cap ``CAP`` is log2(e) times that, and ``SCALE`` as ``scaled`` wants it.
 
     Args:
-        stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, with their scale behind
-            them in bfloat16. Queries are of this kind too, but float32 beside levels.
+        stored: the kind of keys and values; strides are in numbers of it. "int8" are levels, followed by their scale in
+            bfloat16. Queries are of this kind too, but float32 with levels.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -103,11 +103,11 @@ class Vectors:
         return self._e.load_vector(self._place, self._where(token, at), self.kind)
 
     def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """As many pairs of numbers as a vector has lanes, in bfloat16; levels are exact in it."""
+        """A vector of pairs of numbers in bfloat16, one pair a lane; levels are exact in it."""
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
-        """``load`` from each of the places on."""
+        """``load`` at each of the places."""
         return [self.load(token, place) for place in places]
 
     def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
@@ -115,10 +115,11 @@ class Vectors:
 
 
 class Ahead:
-    """The keys or values behind the block that begins at ``start``, which are brought near while that is computed.
+    """Prefetches the keys or values after the block that begins at ``start``, while that is computed.
 
-    Asked for all at once they come while nothing is multiplied, and the memory rests while something is. So each step
-    of the sums asks for a few lines where there are many, and who lays a block out for few rows asks for its tokens.
+    Prefetched all at once they would arrive while nothing is multiplied, and the memory would idle while something is.
+    So with many rows each step of the sums prefetches a few lines, and with few rows laying out a block prefetches its
+    tokens.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # of a token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Ask for one of so many equal shares of the block's lines."""
+        """Prefetch one of the equal shares of the block's lines."""
         e, lines = self._e, self._lines
         # Rounded up, or the last share would end before the last line; the same for all, and computed once.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
@@ -159,11 +160,12 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """The keys or values of a block: where they lie, or, if it is not whole, in ``room``, zeros behind the last.
+    """The address of a block's keys or values: in place, or, if the block is not whole, in ``room``, with zeros after
+    the last.
 
-    Their scales, if there are any, lie behind the room for them.
+    Their scales, if there are any, follow the room for them.
     """
-    size = head_dim + 2 if kind is I8 else head_dim  # the scale lies behind
+    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
@@ -182,13 +184,13 @@ def block_of(
 
 
 def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
-    """The scale behind the levels of a key or value."""
+    """The scale that follows the levels of a key or value."""
     bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
     return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
 
 
 def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
-    """Emit a loop for each size, largest first, that takes as many rows together as long as there are as many left."""
+    """Emit a loop for each size, largest first, that takes this number of rows together while that many are left."""
     done = e.variable(long(0))
     for size in sizes:
         start = done.value
@@ -200,7 +202,7 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
 
 
 def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
-    """Products of ``rows`` queries, one behind the other in float32, with a block's keys, which are read once."""
+    """Products of ``rows`` queries, one after the other in float32, with a block's keys, which are read once."""
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
@@ -267,7 +269,7 @@ def _soften(
     shift = e.splat(now)
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
-        # What is not seen counts nothing, also where nothing has been seen yet.
+        # Keys that are not seen count nothing, even where none has been seen yet.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)
@@ -368,4 +370,4 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: st
 
 
 EMIT: dict[str, Callable[..., None]] = {"attend": _emit_attend, "join": _emit_join}
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""

@@ -34,11 +34,12 @@ _KEY_VECTORS = 4  # of turned keys that meet a query together: a whole block
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """One piece of one KV head's keys for all rows of its queries: arguments and results as of ``attend``.
+    """Emit attention to one piece of one KV head's keys for all rows of its queries: arguments and results as of
+    ``attend``.
 
     Args:
         lanes: 16. head_dim: a multiple of twice as much.
-        stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 beside both.
+        stored: the kind of keys and values, "bfloat16" or "int8"; queries are bfloat16 with both.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -102,7 +103,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """The scales of a piece's values side by side in ``room``, zeros behind the last."""
+    """The scales of a piece's values side by side in ``room``, with zeros after the last."""
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
@@ -146,10 +147,10 @@ def _score(
     words: int,
     asked: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
-    """Products of ``rows`` queries, one behind the other, with a block's turned keys.
+    """Products of ``rows`` queries, one after the other, with a block's turned keys.
 
     Args:
-        asked: what is asked for meanwhile, how many shares of it have been, and how many there are.
+        asked: the prefetch that goes on meanwhile, the number of its shares done so far, and of all.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -226,7 +227,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # What is not seen is so far below that its power is zero, also where nothing is seen.
+    # Scores that are not seen are so far below that their power is zero, even where nothing is seen.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:
@@ -248,4 +249,4 @@ def _soften(
 
 
 EMIT: dict[str, Callable[..., None]] = {"attend_pairs": _emit_attend_pairs}
-"""As ``emit.EMIT``."""
+"""Emitters of these kernels, by name."""
