@@ -30,7 +30,7 @@ from itertools import pairwise
 from typing import Literal
 
 from engine.document import Document
-from engine.passages import SILENT, STEM, spans
+from engine.passages import SILENT, STEM, asks_for_whole, spans
 
 Level = Literal["says so", "near", "not found", ""]
 """What a passage has of a sentence; "" of a sentence that claims nothing about the book."""
@@ -44,7 +44,9 @@ NEIGHBOURS = 0.3
 AROUND = 3
 """Passages before and after in which a name may stand that a passage speaks of as "he" or "it"."""
 FAR = 8
-"""Passages before and after in which none of the question's names stands: then a passage is about something else."""
+"""Passages before and after in which the names and nouns of a question stand that a passage answers."""
+ELSEWHERE = 0.4
+"""Share of a question's names and nouns below which a passage is about something else."""
 NAME, NUMBER = 2.0, 2.5
 """What a name and a number count, in words of the same rarity."""
 ASKED = 0.45
@@ -53,6 +55,8 @@ UNKNOWN = 0.5
 """What a word counts that the book never uses, in its rarest words: an answer may say things in its own words."""
 MOST_OF_IT = 0.6
 """Share of a sentence's words, by weight, that a passage has which says so."""
+FACT, SUBJECT = 0.8, 0.2
+"""What the share of words that the question has not said counts, and that of the question's, beside that of all."""
 OF_THE_SUBJECT = 0.45
 """Share of the question's words that a passage and its surroundings have which says so."""
 ABOUT = 0.5
@@ -296,7 +300,6 @@ class EvidenceIndex:
         if missing and not talk:
             return Evidence(sentence, "not found", missing=missing)
         nouns = _nouns(question)
-        unknown = [term for term in asked if term.raw in nouns and self._is_unknown(term)]
         said = {term.key for term in terms}
         stranger = any(self._is_unknown(term) and term.key in said for term in asked)
         found = [self._judged(place, terms, asked, stranger) for place in self._ranked(terms, asked, favour)]
@@ -305,29 +308,37 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
-        if self._is_beside_the_point(unknown, asked, best, said):
-            return Evidence(sentence, "not found", missing=tuple(term.raw for term in unknown))
+        subject = [term for term in asked if term.raw in nouns and term.whole not in _GENERIC]
+        if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
+            strange = tuple(term.raw for term in subject if self._is_unknown(term))
+            return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
             return Evidence(sentence, "")
         return Evidence(sentence, best.level, (self._passage(best.place),))
 
     def _is_beside_the_point(
-        self, unknown: Sequence[_Term], asked: Sequence[_Term], best: _Judged | None, said: set[str]
+        self, nouns: Sequence[_Term], asked: Sequence[_Term], said: set[str], best: _Judged | None
     ) -> bool:
         """Whether the book does not speak of what was asked, or only elsewhere than the nearest passage.
 
         Args:
-            unknown: nouns of the question that the book never uses.
+            nouns: of the question.
             said: words of the sentence.
         """
-        names = {term.key for term in asked if term.kind == "name" and term.key in said}
-        if best is not None and names and names.isdisjoint(self._keys_around(best.place, FAR)):
+        if best is None:
+            return bool(nouns)
+        if nouns and self._share(nouns, self._keys_around(best.place, FAR)) < ELSEWHERE:
             return True
+        unknown = [term for term in nouns if self._is_unknown(term)]
+        if not unknown:
+            return False
         known = [term for term in asked if term.key in self._postings]
-        around = self._keys_around(best.place, AROUND) if best else set()
-        whole = sum(map(self._weight, known))
-        about = sum(self._weight(term) for term in known if term.key in around) / whole if whole else 1.0
-        return bool(unknown) and (len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown))
+        about = self._share(known, self._keys_around(best.place, AROUND)) if known else 1.0
+        return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
+
+    def _share(self, terms: Sequence[_Term], keys: set[str]) -> float:
+        """What part of some words, by weight, is among others."""
+        return sum(self._weight(term) for term in terms if term.key in keys) / sum(map(self._weight, terms))
 
     def _is_unknown(self, term: _Term) -> bool:
         """Whether the book never uses a word of the question. In a language that joins words it may be part of another,
@@ -395,26 +406,19 @@ class EvidenceIndex:
                     had += BESIDE * self._weight(term)
             return had / whole if whole else 1.0
 
-        words = share([term for term in terms if term.kind != "number"])
-        numbers = all(term.key in own for term in terms if term.kind == "number" and term.key not in question)
-        names = all(term.key in around for term in terms if term.kind == "name" and term.key not in question)
         new = [term for term in terms if term.key not in question]
+        numbers = all(term.key in own for term in new if term.kind == "number")
+        names = all(term.key in around for term in new if term.kind == "name")
+        adds = bool(new) or all(term.key in own for term in terms)  # what only says the question again needs all of it
+        words = [term for term in terms if term.kind != "number"]
+        plain = [term for term in terms if term.kind == "word"]
         said, fact, subject = share(terms), share(new), share(asked)
-        adds = bool(new) or all(term.key in own for term in terms)
-        if (
-            not stranger
-            and adds
-            and numbers
-            and names
-            and words >= MOST_OF_IT
-            and said >= MOST_OF_IT
-            and fact >= MOST_OF_IT
-            and subject >= OF_THE_SUBJECT
-        ):
+        most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= OF_THE_SUBJECT
+        if most and numbers and names and adds and not stranger:
             level: Level = "says so"
         else:
             level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
-        return _Judged(place, said + 0.3 * fact + 0.2 * subject, fact, level)
+        return _Judged(place, said + FACT * fact + SUBJECT * subject, level)
 
     def _keys_around(self, place: int, reach: int) -> set[str]:
         near = self._places[max(0, place - reach) : place + reach + 1]
@@ -518,11 +522,10 @@ class EvidenceIndex:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage beside a sentence: how much it has of it, how much of what the question has not said."""
+    """A passage compared with a sentence: its rank among others, and what may be said of it."""
 
     place: int
     support: float
-    fact: float
     level: Level
 
 
