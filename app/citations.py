@@ -199,7 +199,7 @@ def sentences(text: str) -> list[Span]:
     masked = _masked(text)
     found, start = [], 0
     for end in _END.finditer(masked):
-        if _ABBREVIATION.search(masked[start : end.end()]):
+        if end.end() < len(masked) and _ABBREVIATION.search(masked[start : end.end()]):
             continue
         body = masked[start : end.end()]
         words = body.strip()

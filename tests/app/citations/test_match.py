@@ -111,6 +111,7 @@ def test_sentences_and_quotations_of_an_answer() -> None:
         "- two",
         'And "one more of them" too, “not closed',
     ]
+    assert [span.end for span in sentences("He came at 10 A. M.")] == [19], "it ends, whatever it ends with"
     assert [(answer[one.whole.start : one.whole.end], one.closed) for one in quotations(answer)] == [
         ("“… kept the *light*.”", True),
         ("“asked “why” twice”", True),
