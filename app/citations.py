@@ -1,7 +1,7 @@
-"""The pages behind the words: what an answer quotes, what the model attended to, and who produced its tokens.
+"""The pages behind the words: what an answer quotes, what its sentences rest on, and who produced its tokens.
 
     taker = NoteTaker()                    one per program
-    notes = taker.begin(document)          one per answer
+    notes = taker.begin(document, question)    one per answer
     notes.take(event)                      every event of the engine; True when the notes have changed
     notes.record()                         plain JSON, kept with the exchange
 
@@ -9,6 +9,9 @@ A quotation is checked against the text of the pages: that is a fact. Text is fo
 words share: letters and digits, in their order, without case, accents and joints. Spacing, hyphens (also those at the
 end of a line) and punctuation do not matter; numbers must be the same numbers, and parts that an ellipsis divides must
 follow each other.
+
+A sentence without quotation marks rests on the passage that shares its words (``engine.evidence``): that is a fact
+about two texts, told in the levels of that module. It is looked for when the question is known.
 
 A page the model attended to is a hint, and is never called more: attention is spread over every page, and a few pages
 draw it whatever is asked, so that a page counts only when its share is several times an even one and well above its
@@ -24,6 +27,7 @@ import re
 import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from statistics import median_low
@@ -31,18 +35,25 @@ from typing import Any, Literal
 
 from engine.document import Document, Page
 from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
+from engine.evidence import Evidence, EvidenceIndex
 
-Kind = Literal["quoted", "verbatim", "missing", "drew"]
+Kind = Literal["quoted", "verbatim", "missing", "says", "near", "absent", "drew"]
 """Words in quotation marks that stand in the book; a sentence without marks that does; words in quotation marks that
-stand nowhere; a page that the model attended to."""
+stand nowhere; a passage that says what a sentence says; one that is only related; a sentence with names or numbers that
+stand nowhere in the book; a page that the model attended to."""
+
+UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
+"""What is found for a sentence that is not a quotation."""
 
 VERSION = 1  # of the record
 MOST_PAGES = 3  # that one sentence is said to attend to
 _TIMES_EVEN = 6.0  # a page's share of attention over an even one
 _TIMES_USUAL = 2.0  # and over its own usual one
 _REMEMBERED = 15  # answers
+MOST_EVIDENCE = 60  # sentences of one answer that are looked for in the book
 MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
 FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
+_KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: "T"}
 _POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
 _RUN = re.compile(r"([A-Z])(\d+)")
@@ -400,16 +411,33 @@ class NoteTaker:
 
     def __init__(self) -> None:
         self._index: BookIndex | None = None
+        self._evidence: tuple[Document, Future[EvidenceIndex]] | None = None
+        self._aside = ThreadPoolExecutor(1, "trifold-evidence")
         self._baseline = AttentionBaseline(0)
 
-    def begin(self, document: Document | None, so_far: str = "", record: Mapping[str, Any] | None = None) -> Notes:
+    def begin(
+        self,
+        document: Document | None,
+        question: str | None = None,
+        so_far: str = "",
+        record: Mapping[str, Any] | None = None,
+    ) -> Notes:
         """Notes of one answer about a document.
 
         Args:
+            question: what is answered; None looks for no evidence.
             so_far, record: of an answer that is continued, what there is of it and its notes.
         """
-        index = self.index_of(document or Document("", "", (), "", ""))
-        return Notes(index, self._baseline, so_far, str((record or {}).get("ink", "")))
+        document = document or Document("", "", (), "", "")
+        index = self.index_of(document)
+        support = None if question is None else Support(self.prepare(document), question)
+        return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")))
+
+    def prepare(self, document: Document) -> Future[EvidenceIndex]:
+        """The words of a document, which are looked through once, in a thread of their own: nothing waits for them."""
+        if self._evidence is None or self._evidence[0] is not document:
+            self._evidence = document, self._aside.submit(EvidenceIndex, document)
+        return self._evidence[1]
 
     def index_of(self, document: Document) -> BookIndex:
         """Where the words of a document stand, for looking quotations up."""
@@ -419,18 +447,48 @@ class NoteTaker:
         return self._index
 
 
+class Support:
+    """Finds what the sentences of an answer to one question rest on, each once while the answer grows.
+
+    Args:
+        index: of the book; while it is being made nothing is found.
+    """
+
+    def __init__(self, index: Future[EvidenceIndex], question: str) -> None:
+        self._index = index
+        self._question = question
+        self._known: dict[str, Evidence] = {}
+
+    def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
+        """What a sentence rests on. ``last``: the answer is whole, so that the index is waited for."""
+        if not last and not self._index.done():
+            return None
+        if last or sentence not in self._known:
+            self._known[sentence] = self._index.result().find(self._question, sentence, favour)
+        return self._known[sentence]
+
+
 class Notes:
     """The notes of one answer, which grow with it.
 
     Args:
         index: of the book.
         baseline: the usual attention of its pages; the answer is added to it when it is done.
+        support: finds what its sentences rest on; None leaves that out.
         so_far, provenance: the beginning of an answer that is continued, and who wrote it.
     """
 
-    def __init__(self, index: BookIndex, baseline: AttentionBaseline, so_far: str = "", provenance: str = "") -> None:
+    def __init__(
+        self,
+        index: BookIndex,
+        baseline: AttentionBaseline,
+        support: Support | None = None,
+        so_far: str = "",
+        provenance: str = "",
+    ) -> None:
         self._index = index
         self._baseline = baseline
+        self._support = support
         self._text = so_far
         self._origin = len(so_far)
         self._ends: list[int] = []  # of every token: characters of the answer up to it
@@ -440,6 +498,7 @@ class Notes:
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
         self._near: dict[tuple[int, str], tuple[int, int]] = {}
+        self._missing: list[str] = []
 
     def take(self, event: object) -> bool:
         """Take an event of the engine; whether the citations may have changed."""
@@ -472,7 +531,9 @@ class Notes:
 
     def sketch(self) -> dict[str, Any]:
         """The record with the citations that were looked up last: looking them up takes time while an answer grows."""
-        return {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
+        record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
+        absent = any(chip["kind"] == "absent" for chip in self._chips)
+        return record | ({"missing": list(dict.fromkeys(self._missing))} if absent else {})
 
     def provenance(self) -> str:
         """Who wrote the letters of the answer, as runs: "D12T3" is twelve of the draft, three of the target's own.
@@ -508,6 +569,7 @@ class Notes:
                 taken.append(quotation.whole)
                 yield self._quoted("quoted" if found.verified else "missing", found, quotation.whole)
         whole = sentences(self._text)
+        self._missing = []
         left, said = MOST_ATTENDED, frozenset[int]()  # the pages that the sentence before attended to
         for sentence in whole if self._done else whole[:-1]:
             if any(sentence.touches(span) for span in taken):
@@ -526,6 +588,10 @@ class Notes:
             if found is not None and found.verified:
                 yield self._quoted("verbatim", found, sentence)
                 return
+        evidence = self._support and self._support.find(passage, self._scores(sentence), self._done)
+        if evidence and (evidence.level or not evidence.claims):
+            yield from self._rests_on(evidence, sentence)
+            return
         for page, times in attended_pages(self._scores(sentence), self._baseline):
             yield self._attended(page, times, sentence, passage)
 
@@ -557,6 +623,15 @@ class Notes:
             chip |= self._places(found.spans)
         return chip
 
+    def _rests_on(self, evidence: Evidence, where: Span) -> Iterator[dict[str, Any]]:
+        chip: dict[str, Any] = {"kind": _KINDS.get(evidence.level), "at": where.end, "from": where.start}
+        if evidence.passages:
+            spans = (PageSpan(part.page, part.start, part.end) for found in evidence.passages for part in found.parts)
+            yield chip | self._places(tuple(spans))
+        elif evidence.level:
+            self._missing += evidence.missing
+            yield chip | {"pages": [], "marks": [], "missing": list(evidence.missing)}
+
     def _attended(self, page: int, times: float, where: Span, sentence: str) -> dict[str, Any]:
         text = self._index.document.pages[page].text
         if (page, sentence) not in self._near:
@@ -579,6 +654,36 @@ class Notes:
             "marks": [[pages[span.page].number, span.start, span.end] for span in spans if span.end > span.start],
             "extract": asdict(around),
         }
+
+
+_LEVELS = {"quoted": "says so", "verbatim": "says so", "says": "says so", "near": "near", "absent": "not found"}
+
+
+def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
+    """What each sentence of an answer rests on, for other programs, from the record of its notes.
+
+    Returns:
+        in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
+        ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
+        stand nowhere in the book. A quotation stands for its sentence, and its passage is the quotation.
+    """
+    spans, found = sentences(answer), []
+    for chip in record.get("chips", ()):
+        if chip["kind"] not in _LEVELS:
+            continue
+        start, end = next(
+            ((s.start, s.end) for s in spans if s.start <= chip["from"] < s.end), (chip["from"], chip["at"])
+        )
+        found.append(
+            {
+                "sentence": answer[start:end],
+                "level": _LEVELS[chip["kind"]],
+                "pages": chip["pages"],
+                "passage": (chip.get("extract") or {}).get("hit", ""),
+                "missing": chip.get("missing", []),
+            }
+        )
+    return found
 
 
 def _spread(characters: int, tokens: int) -> list[int]:

@@ -177,6 +177,12 @@ def _ask_parser() -> Parser:
         if kind is bool:
             form = {"action": argparse.BooleanOptionalAction}
         parser.add_argument("--" + name.replace("_", "-"), default=default, help=f"{meaning} ({otherwise})", **form)
+    parser.add_argument(
+        "--evidence",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="after the answer, the passages that its sentences rest on (yes)",
+    )
     _add_model(parser)
     return parser
 

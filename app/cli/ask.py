@@ -8,15 +8,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.citations import Notes, NoteTaker, evidence
 from app.cli.read import open_book
 from app.core import speed
 from app.core.chat_run import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
-from app.core.format import size
+from app.core.format import not_found, places_named, size
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
@@ -57,14 +58,18 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
             raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
         _say_what_was_read(document, book)
-        done = answer(engine, question, sampling, options.mode, show=not options.json)
+        notes = NoteTaker().begin(document, question if options.evidence else None)
+        done = answer(engine, question, sampling, options.mode, notes, show=not options.json)
         status = engine.status()
         _keep(engine)
     if options.json:
         report = report_of(document, book, done, status.model)
-        write_json(report)
+        write_json(report | {"evidence": evidence(notes.record(), done.text)})
     else:
         card = abilities(status.model.path) if status.model else Abilities()
+        if not card.refuses(done.text):
+            for line in evidence_lines(notes.record(), document.unit):
+                say(line)
         say("\n".join(lines_of(done, card)))
         if done.stop_reason is StopReason.LOOP:
             say(f"Note: {_LOOPED}")
@@ -114,12 +119,13 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     return read
 
 
-def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, show: bool) -> AnswerDone:
-    """Ask, and write the answer to stdout while it comes."""
+def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, notes: Notes, show: bool) -> AnswerDone:
+    """Ask, and write the answer to stdout while it comes; the notes grow with it."""
     request = engine.ask(Question(question, sampling=sampling, mode=mode))
     for event in request:
         if isinstance(event, TextDelta) and show:
             write(event.text)
+        notes.take(event)
     if show:
         write("\n")
     done = request.result()
@@ -210,6 +216,20 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
         f"KV cache: {_kv_line(live.kv_bytes)}; {live.context_tokens:,} of {live.context_limit:,} tokens used; "
         f"this question prefilled {live.prefilled_tokens:,}"
     )
+    return lines
+
+
+def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
+    """What the sentences of an answer rest on, for a person: a line for each passage."""
+    missing = record.get("missing")
+    lines = [] if missing is None else [f"{not_found(missing)}."]
+    words = {"says": "{}", "near": "near {}", "quoted": "{}", "verbatim": "{}"}
+    for chip in record["chips"]:
+        if chip["kind"] in words:
+            place = words[chip["kind"]].format(places_named(chip["pages"], unit, long=False))
+            line = f"[{place}] {chip['extract']['hit']}"
+            if line not in lines:
+                lines.append(line)
     return lines
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.citations import Notes
+from app.citations import UNQUOTED, Notes
 from app.core import format, speed
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
@@ -113,13 +113,20 @@ _WORTH_WAITING = 8.0  # seconds of reading that a question waits for rather than
 
 
 def ask(
-    state: AppState, question: str, sampling: SamplingParams, mode: Mode, position: int | None = None, tab: str = ""
+    state: AppState,
+    question: str,
+    sampling: SamplingParams,
+    mode: Mode,
+    position: int | None = None,
+    tab: str = "",
+    evidence: bool = True,
 ) -> Iterator[str]:
     """Ask, and yield whenever there is something new to draw: a word about what is being waited for, or "".
 
     Args:
         position: put the question in the place of an earlier one, which stays as another version.
         tab: whose question it is. It goes on without it, but not for long without any (``AppState.leave``).
+        evidence: look for what each sentence rests on.
 
     Raises:
         Busy: another question is being answered.
@@ -127,17 +134,19 @@ def ask(
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
-        return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode)
+        return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode, evidence)
 
     return _run(state, begin, sampling, mode, tab)
 
 
-def go_on(state: AppState, sampling: SamplingParams, mode: Mode, position: int, tab: str = "") -> Iterator[str]:
+def go_on(
+    state: AppState, sampling: SamplingParams, mode: Mode, position: int, tab: str = "", evidence: bool = True
+) -> Iterator[str]:
     """Continue the answer at ``position``, which was cut; yields and raises as ``ask``."""
 
     def begin(chat: Chat) -> _ExchangeWriter:
         state.chats.resume(chat.id, position)
-        return _ExchangeWriter(state, chat.id, position, sampling, mode)
+        return _ExchangeWriter(state, chat.id, position, sampling, mode, evidence)
 
     return _run(state, begin, sampling, mode, tab)
 
@@ -282,7 +291,9 @@ def _request(
 class _ExchangeWriter:
     """Writes one exchange down, event by event. ``begun`` is what there is of an answer that is continued."""
 
-    def __init__(self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode) -> None:
+    def __init__(
+        self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode, evidence: bool
+    ) -> None:
         known = state.chats.get(chat)
         assert known is not None
         self._exchange = known.exchanges[position]
@@ -297,6 +308,7 @@ class _ExchangeWriter:
         self._notes: Notes | None = None
         self._abilities = Abilities()
         self._sampling = sampling
+        self._evidence = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._moved: dict[str, Any] = {}  # of the app state, by what has not been shown yet
         # Until the first token there are the figures of the answer before, so that nothing jumps.
@@ -381,13 +393,15 @@ class _ExchangeWriter:
         """The passages of the book that support the answer, as far as they are known."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            self._notes = self._state.note_taker.begin(document, self.begun, before)
+            question = self.question if self._evidence else None
+            self._notes = self._state.note_taker.begin(document, question, self.begun, before)
         self._notes.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
         notes = {**(notes or {}), "made": self._made, "pace": self._moved.get("pace", self._state.current.pace)}
         if self._abilities.refuses(self._exchange.answer):  # it is not about the book: no page stands behind it
-            notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] != "drew"]
+            notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] not in UNQUOTED]
+            notes.pop("missing", None)
             notes["refused"] = "only quotes" if self._abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused="refused" in notes)

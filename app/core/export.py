@@ -24,11 +24,46 @@ def as_markdown(chat: Chat, book: str) -> str:
         book: its title.
     """
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.begun))
+    footnotes: list[str] = []
     parts = [f"# {chat.title}", f"About *{book}*, begun {began}, with Trifold."]
     for turn in chat.exchanges:
-        parts += [f"## {' '.join(turn.question.split())}", turn.answer.strip() or "*No answer.*"]
+        answer, notes = _with_footnotes(turn, len(footnotes))
+        footnotes += notes
+        parts += [f"## {' '.join(turn.question.split())}", answer.strip() or "*No answer.*"]
         parts += [f"*{line}*" for line in _ending(turn)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *footnotes]) + "\n"
+
+
+_FOOTNOTES = {
+    "quoted": "Verified, {}",
+    "verbatim": "Word for word, {}",
+    "says": "{}",
+    "near": "Near this, {}",
+}
+
+
+def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
+    """An answer with a mark after each sentence of which the page is known, and the notes with the passages.
+
+    Args:
+        before: notes that the text has already.
+    """
+    record, start = turn.notes or {}, 0
+    parts: list[str] = []
+    notes: list[str] = []
+    for chip in record.get("chips", ()):
+        if chip["kind"] not in _FOOTNOTES:
+            continue
+        end = min(max(start, int(chip["at"])), len(turn.answer))
+        mark = f"[^{before + len(notes) + 1}]"
+        parts.append(f"{turn.answer[start:end]}{mark}")
+        start = end
+        place = format.places_named(chip["pages"], str(record.get("unit", "page")))
+        said = _FOOTNOTES[chip["kind"]].format(place)
+        notes.append(f"{mark}: {said[:1].upper()}{said[1:]}: “{(chip.get('extract') or {}).get('hit', '')}”")
+    missing = record.get("missing")
+    above = "" if missing is None else f"*{format.not_found(missing)}.*\n\n"
+    return above + "".join([*parts, turn.answer[start:]]), notes
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:

@@ -20,6 +20,7 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
+_LONGEST_LABEL = 28  # letters of a section's title in a sentence
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -395,3 +396,30 @@ def _times(value: float | None) -> str:
 
 def _level(rate: float | None) -> View:
     return {"share": 0.0, "text": ""} if rate is None else {"share": round(rate, 4), "text": percent(rate)}
+
+
+def page_name(label: str, unit: str, long: bool = False) -> str:
+    """ "12" -> "p. 12" or "page 12"; a section is called by its title."""
+    label = " ".join(label.split())
+    if len(label) > _LONGEST_LABEL:
+        label = label[: _LONGEST_LABEL - 1].rstrip() + "…"
+    if unit == "page":
+        return f"page {label}" if long else f"p. {label}"
+    return f"{unit} {label}" if label.isdecimal() else label
+
+
+def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:
+    """Pages in a sentence: "page 12", "pages 12 to 13"."""
+    if not pages:
+        return ""
+    first, last = str(pages[0]["label"]), str(pages[-1]["label"])
+    if first == last:
+        return page_name(first, unit, long)
+    if unit == "page":
+        return f"pages {first} to {last}" if long else f"p. {first}–{last}"
+    return f"{page_name(first, unit)} to {page_name(last, unit)}"
+
+
+def not_found(missing: Sequence[str]) -> str:
+    """What is said of an answer that the book does not bear out: the names and numbers that stand nowhere in it."""
+    return f"Not found in the book: {', '.join(missing)}" if missing else "No passage of the book says this"

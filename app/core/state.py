@@ -473,6 +473,7 @@ def open_book(state: AppState, job: Job, book: Book, password: str | None) -> No
 def prepare(state: AppState, job: Job, document: Document) -> None:
     """Wait for the model, measure, and read if it fits."""
     state.set(job, stage=Stage.WAITING, document=document)
+    state.note_taker.prepare(document)
     while state.engine.status().state == "loading":
         if job.cancelled:
             return

@@ -3,7 +3,9 @@
 Owns the two kinds of buttons among the words. Message actions stand under a question and an answer (versions, copy,
 edit, ask again, go on); their values name what they do ("edit:12" is question 12 in other words) and the page's
 ``ask.js`` does it. Citations stand behind sentences, in words that claim no more than is known: "verified" and "not
-found" are facts about the text of the book; "drew on" is attention, which is a hint. Pure.
+found" are facts about the text of the book; a bare page says what the sentence says, one that is "near" is related;
+"drew on" is attention, which is a hint. Names and numbers that stand nowhere in the book are told above the answer.
+Pure.
 """
 
 from __future__ import annotations
@@ -76,7 +78,6 @@ _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # likewise, for the caret at the end of an answer that is being written
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
-_LONGEST_LABEL = 28
 _NEARLY = 0.5  # of the words of a quotation, neighbouring, that stand in the book: then its button says how many
 
 _WORDS = {
@@ -84,13 +85,20 @@ _WORDS = {
     "verbatim": "word for word, {}",
     "missing": "not found",
     "nearly": "not exact, {} of {} words, {}",
+    "says": "{}",
+    "near": "near {}",
+    "absent": "not in the book",
     "drew": "drew on {}",
 }
+_ALOUD = {"says": ' <span class="unseen">says so</span>'}
+"""What only a screen reader says of a button."""
 _SAID = {
     "quoted": "These words stand in the book, on {}.",
     "verbatim": "This sentence stands in the book word for word, on {}.",
     "missing": "These words stand nowhere in the book.",
     "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
+    "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
+    "near": "The nearest passage stands on {}. It does not say all of this sentence.",
     "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
     "That is a hint, not a proof.",
 }
@@ -137,7 +145,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
     around = chip.get("extract") or {}
     return {
         "kind": chip["kind"],
-        "said": _said(chip, places_named(chip["pages"], _unit(notes))),
+        "said": _said(chip, format.places_named(chip["pages"], _unit(notes))),
         "extract": {part: around.get(part, "") for part in ("before", "hit", "after")},
         "page": chip["pages"][0]["number"] if chip["pages"] else None,
     }
@@ -148,28 +156,6 @@ def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, 
     chips = _chips(notes)
     found = chips[number].get("marks", []) if 0 <= number < len(chips) else []
     return [(int(page), int(start), int(end)) for page, start, end in found]
-
-
-def page_name(label: str, unit: str, long: bool = False) -> str:
-    """ "12" -> "p. 12" or "page 12"; a section is called by its title."""
-    label = " ".join(label.split())
-    if len(label) > _LONGEST_LABEL:
-        label = label[: _LONGEST_LABEL - 1].rstrip() + "…"
-    if unit == "page":
-        return f"page {label}" if long else f"p. {label}"
-    return f"{unit} {label}" if label.isdecimal() else label
-
-
-def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:
-    """Pages in a sentence: "page 12", "pages 12 to 13"."""
-    if not pages:
-        return ""
-    first, last = str(pages[0]["label"]), str(pages[-1]["label"])
-    if first == last:
-        return page_name(first, unit, long)
-    if unit == "page":
-        return f"pages {first} to {last}" if long else f"p. {first}–{last}"
-    return f"{page_name(first, unit)} to {page_name(last, unit)}"
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -184,10 +170,18 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one["kind"] == other["kind"] == "drew" and one["at"] == other["at"]
 
 
+def absent(notes: Mapping[str, Any] | None) -> str:
+    """The line above an answer whose names or numbers stand nowhere in the book; empty where there is none."""
+    missing = (notes or {}).get("missing")
+    return "" if missing is None else format.not_found(missing)
+
+
 def _said(chip: Mapping[str, Any], places: str) -> str:
     kind = str(chip["kind"])
     if kind == "missing" and chip["pages"]:
         return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
+    if kind == "absent":
+        return f"{format.not_found(chip['missing'])}."
     if kind == "drew":
         return _SAID[kind].format(places, f"{chip['times']:.0f}")
     return _SAID[kind].format(places)
@@ -195,11 +189,12 @@ def _said(chip: Mapping[str, Any], places: str) -> str:
 
 def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: bool) -> str:
     kind = str(chip["kind"])
-    places = places_named(chip["pages"], unit, long=False)
+    places = format.places_named(chip["pages"], unit, long=False)
     words = places if follows else _WORDS[kind].format(places)
     if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)
-    return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}</button>'
+    aloud = _ALOUD.get(kind, "")
+    return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}{aloud}</button>'
 
 
 def _only_words(text: str) -> str:
@@ -252,7 +247,7 @@ def _asked(question: str) -> str:
 def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.stopped is None:
         return {"role": "assistant", "content": WRITING}
-    content = marked(exchange.answer, exchange.notes, turn, harmless)
+    content = _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn, harmless).lstrip()
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     if line := _line(exchange):
@@ -261,7 +256,7 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if (exchange.notes or {}).get("refused") == "only quotes":
         fetch = f'<button type="button" class="action" value="{USE}:{READER}">Use the reader</button>'
         content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
-    return {"role": "assistant", "content": content.lstrip() + under_answer(exchange)}
+    return {"role": "assistant", "content": content + under_answer(exchange)}
 
 
 def _line(exchange: Exchange) -> str:
@@ -293,12 +288,17 @@ def written(exchange: Exchange, turn: int) -> str:
     def ours(text: str) -> str:
         return _with_buttons(text, exchange.notes, turn).replace(_END, end)
 
-    return rendered(words, ours)
+    return _above(exchange.notes) + rendered(words, ours)
 
 
 def utf16_length(text: str) -> int:
     """As a browser counts."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _above(notes: Mapping[str, Any] | None) -> str:
+    line = absent(notes)
+    return f'<div class="above">{_only_words(line)}</div>\n\n' if line else ""
 
 
 def _trouble(trouble: Trouble) -> str:

@@ -26,6 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from app.citations import evidence
 from app.core.format import View
 from app.core.state import AppState, Stage
 from app.web.auth import MEGABYTE, AllowedRoute
@@ -172,8 +173,9 @@ class Api:
                 if isinstance(event, TextDelta) and stops.found:
                     return _json(head.whole(text, _ended(event), {}))
                 if isinstance(event, AnswerDone):
-                    more = about_book(self._state, event)
-                    return _json(head.whole(text + stops.rest(), event, more))
+                    text += stops.rest()
+                    more = await asyncio.to_thread(about_book, self._state, event, asked, text)
+                    return _json(head.whole(text, event, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
         raise ApiError(500, "The answer ended without a result.", "internal_error")
@@ -181,18 +183,21 @@ class Api:
     async def _stream(
         self, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
     ) -> AsyncIterator[str]:
-        stops = Stops(asked.stop)
+        stops, text = Stops(asked.stop), ""
         yield _event(head.piece({"role": "assistant", "content": ""}).json_text)
         try:
             async with aclosing(_from(first, events)) as all_events:
                 async for event in all_events:
                     if isinstance(event, TextDelta) and (words := stops.feed(event.text)):
+                        text += words
                         yield _event(head.piece({"content": words}).json_text)
                     done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
                     if isinstance(done, AnswerDone):
                         if words := stops.rest():
+                            text += words
                             yield _event(head.piece({"content": words}).json_text)
-                        yield _event(head.last_piece(done, about_book(self._state, done)).json_text)
+                        more = await asyncio.to_thread(about_book, self._state, done, asked, text)
+                        yield _event(head.last_piece(done, more).json_text)
                         if asked.include_usage:
                             yield _event(head.usage_piece(done).json_text)
                         break
@@ -277,15 +282,25 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
         state.release(claim)
 
 
-def about_book(state: AppState, done: AnswerDone, most: int = 3) -> dict[str, Any]:
-    """Which book the answer is about, and the pages that were read most for it."""
+def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
+    """Which book the answer is about, the pages that were read most for it, and what its sentences rest on.
+
+    Args:
+        text: the answer as it was sent.
+    """
     current = state.current
     if current.document is None or current.book is None:
         return {}
     pages = current.document.pages
     ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:most]
     read = [{"page": pages[at].number, "share": round(done.page_scores[at], 4)} for at in ranked]
-    return {"book": {"id": current.book.sha256, "title": current.document.title}, "pages_read_most": read}
+    more = {"book": {"id": current.book.sha256, "title": current.document.title}, "pages_read_most": read}
+    if not asked.options.evidence:
+        return more
+    _, _, question = asked.conversation
+    notes = state.note_taker.begin(current.document, question, text)
+    notes.close()
+    return {**more, "evidence": evidence(notes.record(), text)}
 
 
 async def _book(state: AppState, wanted: str | None) -> None:

@@ -110,10 +110,12 @@ class StreamOptions(_Wire):
 
 
 class TrifoldOptions(_Wire):
-    """``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library."""
+    """``book`` is None (the open one), ``MESSAGES`` or the hash of a book in the library; ``evidence``: whether what
+    each sentence rests on is looked for."""
 
     mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
     book: str | None = None
+    evidence: bool = True
 
 
 # Fields that would change the answer, with the values that ask for nothing.

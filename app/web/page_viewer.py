@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.books import Book
-from app.core.format import View
+from app.core.format import View, page_name
 from app.core.state import AppState
 from app.readers.page_images import PageImages
 from app.web import messages
@@ -82,7 +82,7 @@ class PageViewer:
                 "number": page.number,
                 "first": document.pages[0].number,
                 "last": document.pages[-1].number,
-                "name": messages.page_name(page.label, document.unit, long=True),
+                "name": page_name(page.label, document.unit, long=True),
                 "picture": f"/pages/{book.sha256}/{page.number}" if document.kind == _DRAWN else "",
                 "text": page.text,
                 "marks": [[start, end] for start, end in self._marked(request, page)],

@@ -138,13 +138,16 @@ class AnswerAsked(Asked):
     exact_quotes: Any = None
     length: Number = REQUIRED
     tab: Text = ""
+    evidence: Any = True
 
     @property
-    def how(self) -> tuple[SamplingParams, Mode, str]:
-        """Raises: OptionError, for a value out of its range."""
+    def how(self) -> tuple[SamplingParams, Mode, str, bool]:
+        """How it is sampled and written, for which tab, and whether what its sentences rest on is looked for.
+
+        Raises: OptionError, for a value out of its range."""
         said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
         sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
-        return sampling, self.mode, self.tab  # type: ignore[return-value]
+        return sampling, self.mode, self.tab, self.evidence is not False  # type: ignore[return-value]
 
 
 def _some_question(value: str) -> str:
@@ -272,10 +275,10 @@ class ChatRoutes:
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, QuestionAsked)
         position = self._position(asked.message) if asked.message else None
-        sampling, mode, tab = asked.how
+        sampling, mode, tab, evidence = asked.how
         if asked.instead:
             await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
-        return await self._begin(chat_run.ask(self._state, asked.question, sampling, mode, position, tab))
+        return await self._begin(chat_run.ask(self._state, asked.question, sampling, mode, position, tab, evidence))
 
     async def ask_again(self, request: Request) -> Response:
         """The question of the answer ``message`` once more."""
@@ -284,8 +287,8 @@ class ChatRoutes:
         if chat is None or position is None:
             raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
         question = chat.exchanges[position].question
-        sampling, mode, tab = (await parsed(request, AnswerAsked)).how
-        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab))
+        sampling, mode, tab, evidence = (await parsed(request, AnswerAsked)).how
+        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
 
     async def go_on(self, request: Request) -> Response:
         """Continue the answer ``message``, which was cut."""
@@ -293,8 +296,8 @@ class ChatRoutes:
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None or not chat.exchanges[position].can_be_continued:
             raise OptionError("There is no answer here that was cut.", "Ask again instead.")
-        sampling, mode, tab = (await parsed(request, AnswerAsked)).how
-        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab))
+        sampling, mode, tab, evidence = (await parsed(request, AnswerAsked)).how
+        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab, evidence))
 
     async def stop(self, request: Request) -> None:
         self._state.stop_asking()

@@ -89,6 +89,17 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open
     page.keyboard.press("Escape")
     page.wait_for_selector("#page-panel", state="hidden")
     assert page.evaluate("document.activeElement.className").startswith("cite")
+    says = page.locator("#chat .cite.says").first  # of a sentence that quotes nothing
+    assert says.text_content() == "p. 39 says so"
+    assert (says.locator(".unseen").bounding_box() or {})["width"] <= 1, "the last words are for the ear"
+    says.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#cite-card", state="visible")
+    assert page.locator("#cite-card mark").inner_text().startswith(QUOTE)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#page-marks i")
+    assert page.inner_text("#page-name") == "Page 39 of 76"
 
 
 def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Open) -> None:

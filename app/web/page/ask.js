@@ -139,6 +139,7 @@ function how() {
   }
   const made = chosen.has("exact_quotes") && !byId("quotes").hidden;
   values.exact_quotes = made ? document.querySelector("#quotes input").checked : null;
+  values.evidence = document.querySelector("#evidence input").checked;
   return values;
 }
 
@@ -191,6 +192,7 @@ function bindHow() {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
   });
+  bindEvidence();
   const [quotes, quotesOwn] = document.querySelectorAll("#quotes :is(input, button)");
   const chooseQuotes = (made) => {
     if (made) chosen.add("exact_quotes");
@@ -225,6 +227,25 @@ function bindHow() {
       showOwn(setting);
     });
   }
+}
+
+// Whether evidence is wanted, which this browser remembers.
+const EVIDENCE = "trifold-evidence";
+
+function bindEvidence() {
+  const field = document.querySelector("#evidence input");
+  try {
+    field.checked = localStorage.getItem(EVIDENCE) !== "no";
+  } catch {
+    // this browser keeps nothing
+  }
+  field.addEventListener("change", () => {
+    try {
+      localStorage.setItem(EVIDENCE, field.checked ? "yes" : "no");
+    } catch {
+      // nor this
+    }
+  });
 }
 
 // Message actions: their buttons' values name what they do ------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_continued_answer_keeps_its_ink_and_is_checked_as_a_whole() -> None:
         first.take(event)
     first.close()
     assert [chip["kind"] for chip in first.record()["chips"]] == ["quoted"]
-    more = taker.begin(document, "It was “Maren Holt who kept the north ", first.record())
+    more = taker.begin(document, None, "It was “Maren Holt who kept the north ", first.record())
     for event in events("moon.”"):
         more.take(event)
     assert [chip["kind"] for chip in more.record()["chips"]] == ["missing"]
@@ -99,6 +99,29 @@ def test_hints_are_few_and_not_said_twice() -> None:
 
     assert drew(lambda at: 50) == 1
     assert drew(lambda at: 10 + at) == MOST_ATTENDED
+
+
+def test_a_sentence_rests_on_the_passage_that_says_so() -> None:
+    document = make(*PAGES)
+    answer = "The north light was Maren Holt's. She was paid $40,000 in Boston. Would you like more?"
+    notes = NoteTaker().begin(document, "Who kept the north light?")
+    for event in events(answer):
+        notes.take(event)
+    record = notes.record()
+    says, absent = record["chips"]
+    assert (says["kind"], answer[says["from"] : says["at"]]) == ("says", "The north light was Maren Holt's.")
+    number, start, end = says["marks"][0]
+    assert says["extract"]["hit"] == document.pages[number - 1].text[start:end].replace("\n", " ")
+    assert "Maren Holt" in says["extract"]["hit"]
+    assert (absent["kind"], absent["missing"], absent["pages"]) == ("absent", ["$40,000", "Boston"], [])
+    assert record["missing"] == ["$40,000", "Boston"]
+
+
+def test_nothing_is_said_of_a_sentence_that_claims_nothing() -> None:
+    notes = NoteTaker().begin(make(*PAGES), "Hello!")
+    for event in events("Hello! How can I help you?"):
+        notes.take(event)
+    assert notes.record()["chips"] == []
 
 
 def test_citations_come_while_the_answer_is_written() -> None:

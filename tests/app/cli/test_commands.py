@@ -30,6 +30,7 @@ def test_ask_json_is_one_object_with_the_figures(
     assert report["prefilled_tokens"] == report["prompt_tokens"] - report["book_tokens"]
     assert report["kv_bytes"]["device"] + report["kv_bytes"]["host"] > 0
     assert report["ttft_s"] > 0
+    assert all(found["sentence"] in report["answer"] for found in report["evidence"])
     assert "Reading" in said.err
 
 

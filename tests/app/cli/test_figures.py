@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from app.citations import NoteTaker, evidence
 from app.cli import ask
 from app.core.chat_run import Abilities
 from app.core.forecast import Remaining
@@ -117,3 +118,28 @@ def test_progress_of_reading() -> None:
     remaining = Remaining().after(ReadingProgress(0, 28_412, 0, 212, 0.0, 0.0)).after(now)
     assert ask.progress_line(now, remaining) == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s, about 15 s left"
     assert ask.progress_line(now, Remaining()) == "12,288 of 28,412 tokens, 43%, 1,210 tokens/s"
+
+
+def test_what_an_answer_rests_on_in_numbers_and_in_words() -> None:
+    pages = ("The lamp was lit at dusk.", "Walter Rudd was tally clerk on the wool wharf for thirty-eight years.")
+    text = "Walter Rudd was tally clerk for 38 years. He was paid $40,000. “The lamp was lit at dusk,” it says."
+    notes = NoteTaker().begin(Document.from_pages("The Lamp", pages), "What was Walter Rudd?", text)
+    notes.close()
+    said, absent, quoted = evidence(notes.record(), text)
+    assert said == {
+        "sentence": "Walter Rudd was tally clerk for 38 years.",
+        "level": "says so",
+        "pages": [{"number": 2, "label": "2"}],
+        "passage": pages[1],
+        "missing": [],
+    }
+    assert (absent["level"], absent["missing"], absent["pages"]) == ("not found", ["$40,000"], [])
+    assert (quoted["sentence"], quoted["passage"]) == (
+        "“The lamp was lit at dusk,” it says.",
+        "The lamp was lit at dusk",
+    )
+    assert ask.evidence_lines(notes.record(), "page") == [
+        "Not found in the book: $40,000.",
+        f"[p. 2] {pages[1]}",
+        "[p. 1] The lamp was lit at dusk",
+    ]

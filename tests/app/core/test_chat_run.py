@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,20 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
     made = json.loads(as_json(chat, {}, rows))["messages"][1]["notes"]["made"]
     assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
+
+
+def test_evidence_is_kept_with_an_answer_and_exported_as_footnotes(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer="There it says lamp3 lamp4 lamp5 lamp6. The lamp cost $40,000. Thank you!"))
+    for evidence in (True, False):
+        list(chat_run.ask(state, "Which lamps?", SamplingParams(), "plain", None, "", evidence))
+    found, left = (turn.notes or {} for turn in state.chat.exchanges)
+    assert [chip["kind"] for chip in found["chips"]] == ["says", "absent"]
+    assert found["missing"] == ["$40,000"]
+    assert (left["chips"], left.get("missing")) == ([], None)
+    text = as_markdown(state.chat, "The Light")
+    assert "## Which lamps?\n\n*Not found in the book: $40,000.*\n\nThere it says lamp3 lamp4 lamp5 lamp6.[^1]" in text
+    assert re.search(r"\n\n\[\^1\]: Page \d+: “.*lamp3 lamp4 lamp5 lamp6.*”\n", text)
+    assert "[^2]" not in text
 
 
 def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:

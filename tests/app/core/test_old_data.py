@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.core import db, settings
+from app.core.export import as_markdown
 from app.core.race import Verified
 from app.core.state import AppState
 from app.models.engine_proxy import EngineProxy
@@ -74,6 +75,9 @@ def test_chats_with_all_their_versions_are_there_and_go_on(old: settings.Setting
     assert (first.figures.answer_tokens, first.figures.kv_bytes.device) == (6, 9 << 30)
     assert (len(first.stages), (first.notes or {})["made"]["temperature"]) == (6, 0.7)
     assert [chip["kind"] for chip in (first.notes or {})["chips"]][:1] == ["quoted"]
+    exported = as_markdown(chat, "Lamps")
+    assert "Maren Holt kept “the north light”.[^1]" in exported, "an answer from before evidence was looked for"
+    assert "Not found in the book" not in exported
     assert last.trouble is not None
     assert (last.trouble.cause, last.can_be_continued) == ("The memory ran out.", True)
     assert [found.chat for found in state.chats.search("Tobias")] != []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
 import pytest
 
+from app.core import format
+from app.core.chats import Exchange
 from app.web import messages
 from app.web.markdown import harmless
+from engine.events import StopReason
 
 EXTRACT = {"before": "…it was", "hit": "Maren Holt", "after": "who…"}
 
@@ -30,6 +34,8 @@ def notes(*chips: dict[str, Any], unit: str = "page") -> dict[str, Any]:
         (chip("verbatim", 4, "xii"), "word for word, p. xii"),
         (chip("missing", 4, matched=0, total=5), "not found"),
         (chip("missing", 4, "9", matched=4, total=10), "not found"),
+        (chip("near", 4, "7"), "near p. 7"),
+        (chip("absent", 4, missing=["$40"]), "not in the book"),
         (chip("drew", 4, "7", times=8.2), "drew on p. 7"),
     ],
 )
@@ -37,6 +43,35 @@ def test_what_a_button_says(cited: dict[str, Any], shown: str) -> None:
     text = messages.marked("Yes. No.", notes(cited), 2, harmless)
     button = f'<button type="button" class="cite {cited["kind"]}" value="2.0">{shown}</button>'
     assert text == f"Yes. {button} No."
+
+
+def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
+    text = messages.marked("Yes.", notes(chip("says", 4, "7", "8")), 0, harmless)
+    assert text.endswith(' class="cite says" value="0.0">p. 7–8 <span class="unseen">says so</span></button>')
+    card = messages.card(notes(chip("says", 4, "7", "8")), 0)
+    assert card is not None
+    assert card["said"].startswith("The book says so on pages 7 to 8:")
+
+
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        (["$40,000", "<b>Hull</b>"], "Not found in the book: $40,000, <b>Hull</b>"),
+        ([], "No passage of the book says this"),
+        (None, ""),
+    ],
+)
+def test_what_stands_nowhere_is_told_above_the_answer(missing: list[str] | None, line: str) -> None:
+    told = notes(chip("absent", 4, missing=missing or [])) | ({} if missing is None else {"missing": missing})
+    for stopped in (StopReason.END, None):
+        exchange = Exchange("How much?", "Much.", stopped, notes=told, answer_id=3)
+        text = messages.written(exchange, 0) if stopped is None else messages.messages([exchange])[1]["content"]
+        above = re.match(r'<div class="above">(.*?)</div>', text)
+        assert (html.unescape(above[1]) if above else "") == line
+        assert "<b>" not in text
+    card = messages.card(told, 0)
+    assert card is not None
+    assert (card["said"], card["page"]) == (f"{line or 'No passage of the book says this'}.", None)
 
 
 def test_a_quotation_that_is_nearly_right_is_not_called_right() -> None:
@@ -104,5 +139,5 @@ def test_a_wrong_quotation_says_how_much_of_it_is_true() -> None:
     ],
 )
 def test_pages_are_called_as_people_call_them(label: str, unit: str, long: str, short: str | None) -> None:
-    assert messages.page_name(label, unit, long=True) == long
-    assert messages.page_name(label, unit) == (short or long)
+    assert format.page_name(label, unit, long=True) == long
+    assert format.page_name(label, unit) == (short or long)

@@ -73,6 +73,10 @@ def test_a_whole_answer_with_usage_and_our_figures(client: openai.OpenAI, book: 
     assert ours["answer_tokens"] == done.usage.completion_tokens
     assert sum(ours["tokens_by_stage"].values()) == done.usage.completion_tokens
     assert ours["book"]["id"] == book
+    for found in ours["evidence"]:
+        assert found["sentence"] in choice.message.content
+        assert found["level"] in ("says so", "near", "not found")
+        assert bool(found["pages"]) == bool(found["passage"])
 
 
 def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI, book: str) -> None:

@@ -194,7 +194,7 @@ _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "add
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
-    assert AnswerAsked.model_validate(unsaid).how == (SamplingParams(max_tokens=64), "plain", "")
+    assert AnswerAsked.model_validate(unsaid).how == (SamplingParams(max_tokens=64), "plain", "", True)
     said = {
         "mode": "plain",
         "temperature": 0,
@@ -203,9 +203,10 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
         "exact_quotes": True,
         "length": 64,
         "tab": "t",
+        "evidence": False,
     }
     expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, exact_quotes=True, max_tokens=64)
-    assert AnswerAsked.model_validate(said).how == (expected, "plain", "t")
+    assert AnswerAsked.model_validate(said).how == (expected, "plain", "t", False)
     with pytest.raises(OptionError, match="whole number"):
         AnswerAsked.model_validate({**said, "top_k": 1.5})
 
