@@ -28,6 +28,7 @@ from typing import Any
 from engine import foreign, model_files
 from engine.chat_template import FALLBACK_TEMPLATE, ChatFormat
 from engine.config import Mode, SamplingParams
+from engine.contents import guided
 from engine.document import Document
 from engine.errors import ModelError
 from engine.passages import Passages, reminded
@@ -492,4 +493,6 @@ class Conversation:
         return [*lead, *words, *self.tokenizer.template_words(self.form.after_question)]
 
     def _reminded(self, question: str) -> str:
-        return reminded(question, self._passages.about(question, self.num_passages)) if self.num_passages else question
+        if self.num_passages:
+            return reminded(question, self._passages.about(question, self.num_passages))
+        return guided(question, self.document, self.pages_read)

@@ -91,7 +91,9 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(scripted: Server, open
     assert page.evaluate("document.activeElement.className").startswith("cite")
     says = page.locator("#chat .cite.says").first  # of a sentence that quotes nothing
     assert says.text_content() == "p. 39 says so"
-    assert (says.locator(".unseen").bounding_box() or {})["width"] <= 1, "the last words are for the ear"
+    heard = says.locator(".unseen").bounding_box()
+    assert heard is not None
+    assert heard["width"] <= 1, "the last words are for the ear"
     says.focus()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")

@@ -1,0 +1,132 @@
+"""A question about a whole text or one of its chapters, with what the book's contents say of it.
+
+A model asked for a summary of a long book tells its beginning, and one asked for chapter 3 has to find it first. Where
+the book has contents, the question as it is put to the model names the chapters to go along, or the title of the one
+that is asked for. (Its first words would have a model copy what follows them.) The book before it stays as it is, token
+for token; the same question is the same words.
+
+Knows no model and no tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from engine.document import Document, OutlineItem
+from engine.passages import asks_for_whole
+
+FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
+"""Chapters that a summary goes along; of a book with more some from all over it."""
+ALONG = (
+    "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said in it. "
+    "Do not list the titles."
+)
+"""What is asked of a summary. A model that was only told to go along the parts repeated their titles."""
+LONGEST_TITLE = 80
+"""Characters of a title."""
+
+_SUMMARY = re.compile(
+    r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|résum|de quoi)",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"\b(?:chapter|part|section|book|story|kapitel|teil|abschnitt|chapitre|partie)\s+(\d{1,3}|[ivxl]{1,7}|[a-z]{3,9})\b",
+    re.IGNORECASE,
+)
+_ORDINAL = re.compile(r"\b([a-z]{4,8}|\d{1,3}(?:st|nd|rd|th))\s+(?:chapter|part|section|book|story)\b", re.IGNORECASE)
+_WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()  # noqa: SIM905
+_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50}
+_NUMBERED = re.compile(
+    r"\W*(?:chapter|part|section|book|kapitel|teil|chapitre)?\s*(\d{1,3}|[IVXL]{1,7})\b[.:]?", re.IGNORECASE
+)
+_FRAME = re.compile(
+    r"contents|copyright|\bcover|title ?page|imprint|colophon|\bindex|notes\b|verzeichnis|dedication|acknowledg"
+    r"|bibliography|quellen\b|literatur\b",
+    re.IGNORECASE,
+)
+
+
+def guided(question: str, document: Document, pages_read: int) -> str:
+    """A question as it is put to a model.
+
+    Args:
+        pages_read: pages from the first that the model has before it.
+    """
+    whole = asks_for_whole(question)
+    if not (whole or _SUMMARY.search(question)):
+        return question
+    chapters = chapters_of(document, pages_read)
+    if not whole:
+        chapter = _asked_for(question, chapters)
+        return question if chapter is None or chapter.title in question else f"{question} (“{_title(chapter)}”)"
+    named = [item for item in chapters if _NUMBERED.sub("", item.title).strip()]
+    if len(named) < FEWEST_CHAPTERS:
+        return question
+    titles = "; ".join(_title(item) for item in _spread(named))
+    return f"{question}\n\n{ALONG} {titles}"
+
+
+def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
+    """The chapters among the contents, as far as the text has been read: of the level with most numbers, else of the
+    outermost that has several."""
+    first = document.pages[0].number if document.pages else 1
+    shown = [item for item in document.outline if item.page - first < pages_read and not _FRAME.search(item.title)]
+    levels = [[item for item in shown if item.level == level] for level in sorted({item.level for item in shown})]
+    levels = [found for found in levels if len({item.page for item in found}) >= FEWEST_CHAPTERS]
+    return max(levels, key=lambda found: sum(_number_of(item.title) is not None for item in found), default=[])
+
+
+def _asked_for(question: str, chapters: Sequence[OutlineItem]) -> OutlineItem | None:
+    """The chapter that a question names by its number, or by its title."""
+    number = _number(question)
+    if number is not None:
+        numbered = [item for item in chapters if _number_of(item.title) == number]
+        if numbered:
+            return numbered[0]
+        unnumbered = not any(_number_of(item.title) for item in chapters)
+        return chapters[number - 1] if unnumbered and 0 < number <= len(chapters) else None
+    lowered = question.lower()
+    named = [item for item in chapters if len(item.title.split()) > 1 and item.title.lower() in lowered]
+    return max(named, key=lambda item: len(item.title), default=None)
+
+
+def _number(question: str) -> int | None:
+    if match := _NAMED.search(question):
+        return _value(match[1])
+    match = _ORDINAL.search(question)
+    return _value(match[1]) if match else None
+
+
+def _value(word: str) -> int | None:
+    word = word.lower()
+    if digits := re.match(r"\d+", word):
+        return int(digits[0])
+    for words in (_WORDS, _ORDINALS):
+        if word in words:
+            return words.index(word) + 1
+    return _roman(word)
+
+
+def _roman(word: str) -> int | None:
+    values = [_VALUES.get(sign, 0) for sign in word]
+    if not all(values):
+        return None
+    after = [*values[1:], 0]
+    return sum(-value if value < following else value for value, following in zip(values, after, strict=True))
+
+
+def _number_of(title: str) -> int | None:
+    match = _NUMBERED.match(title)
+    return _value(match[1]) if match else None
+
+
+def _title(item: OutlineItem) -> str:
+    return " ".join(item.title.split())[:LONGEST_TITLE]
+
+
+def _spread(chapters: Sequence[OutlineItem]) -> list[OutlineItem]:
+    """Some of them, from all over the book."""
+    count = min(len(chapters), MOST_CHAPTERS)
+    return [chapters[(2 * number + 1) * len(chapters) // (2 * count)] for number in range(count)]

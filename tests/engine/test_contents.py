@@ -1,0 +1,75 @@
+"""What the contents of a book put behind a question about all of it or one of its chapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.contents import ALONG, MOST_CHAPTERS, guided
+from engine.document import Document, OutlineItem
+
+TITLES = ("Contents", "Chapter I: The Crossing", "Chapter II: The Open Hand", "Chapter III: The Lamp House", "Endnotes")
+PAGES = (
+    "Contents",
+    "Chapter I: The Crossing\n\nThe boat was full of hens.",
+    "Chapter II: The Open Hand\n\nThere is one inn at Orre, with its back to the hill.",
+    "Chapter III: The Lamp House\n\nThe Lamp House is at the foot of the great stair.",
+    "Endnotes",
+)
+BOOK = replace(
+    Document.from_pages("Orre", PAGES),
+    outline=tuple(OutlineItem(title, number, 0) for number, title in enumerate(TITLES, start=1)),
+)
+ALL = "Chapter I: The Crossing; Chapter II: The Open Hand; Chapter III: The Lamp House"
+
+
+def test_a_summary_goes_along_the_chapters() -> None:
+    for question in ("What is this about?", "Summarize the book."):
+        assert guided(question, BOOK, 5) == f"{question}\n\n{ALONG} {ALL}"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Summarize chapter 2.",
+        "Summarize chapter two",
+        "What happens in the second chapter?",
+        "What is Chapter II about?",
+        "Fasse Kapitel 2 zusammen.",
+    ],
+)
+def test_a_chapter_is_told_by_its_title(question: str) -> None:
+    assert guided(question, BOOK, 5) == f"{question} (“Chapter II: The Open Hand”)"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Who kept the light?",
+        "Summarize chapter 9.",
+        "What is “Chapter II: The Open Hand” about?",
+        "Where does it say “Chapter II: The Open Hand”?",
+        "Hello!",
+        "",
+    ],
+)
+def test_other_questions_stay_as_they_are(question: str) -> None:
+    assert guided(question, BOOK, 5) == question
+
+
+def test_only_what_has_been_read_counts_and_titles_that_say_something() -> None:
+    assert guided("What is this about?", BOOK, 3) == "What is this about?"
+    bare = replace(BOOK, outline=tuple(OutlineItem(f"Chapter {number}", number, 0) for number in range(1, 6)))
+    assert guided("What is this about?", bare, 5) == "What is this about?"
+    assert "Chapter 4" in guided("Summarize chapter 4.", bare, 5)
+    assert guided("What is this about?", replace(BOOK, outline=()), 5) == "What is this about?"
+
+
+def test_the_numbered_level_of_the_contents_is_that_of_the_chapters() -> None:
+    parts = [OutlineItem(title, page, 0) for page, title in enumerate(("Map", "Kidnapped", "Afterword"), start=1)]
+    chapters = [OutlineItem(f"{number}: Of page {number}", number, 1) for number in range(1, 41)]
+    long = replace(Document.from_pages("", ["Words."] * 40), outline=(*parts, *chapters))
+    whole = guided("What is it about?", long, 40)
+    assert whole.count(": Of page") == MOST_CHAPTERS
+    assert "“30: Of page 30”" in guided("Summarize chapter 30.", long, 40)
