@@ -54,7 +54,8 @@ MOST_EVIDENCE = 60  # sentences of one answer that are looked for in the book
 MOST_ATTENDED = 30  # hints in one answer: more are noise, and cost the page more than the answer costs the engine
 FEWEST_VERBATIM = 6  # words of a sentence without quotation marks that are called the book's own
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
-_WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: "T"}
+TARGET = "T"
+_WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
 _POINTS = re.compile(r"[.,;:!?)*_]*")  # a citation stands behind them
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
@@ -525,15 +526,20 @@ class Notes:
         self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
-        """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``)."""
+        """Plain JSON: citations (``chips``, by the place where they stand) and who wrote the letters (``ink``).
+
+        ``missing``, where the book does not bear the answer out: names and numbers that stand nowhere in it; none of
+        them where no passage was found for any sentence.
+        """
         self._look_up()
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
         """The record with the citations that were looked up last: looking them up takes time while an answer grows."""
         record = {"v": VERSION, "unit": self._index.document.unit, "ink": self.provenance(), "chips": self._chips}
-        absent = any(chip["kind"] == "absent" for chip in self._chips)
-        return record | ({"missing": list(dict.fromkeys(self._missing))} if absent else {})
+        kinds = {chip["kind"] for chip in self._chips}
+        bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
+        return record | ({"missing": list(dict.fromkeys(self._missing))} if self._missing or bare else {})
 
     def provenance(self) -> str:
         """Who wrote the letters of the answer, as runs: "D12T3" is twelve of the draft, three of the target's own.

@@ -82,6 +82,7 @@ _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
+_ROMAN = re.compile(r"[ivxlc]{2,}")  # of chapters and clauses
 _NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
 _ROW = re.compile(r" \| ")
 _LINE_NUMBER = re.compile(r"^\s*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
@@ -343,7 +344,7 @@ class EvidenceIndex:
     def _is_unknown(self, term: _Term) -> bool:
         """Whether the book never uses a word of the question. In a language that joins words it may be part of another,
         and only a noun counts: verbs change too much."""
-        if term.key in self._postings or term.whole in _GENERIC:
+        if term.key in self._postings or term.whole in _GENERIC or _ROMAN.fullmatch(term.whole):
             return False
         if not self._nouns:
             return True
@@ -481,6 +482,8 @@ class EvidenceIndex:
             before: the sentence up to it; at a start every word has a capital.
             heading: so has every word in it.
         """
+        if _ROMAN.fullmatch(whole):
+            return False
         if self._nouns or whole in self._lower:
             return bool(_QUOTED.search(before)) and whole not in self._large
         return whole in self._capital if heading or _STARTS.search(before) else True
@@ -542,7 +545,7 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
 def _nouns(question: str) -> set[str]:
     """Words that are nouns by what stands before them, or by their capital."""
     words = [raw for raw, _ in _tokens(question)]
-    found = {word for word in words if word[0].isupper()}
+    found = {word for word in words[1:] if word[0].isupper()}
     for before, word in pairwise(words):
         if before.lower() in _NOUN_FOLLOWS or before.endswith(("'s", "’s", "s'", "s’")):
             found.add(word)

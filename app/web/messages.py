@@ -90,7 +90,7 @@ _WORDS = {
     "absent": "not in the book",
     "drew": "drew on {}",
 }
-_ALOUD = {"says": ' <span class="unseen">says so</span>'}
+_ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """What only a screen reader says of a button."""
 _SAID = {
     "quoted": "These words stand in the book, on {}.",
@@ -193,6 +193,8 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
     words = places if follows else _WORDS[kind].format(places)
     if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)
+    if kind == "absent" and not chip["missing"]:
+        words = "no passage found"
     aloud = _ALOUD.get(kind, "")
     return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}{aloud}</button>'
 

@@ -94,6 +94,12 @@ def test_a_passage_about_somebody_else_is_no_evidence() -> None:
     assert index.find("What did the old soldier write?", "He wrote home that he was tired of war.").level == "says so"
 
 
+def test_a_summary_is_not_suspect_for_its_question(orre: EvidenceIndex) -> None:
+    found = orre.find("Summarize chapter II.", "It tells of the cat and of those who wrote about harbours.")
+    assert found.missing == ()
+    assert orre.find("What is chapter III about?", "In III, the harbour froze in 1912.").missing == ()
+
+
 def test_words_of_its_own_do_not_make_a_good_answer_suspect(orre: EvidenceIndex) -> None:
     found = orre.find("What was Walter Rudd's profession?", "Walter Rudd was a clerk on the wharf.")
     assert found.level == "says so"

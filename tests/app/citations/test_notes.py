@@ -117,6 +117,21 @@ def test_a_sentence_rests_on_the_passage_that_says_so() -> None:
     assert record["missing"] == ["$40,000", "Boston"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "missing"),
+    [
+        ("There are nine horses at the harbour.", ["nine"]),
+        ("The north light was kept by Maren Holt. The horses drank of it.", ["horses"]),
+        ("The north light was kept by Maren Holt.", None),
+    ],
+)
+def test_what_the_book_does_not_bear_out_is_told_of_the_whole_answer(answer: str, missing: list[str] | None) -> None:
+    notes = NoteTaker().begin(make(*PAGES), "How many horses drank at the harbour?")
+    for event in events(answer):
+        notes.take(event)
+    assert notes.record().get("missing") == missing
+
+
 def test_nothing_is_said_of_a_sentence_that_claims_nothing() -> None:
     notes = NoteTaker().begin(make(*PAGES), "Hello!")
     for event in events("Hello! How can I help you?"):

@@ -36,6 +36,7 @@ def notes(*chips: dict[str, Any], unit: str = "page") -> dict[str, Any]:
         (chip("missing", 4, "9", matched=4, total=10), "not found"),
         (chip("near", 4, "7"), "near p. 7"),
         (chip("absent", 4, missing=["$40"]), "not in the book"),
+        (chip("absent", 4, missing=[]), "no passage found"),
         (chip("drew", 4, "7", times=8.2), "drew on p. 7"),
     ],
 )
@@ -47,7 +48,7 @@ def test_what_a_button_says(cited: dict[str, Any], shown: str) -> None:
 
 def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
     text = messages.marked("Yes.", notes(chip("says", 4, "7", "8")), 0, harmless)
-    assert text.endswith(' class="cite says" value="0.0">p. 7–8 <span class="unseen">says so</span></button>')
+    assert text.endswith(' class="cite says" value="0.0">p. 7–8<span class="unseen"> says so</span></button>')
     card = messages.card(notes(chip("says", 4, "7", "8")), 0)
     assert card is not None
     assert card["said"].startswith("The book says so on pages 7 to 8:")
