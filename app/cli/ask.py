@@ -21,7 +21,7 @@ from app.core.format import not_found, places_named, size
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
-from engine.config import Mode, SamplingParams
+from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
@@ -58,15 +58,16 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
             raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
         _say_what_was_read(document, book)
-        notes = NoteTaker().begin(document, question if options.evidence else None)
-        done = answer(engine, question, sampling, options.mode, notes, show=not options.json)
         status = engine.status()
+        card = abilities(status.model.path) if status.model else Abilities()
+        asked = Question(question, sampling=sampling, mode=options.mode, begun=card.lead(question))
+        notes = NoteTaker().begin(document, question if options.evidence else None, asked.begun)
+        done = answer(engine, asked, notes, show=not options.json)
         _keep(engine)
     if options.json:
         report = report_of(document, book, done, status.model)
         write_json(report | {"evidence": evidence(notes.record(), done.text)})
     else:
-        card = abilities(status.model.path) if status.model else Abilities()
         if not card.refuses(done.text):
             for line in evidence_lines(notes.record(), document.unit):
                 say(line)
@@ -119,9 +120,11 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     return read
 
 
-def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, notes: Notes, show: bool) -> AnswerDone:
+def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
     """Ask, and write the answer to stdout while it comes; the notes grow with it."""
-    request = engine.ask(Question(question, sampling=sampling, mode=mode))
+    if show:
+        write(question.begun)
+    request = engine.ask(question)
     for event in request:
         if isinstance(event, TextDelta) and show:
             write(event.text)
@@ -131,7 +134,7 @@ def answer(engine: Engine, question: str, sampling: SamplingParams, mode: Mode, 
     done = request.result()
     if done.stop_reason is StopReason.CANCELLED:
         raise KeyboardInterrupt
-    return done
+    return dataclasses.replace(done, text=question.begun + done.text)
 
 
 def _keep(engine: Engine) -> None:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.citations import UNQUOTED, Notes
+from app.citations import TARGET, UNQUOTED, Notes
 from app.core import format, speed
 from app.core.chats import Chat, Trouble
 from app.core.settings import model_name
@@ -31,6 +31,7 @@ from engine import HANDOVER_S, Question, Request, Status, Turn, model_files
 from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
 from engine.errors import Busy, ModelError, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, Event, PagesScored, StopReason, TextDelta
+from engine.passages import asks_for_whole
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +54,17 @@ class Abilities:
     Args:
         only_quotes: the model finds passages by words that stand in them and does nothing else.
         refusals: what it says instead of an answer, word for word.
+        overview: how an answer about the whole text begins, for a model whose own first words would claim more than
+            that it quotes some passages ("The text begins:").
     """
 
     only_quotes: bool = False
     refusals: tuple[str, ...] = ()
+    overview: str = ""
+
+    def lead(self, question: str) -> str:
+        """The first words of the answer, where they are given."""
+        return self.overview if self.overview and asks_for_whole(question) else ""
 
     def refuses(self, answer: str) -> bool:
         """Whether this is no answer: all of it is one of the model's refusals."""
@@ -70,7 +78,8 @@ def abilities(folder: str) -> Abilities:
         if not os.path.lexists(Path(folder) / CARD):
             return Abilities()
         card = model_files.read_object(Path(folder) / CARD)
-        return Abilities(bool(card.get("only_quotes")), tuple(str(words) for words in card.get("refusals", ())))
+        refusals = tuple(str(words) for words in card.get("refusals", ()))
+        return Abilities(bool(card.get("only_quotes")), refusals, str(card.get("overview", "")))
     except (ModelError, TypeError) as error:
         logger.warning("%s of %s cannot be read: %s", CARD, folder, error)
         return Abilities()
@@ -339,6 +348,7 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self._abilities = abilities(str(model.path))
+            self.begun = self.begun or self._abilities.lead(self.question)
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -364,7 +374,7 @@ class _ExchangeWriter:
         if isinstance(event, TextDelta):
             self._figures(event)
             stages = self._exchange.stages + _letters(event)
-            self._add(answer=self._exchange.answer + event.text, figures=event.figures, stages=stages)
+            self._add(answer=(self._exchange.answer or self.begun) + event.text, figures=event.figures, stages=stages)
         elif isinstance(event, PagesScored):
             self._moved["scores"] = event.scores
         elif isinstance(event, AnswerStarted):
@@ -393,6 +403,8 @@ class _ExchangeWriter:
         """The passages of the book that support the answer, as far as they are known."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
+            if before is None and self.begun:  # the words that were given count as the model's own
+                before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self._evidence else None
             self._notes = self._state.note_taker.begin(document, question, self.begun, before)
         self._notes.take(event)

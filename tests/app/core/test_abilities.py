@@ -29,3 +29,10 @@ def test_a_damaged_card_is_no_card(tmp_path: Path, card: str) -> None:
     """One nested 50,000 deep ended a question that had been answered."""
     (tmp_path / CARD).write_text(card, encoding="utf-8")
     assert abilities(str(tmp_path)) == Abilities()
+
+
+def test_the_starter_does_not_call_a_passage_the_beginning(checkout: Path) -> None:
+    card = abilities(str(checkout / "assets" / "starter"))
+    assert card.lead("What is this document about?") == "Some passages: “"
+    assert card.lead("Who kept the light?") == ""
+    assert Abilities().lead("What is this document about?") == ""

@@ -63,14 +63,32 @@ def test_evidence_is_kept_with_an_answer_and_exported_as_footnotes(ready: Make) 
     state = ready(ScriptedEngine(answer="There it says lamp3 lamp4 lamp5 lamp6. The lamp cost $40,000. Thank you!"))
     for evidence in (True, False):
         list(chat_run.ask(state, "Which lamps?", SamplingParams(), "plain", None, "", evidence))
-    found, left = (turn.notes or {} for turn in state.chat.exchanges)
+    chat = state.chat
+    assert chat is not None
+    found, left = (turn.notes or {} for turn in chat.exchanges)
     assert [chip["kind"] for chip in found["chips"]] == ["says", "absent"]
     assert found["missing"] == ["$40,000"]
     assert (left["chips"], left.get("missing")) == ([], None)
-    text = as_markdown(state.chat, "The Light")
+    text = as_markdown(chat, "The Light")
     assert "## Which lamps?\n\n*Not found in the book: $40,000.*\n\nThere it says lamp3 lamp4 lamp5 lamp6.[^1]" in text
     assert re.search(r"\n\n\[\^1\]: Page \d+: “.*lamp3 lamp4 lamp5 lamp6.*”\n", text)
     assert "[^2]" not in text
+
+
+def test_the_first_words_of_an_answer_can_be_given(ready: Make, tmp_path: Path) -> None:
+    (tmp_path / "abilities.json").write_text(json.dumps({"overview": "Some passages: “"}), encoding="utf-8")
+    engine = ScriptedEngine(answer="lamp3 lamp4 lamp5 lamp6”")
+    engine.now = engine_status(model=model_info(path=str(tmp_path)))
+    state = ready(engine)
+    for question in ("What is this about?", "Who?"):
+        list(chat_run.ask(state, question, SamplingParams(), "plain"))
+    whole, other = state.chat.exchanges
+    assert [asked.begun for asked in engine.asked] == ["Some passages: “", ""]
+    assert whole.answer == "Some passages: “ lamp3 lamp4 lamp5 lamp6”"  # the scripted engine sets a space before
+    assert [chip["kind"] for chip in (whole.notes or {})["chips"]] == ["quoted"]
+    counts = [int(count) for count in re.findall(r"\d+", whole.provenance)]
+    assert sum(counts) == sum(map(str.isalpha, whole.answer))
+    assert other.answer == "lamp3 lamp4 lamp5 lamp6”"
 
 
 def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
