@@ -43,7 +43,7 @@ environment variables:
   TRIFOLD_DATA   folder for books, uploads and logs
 {"" if INSTALLED else _LAUNCHER_VARIABLES}"""
 
-# Names from the paper and the habit of the field, beside the engine's own.
+# Names from the paper and the field, in addition to the engine's own.
 _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
     "num_pending_tokens": "--gamma2",
@@ -273,7 +273,7 @@ def _add_model(parser: Parser) -> None:
 
 
 def _engine_meanings() -> dict[str, str]:
-    """What each setting of the engine means, in the words of its own documentation."""
+    """The meaning of each setting of the engine, in the words of its own documentation."""
     text = (EngineConfig.__doc__ or "").partition("Args:")[2]
     meanings = {}
     for entry in re.split(r"\n(?=        \w[\w, ]*: )", text):

@@ -161,7 +161,8 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
 
 
 def report_of(document: Document, book: BookRead, done: AnswerDone, model: ModelInfo | None) -> dict[str, Any]:
-    """What ``ask --json`` prints: times in seconds or milliseconds as named, rates from 0 to 1, sizes in bytes."""
+    """The object that ``ask --json`` prints: times in seconds or milliseconds as named, rates from 0 to 1, sizes in
+    bytes."""
     live = done.figures
     return {
         "answer": done.text,
@@ -237,7 +238,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
 
 
 def book_line(book: BookRead) -> str:
-    """One line for a book that has been read or opened from disk."""
+    """A line about a book that has been read or opened from disk."""
     if book.source == "snapshot" and book.tokens_restored >= book.tokens:
         return f"{book.tokens:,} tokens from disk in {book.seconds:.2f} s"
     return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"

@@ -173,7 +173,7 @@ def _selftest_line(result: SelftestResult | None) -> str:
 
 
 def advice_for(found: Findings) -> list[str]:
-    """What should be mended, a sentence each, with what to do. Empty when all is well."""
+    """Sentences about what should be mended, each with what to do. Empty when all is well."""
     here = found.machine
     advice = [*found.troubles, *_gpu_advice(found)]
     if here.memory_available < _LITTLE_MEMORY:
@@ -236,7 +236,7 @@ def _fit_line(model: ModelFacts) -> str:
 
 
 def _expected_lines(model: ModelFacts) -> list[str]:
-    """What the planner would take and what is to be expected; where each number comes from is said."""
+    """Lines about the planner's choice and the times to expect, with the source of each number."""
     if model.speeds is None:
         return []
     speeds = model.speeds
@@ -295,7 +295,8 @@ def _attention_line(packages: dict[str, str | None]) -> str:
 
 @dataclass(frozen=True)
 class SelftestResult:
-    """One run. ``when`` is in seconds since the epoch; ``checks`` holds name, passed, sentence and seconds of each."""
+    """The result of one self-test. ``when`` is in seconds since the epoch; ``checks`` holds name, passed, sentence and
+    seconds of each."""
 
     when: float
     passed: bool

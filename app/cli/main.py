@@ -1,6 +1,6 @@
 """The edge of the program in the terminal: picks the command, and turns every error into words and an exit status.
 
-Exit status: ``app.core.settings.EXIT_DONE`` and those beside it.
+Exit status: ``app.core.settings.EXIT_DONE`` and those next to it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         except ModuleNotFoundError as error:
             sys.stderr.write(f"The package {error.name} is missing. Run: {REPAIR}\n")
             return EXIT_BAD_INPUT
-        except Exception as error:  # the last edge: nobody should see a traceback
+        except Exception as error:  # the last edge: a traceback is never shown
             logging.getLogger(__name__).error("unexpected error", exc_info=error)
             said = on_one_line(f"{type(error).__name__}: {error}")
             sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
@@ -99,7 +99,7 @@ def prepare_libraries() -> None:
         HF_HUB_OFFLINE="1",  # what has to be fetched is fetched by a process of its own, ``app.models.hub``
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        # What a library says holds words of a model's files, raw; what matters of it is raised.
+        # Messages of libraries hold words of a model's files, raw; errors are raised anyway.
         HF_HUB_VERBOSITY="critical",
         TRANSFORMERS_VERBOSITY="critical",
         TOKENIZERS_PARALLELISM="false",
@@ -108,7 +108,7 @@ def prepare_libraries() -> None:
 
 
 class _LogFile(RotatingFileHandler):
-    """A disk that is full costs the log its lines and nobody else anything."""
+    """A log file that drops its lines when the disk is full, and disturbs nothing else."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return

@@ -63,7 +63,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
 
 
 def ask_first(local_models: LocalModels, settings: Settings, yes: bool) -> None:
-    """Nothing of the network is fetched before the person has said so.
+    """Ask the person before anything is fetched from the network.
 
     Raises:
         ModelNotFound: it is not here, and nobody has agreed to fetch it.
@@ -100,7 +100,7 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
         line.done()
     if found.note:
         say(found.note)
-    if options.command == "bench":  # it reads its own line
+    if options.command == "bench":  # the bench parses its own command line
         options.rest = _without_models(options.rest)
     return dataclasses.replace(settings, model=found.model, draft=found.draft)
 

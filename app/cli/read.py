@@ -57,7 +57,7 @@ def report_of(document: Document, tokens: int | None) -> dict[str, Any]:
 
 
 def text_of(document: Document) -> str:
-    """What the model reads: after each line with a page's name the text of that page, to the letter."""
+    """The text as the model reads it: after each line with a page's name the text of that page, to the letter."""
     called = "page " if document.unit == "page" else ""
     return "".join(f"=== {called}{page.label} ===\n{page.text}\n" for page in document.pages)
 

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 2
 _START_TIMEOUT_S = 120.0  # within which an app that was started before has surely opened its page, or has ended
 _LOOK_S = 0.3
-_ANNOUNCE_S = 1.0  # within which the instance file is there again after somebody has removed it
+_ANNOUNCE_S = 1.0  # within which a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells count
@@ -92,7 +92,7 @@ def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
 
 
 def _how(options: argparse.Namespace) -> str:
-    """Where the page is opened."""
+    """The way in which the page is opened."""
     if not options.window:
         return NOWHERE if options.no_browser else BROWSER
     if window.is_possible():
@@ -181,7 +181,7 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def hold(held: ExitStack, path: Path) -> bool:
-    """Lock a file until ``held`` is closed or the process ends, however it ends; whether nobody else has."""
+    """Lock a file until ``held`` is closed or the process ends, however it ends; whether it was free."""
     try:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
@@ -206,7 +206,8 @@ def find_running(instance_file: Path) -> int | None:
 
 
 def announce(instance_file: Path, port: int) -> bool:
-    """Write down where the app runs; whether it could be. On a full disk nobody is told, and the page works."""
+    """Write down where the app runs; whether that was possible. On a full disk it is not, and the page works all the
+    same."""
     fresh = instance_file.with_suffix(".new")
     try:
         instance_file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +220,7 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Announce again whenever somebody has removed the file: another start would wait for it, shut out by the lock."""
+    """Announce again whenever the file has been removed: another start would wait for it, shut out by the lock."""
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
             return  # with the folder the lock has gone as well
@@ -240,7 +241,7 @@ def answers(port: int) -> bool:
 
 
 def read_health(port: int) -> dict[str, Any]:
-    """What the app says about itself; empty when it does not answer."""
+    """The app's answer about itself; empty when it does not answer."""
     local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy knows nothing of this machine
     try:
         with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:

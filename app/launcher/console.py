@@ -1,6 +1,6 @@
-"""What the launcher says while it works: plain lines on stderr, so that stdout stays the command's own.
+"""Says what the launcher does, in plain lines on stderr, so that stdout stays the command's own.
 
-What comes from a file or a model is said without control characters: a name or an answer could speak to the terminal.
+Words from a file or a model are said without control characters, which could steer the terminal.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def write(text: str) -> None:
 
 
 def write_json(value: Any, indent: int | None = None) -> None:
-    """One object to stdout, whole; JSON itself leaves the controls behind ASCII as they are."""
+    """Write one object to stdout, whole. JSON itself leaves control characters beyond ASCII as they are."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")
     sys.stdout.flush()
 
 
 class ProgressLine:
-    """One piece of work: a line redrawn in place in a terminal, a few lines where the output is kept.
+    """A line about one piece of work: redrawn in place in a terminal, a few lines where the output is kept.
 
     Use it in a ``with`` statement, so that whatever happens, the next sentence starts on a line of its own.
     """

@@ -38,7 +38,7 @@ _FOREIGN_VARIABLES = (
 
 
 class PackageSet:
-    """One set of packages inside the environment, with its own requirements file and its own stamp."""
+    """A set of packages inside the environment, with its own requirements file and its own stamp."""
 
     def __init__(self, name: str, requirements: Path) -> None:
         self.name = name
@@ -146,7 +146,7 @@ def running_version() -> str:
 
 
 def find_environment() -> Environment:
-    """The environment of this checkout: beside it, or in the person's data folder when it cannot be written to.
+    """The environment of this checkout: next to it, or in the person's data folder when it cannot be written to.
 
     ``TRIFOLD_HOME`` names another folder for it.
     """

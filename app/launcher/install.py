@@ -271,7 +271,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(environment: Environment) -> Iterator[None]:
-    """One install at a time. The system frees the lock when its process ends, however it ends."""
+    """Let one install run at a time. The system frees the lock when its process ends, however it ends."""
     with environment.lock.open("ab") as file:
         if not lock.take(file):
             say("Another start is preparing the environment; waiting for it.")

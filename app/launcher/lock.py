@@ -10,13 +10,13 @@ logger = logging.getLogger(__name__)
 
 
 def take(file: IO[Any]) -> bool:
-    """Lock an open file; whether nobody else has.
+    """Lock an open file; whether it was free.
 
-    Where the system locks no such file, as on some network drives, everybody is let in.
+    On a file system without locks, such as some network drives, it counts as free.
     """
     try:
         _lock(file)
-    except (BlockingIOError, PermissionError):  # what Unix and what Windows say of a lock that somebody has
+    except (BlockingIOError, PermissionError):  # a held lock, on Unix and on Windows
         return False
     except OSError as error:
         logger.warning("%s cannot be locked: %s", file.name, error)

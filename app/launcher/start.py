@@ -60,7 +60,7 @@ def prepare(
 
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
-    """Whether the command line only asks for help, or is wrong: nobody should wait for an install to hear that."""
+    """Whether the command line only asks for help, or is wrong: that is answered without an install."""
     from app.cli.arguments import is_complete  # it keeps to the standard library; a test watches over that
 
     return not is_complete(arguments)

@@ -1,4 +1,4 @@
-"""Which build of torch fits this machine. Knows the builds of the pinned version; installs nothing.
+"""Tells which build of torch fits this machine. Knows the builds of the pinned version; installs nothing.
 
 torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the
 CUDA support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or
@@ -48,13 +48,13 @@ AMD_TARGETS = (
     "gfx1200",
     "gfx1201",
 )
-"""What that build has kernels for. Most GPUs inside of processors are not among them."""
+"""The targets that the build for ROCm has kernels for. Most GPUs inside of processors are not among them."""
 
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Where Linux says what AMD's driver computes on; there without any package of ROCm."""
+"""The folder in which Linux lists the devices of AMD's driver; there without any package of ROCm."""
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-"""Where Linux says what is on the bus, with or without a driver."""
+"""The folder in which Linux lists the devices on the bus, with or without a driver."""
 
 _INTEL, _DISPLAY = "0x8086", "0x03"
 # Arc A and Flex, Arc B, Max: those with memory of their own that torch's "Getting Started on Intel GPU" names.
@@ -90,7 +90,7 @@ class TorchBuild(NamedTuple):
         return None if self.name == PLAIN else f"{INDEX_URL}/{self.name}"
 
     def pip_arguments(self, pinned: str) -> list[str]:
-        """What pip is to install for the line of the requirements that pins torch."""
+        """Arguments of pip for the line of the requirements that pins torch."""
         return [pinned] if self.index_url is None else [pinned, "--index-url", self.index_url]
 
 

@@ -38,10 +38,10 @@ class Tuning:
     draft_priors: tuple[float, ...] = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)
     """Acceptance of the draft model's tokens by class of confidence, before any trial."""
     middle_priors: tuple[float, ...] = (0.5, 0.65, 0.75, 0.85, 0.93, 0.98)
-    """The same of the retrieval level's tokens at the full cache."""
+    """Acceptance of the middle level's tokens at the full cache by class of confidence, before any trial."""
     lookup_priors: tuple[float, ...] = (0.2, 0.5, 0.85, 0.96)
-    """The same of tokens from the book, by class of match length. Short matches are learned without trying them
-    (``Controller.observe``), so little is promised for them."""
+    """Acceptance of the book's tokens by class of match length, before any trial. Short matches are learned without
+    trying them (``Controller.observe``), so their prior is low."""
     middle_prior: float = 0.5
     """Acceptance of drafted tokens at the middle level, before any trial."""
     verify_prior: float = 0.85
@@ -76,10 +76,11 @@ class Tuning:
     """Verifications before the first one: what a question itself chose holds for a short answer, such as a quotation,
     and a long one wanders."""
     refresh_tokens: int = 16
-    """Tokens verified between two refreshes, beside that: one costs as much as a plain step or more."""
+    """Least tokens verified between two refreshes, in addition: a refresh costs as much as a plain step or more."""
     refresh_share: float = 0.03
-    """Share of the time that refreshes may take, beside that. With 30 layers behind 15,872 tokens one for every 16
-    tokens took a twelfth, and gained less: 20.3 to 21.7 ms a token, one for about 50 tokens 18.3 to 19.7."""
+    """Share of the time that refreshes may take, in addition. With 30 layers after 15,872 tokens a refresh for every 16
+    tokens took a twelfth of the time and gained less: 20.3 to 21.7 ms a token, against 18.3 to 19.7 with one for about
+    50 tokens."""
     drop: float = 0.06
     """Share by which the newest acceptance must fall below the usual one: the text has moved on."""
     drop_newest: float = 12.0
@@ -87,9 +88,9 @@ class Tuning:
     drop_usual: float = 120.0
     """Verified tokens that say what is usual: some paragraphs."""
     usual_rate: float = 0.9
-    """Acceptance that is taken to be usual at first."""
+    """The usual acceptance, before any verification."""
     usual_trials: float = 12.0
-    """Verified tokens that this counts for."""
+    """Weight of that prior, in verified tokens."""
     drop_pause: int = 2
     """Verifications after a refresh before acceptance is looked at again: it needs some to show."""
 
@@ -137,27 +138,28 @@ class Tuning:
     # Choosing a plan (``controller``) -----------------------------------------------------------------------------
 
     worth_changing: float = 1.03
-    """Times: what a plan must promise over the present one before it replaces it. Estimates are noisy."""
+    """Times the present plan's speed that a plan must promise before it replaces it. Estimates are noisy."""
     worth_starting: float = 1.1
-    """Times: what the first plan must promise over plain decoding, which nothing but a prior speaks for. Behind 2,048
+    """Times the speed of plain decoding that the first plan must promise, since it rests on priors alone. After 2,048
     tokens the demo pair was promised 1.07 times and lost 5 to 10 % of a short answer."""
     worth_risking: float = 1.2
-    """Times: what speculation that has lost time must promise over plain decoding before it goes on."""
+    """Times the speed of plain decoding that speculation must promise to go on once it has lost time."""
     first_copy: int = 4
-    """Tokens of the book that are copied where nothing is known yet of matches of this length."""
+    """Tokens of the book that are copied before matches of this length have been tried."""
     copy_growth: float = 4.0
-    """Tokens that each trial of such matches, also one that was only watched, allows beside these."""
+    """Further tokens for each trial of such matches, including those that were only watched."""
     highest_threshold: float = 0.9
     """Early stops are never so early that a sure token ends a proposal."""
     slow_pass_ms: float = 300.0
-    """Of a pass that brings KV over a bus. Where it takes longer one is timed before an answer instead of six, and what
-    passes over more tokens cost is derived from it and followed by the rounds."""
+    """Milliseconds of a pass that brings KV over a bus, above which one pass is timed before an answer instead of six.
+    The cost of passes over more tokens is then derived from it and corrected by the rounds."""
     overtime: int = 2
     """Tokens, and times the passes, by which an early-stopped round may exceed the average one."""
     first_passes: int = 2
     """Middle passes of the first rounds: an unknown text is tried in short rounds."""
     first_share: float = 0.1
-    """Of a verification's time, which middle passes of the first rounds may take where that is more of them."""
+    """Share of a verification's time that the middle passes of the first rounds may take, if that allows more of
+    them."""
     tokens_per_pass: int = 3
     """Verified tokens that allow one more middle pass."""
     first_rounds: int = 16
@@ -165,14 +167,14 @@ class Tuning:
     rethink_rounds: int = 4
     """Rounds between two looks for a better plan while speculating."""
     rethink_plain_rounds: int = 16
-    """The same while plain steps teach little."""
+    """Plain rounds between two looks for a better plan, while plain steps teach little."""
 
     # Staying no slower than plain decoding ------------------------------------------------------------------------
 
     loss_steps: float = 1.0
     """Plain steps that trying may lose at any time."""
     loss_share: float = 0.005
-    """Plain steps that trying may lose beside these, as a share of the tokens."""
+    """Share of the tokens, in plain steps, that trying may lose in addition."""
     loss_memory: float = 512.0
     """Tokens over which losses and gains are summed up."""
     credit_rounds: float = 4.0
@@ -180,9 +182,9 @@ class Tuning:
     most_debt: float = 5.0
     """Plain steps that are held against speculation at most: a text may become easy again."""
     recent_fade: float = 0.9
-    """Times: what a speculating round counts after the next one, where the question is whether they lose now."""
+    """Weight of a speculating round relative to the next one, in judging whether they lose now."""
     recent_enough: float = 4.0
-    """Rounds, so weighted, below which that is no question yet: an answer's first round is often a short one."""
+    """Weighted rounds before this is judged: an answer's first round is often a short one."""
 
     # Trying what is not chosen ------------------------------------------------------------------------------------
 
@@ -195,11 +197,11 @@ class Tuning:
     first_probe: int = 16
     """Plain rounds before speculation is tried; every try that finds nothing doubles the wait."""
     last_probe: int = 64
-    """The longest such wait in rounds."""
+    """The longest wait before speculation is tried, in plain rounds."""
     plain_rounds_close: int = 24
     """Rounds after which a plain step is timed again where the plan promises little more than plain decoding."""
     plain_rounds_far: int = 96
-    """The same where it promises much more."""
+    """Rounds after which a plain step is timed again where the plan promises much more."""
     plain_rounds_first: int = 4
     """Rounds to the first such look: the first measurement is the best of a few."""
     close: float = 1.5
@@ -209,7 +211,7 @@ class Tuning:
     draft_rounds: int = 8
     """Rounds without the draft model after which it is tried; every try that finds nothing doubles the wait."""
     last_draft_rounds: int = 32
-    """The longest such wait in rounds."""
+    """The longest wait before the draft model is tried, in rounds without it."""
     draft_found: float = 0.6
     """Accepted share above which such a try is followed by another at once."""
 
@@ -224,6 +226,5 @@ def is_slow(plain_ms: float) -> bool:
 
 
 def waits_for_bus(spilled: Sequence[int], pass_ms: float) -> bool:
-    """Whether a pass took so long, because the KV of ``spilled`` layers came over a bus, that nobody should wait for
-    one more."""
+    """Whether a pass with KV of ``spilled`` layers over a bus took so long that another one is not worth the wait."""
     return bool(spilled) and pass_ms > TUNING.slow_pass_ms

@@ -1,4 +1,4 @@
-"""What a draft learns from: the target's own text, and behind every token of it the target's last hidden state.
+"""Makes what a draft learns from: the target's own text, and for every token of it the target's last hidden state.
 
 A row begins as a prompt of the app does, goes on with a passage of a book, and in every second row with a question
 about it in the model's chat form. The target writes the rest, at one of ``TEMPERATURES``. Where its answer ends, or
@@ -101,7 +101,7 @@ class Prompts:
                 return ids
 
     def further(self, row: Sequence[int], rng: random.Random, *, chat: bool) -> list[int]:
-        """What comes behind a row whose text has ended."""
+        """The text that continues a row after one that has ended."""
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
@@ -178,7 +178,7 @@ def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class _Row:
-    """One text that grows: what the target writes, and what takes its place where that has ended."""
+    """A row that grows: the target's text, and what takes its place where that has ended."""
 
     def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
         self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat

@@ -34,7 +34,7 @@ LOG_EVERY = 10
 
 
 def ends_of(count: int, kept: int) -> list[int]:
-    """Which of ``count`` layers a draft of ``kept`` layers begins as: the first ones and the last."""
+    """The layers out of ``count`` with which a draft of ``kept`` layers begins: the first ones and the last."""
     return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
 
 
@@ -103,8 +103,8 @@ class Training:
         self._save()
 
     def learn(self) -> dict[str, float] | None:
-        """One step. Where it is logged: the divergence in nats, and the share of the target's tokens that would be
-        accepted."""
+        """Train one step. Where it is logged, returns the divergence in nats, and the share of the target's tokens that
+        would be accepted."""
         tokens, hidden = self._batch()
         expected, given = self._distributions(tokens, hidden)
         loss = functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1).mean()

@@ -47,7 +47,7 @@ class PackedLinear(nn.Module):
     """Linear layers of a processor that have one input, as one product, with their weights in panels.
 
     Args:
-        layers: whose weights (out, in) are packed, one behind the other.
+        layers: whose weights (out, in) are packed, one after the other.
         kernels: that compute its skinny products.
         unpacked: weights of the layers that wide products have used last.
     """
@@ -89,7 +89,7 @@ class PackedLinear(nn.Module):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """What the skinny product takes in a program."""
+        """The calls of the skinny product in a program."""
         return input_dtype(self.weight)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedLinear8(PackedLinear):
-    """The same of layers in 8 bits."""
+    """``PackedLinear`` of layers in 8 bits."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         scale = torch.cat([layer.scale for layer in layers])
@@ -138,7 +138,7 @@ class PackedLinear8(PackedLinear):
 
 
 class PackedLinear4(PackedLinear):
-    """The same of layers in 4 bits."""
+    """``PackedLinear`` of layers in 4 bits."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         pairs = self.kernels.looks_up_levels and self._can_pair(layers[0].dtype)
@@ -173,7 +173,7 @@ class PackedBlocks(PackedLinear):
         for layer in layers:
             self._segments.append(Segment(layer.stored, self.kernels, self._pairs, start))
             start += layer.out_features
-        # What lies in the last columns of a segment's last panel, behind its outputs, is overwritten by the next one.
+        # Padding columns after a segment's outputs are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
@@ -229,7 +229,7 @@ class PackedBlocks(PackedLinear):
 
 
 class JointLayer(nn.Module):
-    """One of the layers of a joint product: whoever is asked first computes it for all.
+    """One of the layers of a joint product: the first one that is called computes it for all.
 
     Args:
         product: the joint one.
@@ -367,7 +367,7 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
 
 
 def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """The same values in bfloat16 where it holds them all."""
+    """Weights in bfloat16 where it holds all their values, else as they are."""
     half = weight.to(torch.bfloat16)
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
