@@ -132,7 +132,7 @@ def empty_cache(device: torch.device) -> None:
 
 
 def empty_caches() -> None:
-    """``release`` for all GPUs that this process has used."""
+    """Empty the caches of all GPUs that this process has used."""
     for module in (torch.cuda, torch.xpu):
         if module.is_available() and module.is_initialized():
             module.empty_cache()

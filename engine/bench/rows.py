@@ -442,7 +442,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """One setting of a sweep: its label in the record, the configuration, and a temperature where that is swept."""
+    """The settings of a sweep: for each its label in the record, the configuration, and a temperature where that is
+    swept."""
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
     elif sweep == "chunk":

@@ -232,7 +232,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -
 
 
 def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
-    """A layer's product with one matrix (out, in) of each expert."""
+    """The matrix (out, in) of this name of each expert, one after the other."""
     if isinstance(experts, StoredExperts):
         return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))

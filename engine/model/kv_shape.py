@@ -70,7 +70,7 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of all these layers; ``itemsize``: of the model's dtype."""
+        """Bytes of a token in all these layers; ``itemsize``: of the model's dtype."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
@@ -213,7 +213,7 @@ class KvShape:
 
     @property
     def storage_dtype(self) -> torch.dtype:
-        """Bytes of a token's KV in memory, on a bus and on disk."""
+        """The dtype of KV in memory, on a bus and on disk."""
         return torch.int8 if self.quantized else self.dtype
 
     @property
@@ -254,7 +254,7 @@ class KvShape:
 
     @property
     def most_bounded_bytes(self) -> int:
-        """``bounded_read`` after a long book."""
+        """``bounded_bytes`` after a long book."""
         return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
@@ -264,7 +264,7 @@ class KvShape:
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of a buffer of spilled layers: on a processor it holds KV of 8 bits as it is stored, too."""
+        """Bytes of a token in a buffer of spilled layers: on a processor it holds KV of 8 bits as it is stored, too."""
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
 
@@ -275,7 +275,7 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of the mean keys, which lie where the model computes."""
+        """Bytes of a token's share of the mean keys, which lie where the model computes."""
         if not self.chunk_size:
             return 0
         heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize

@@ -93,7 +93,7 @@ class Native(Compiled):
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """Unpack the weights that ``pack`` was given, from panels (panels, in, columns)."""
+        """The weights that ``pack`` was given, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
@@ -116,7 +116,7 @@ class Native(Compiled):
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """Unpack the weights that ``pack4`` was given, from panels (panels, in, columns)."""
+        """The weights that ``pack4`` was given, as panels (panels, in, columns)."""
         if is_paired(words):
             both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))

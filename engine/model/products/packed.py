@@ -89,7 +89,7 @@ class PackedLinear(nn.Module):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The calls of the skinny product in a program."""
+        """The dtype of the skinny product's input."""
         return input_dtype(self.weight)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
