@@ -82,7 +82,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         view = _option(
             best,
             f"The best that fits this machine: {best.title}, {fetched}",
-            "A model of the Hugging Face hub, for whole books.",
+            f"A model of the Hugging Face hub, for {_length(best.target.shape, _fit(best, free))}.",
             "",
             f"Download {fetched} and use it",
         )
@@ -99,6 +99,11 @@ def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: L
     line = f"{does} about documents of up to about {pages} pages here." if fits else fit_in_words(found)
     action = "Use it" if local_models.is_at_hand(pair.id) else f"Fetch {source.SIZE} and use it"
     return _option(pair, f"{title}, {source.SIZE}", line, source.verdict(pair.id), action if fits else "")
+
+
+def _length(shape: ModelShape, found: ModelFit) -> str:
+    tokens = min(found.tokens, shape.window)
+    return "whole books" if tokens >= BOOK_TOKENS else f"documents of up to about {pages_of(tokens)} pages here"
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
