@@ -256,7 +256,7 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
         drawn = _spark(exchange) if exchange.trouble is None else ""
         content += f'\n\n<div class="under">{drawn}{html.escape(line)}</div>'
     if (exchange.notes or {}).get("refused") == "only quotes":
-        fetch = f'<button type="button" class="action" value="{USE}:{READER}">Use the reader</button>'
+        fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
         content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
     return {"role": "assistant", "content": content + under_answer(exchange)}
 

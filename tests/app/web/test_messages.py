@@ -182,7 +182,7 @@ def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
 def test_an_answer_that_the_demo_cannot_give_is_one_click_from_a_model_that_can() -> None:
     exchange = Exchange("Why?", "I can only find passages.", stopped=StopReason.END, notes={"refused": "only quotes"})
     shown = messages.messages([exchange])[1]["content"]
-    assert '<button type="button" class="action" value="use:reader">Use the reader</button>' in shown
+    assert '<button type="button" class="action main" value="use:reader">Use the reader</button>' in shown
     plain = messages.messages([Exchange("Why?", "So.", stopped=StopReason.END)])[1]["content"]
     assert "use:reader" not in plain
 
