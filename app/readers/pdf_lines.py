@@ -67,9 +67,16 @@ _AGREE = 0.85  # of the rows must part at a gutter
 _COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_WORD = re.compile(f"[{_RTL_SIGNS}]{{2,}}")
+_RTL_LETTERS = r"\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+_RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
+_RTL_ROW = re.compile(f"[^\r\n]*[{_RTL_LETTERS}][^\r\n]*")
+_AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
+_BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
+_BRACKET = re.compile(r"[()\[\]{}«»]")
+_OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
 _NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # to the letter after them
+_TOUCHING = 0.05  # line heights between two letters of one word
 _SPELLED = 2  # letters that one ligature has at most
 _UPSIDE_DOWN = 180
 _LOOK = 400  # characters by which it is judged how the letters of a page stand; words of a line, letters of a word
@@ -176,10 +183,41 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
     text = "".join(signs)
     for match in _RTL_PHRASE.finditer(text):
         words = list(_WORD.finditer(text, match.start(), match.end()))
+        for before, word in pairwise(words):
+            if _touch(boxes.span(before.start(), before.end() - 1), boxes.span(word.start(), word.end() - 1)):
+                signs[before.end() : word.start()] = _FILLER * (word.start() - before.end())
         places = [boxes.place(word.start()) for word in words]
         if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
             signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
-    return "".join(signs)
+    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), "".join(signs))
+
+
+def _touch(right: Box | None, left: Box | None) -> bool:
+    """Whether nothing is between two words, the second one to the left: pdfium sees a space before some ligatures."""
+    if right is None or left is None or left[0] > right[0]:
+        return False
+    return right[0] - left[1] < _TOUCHING * (right[3] - right[2])
+
+
+def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
+    """A row with right-to-left words, its signs in the order and of the hand that they are read in.
+
+    A full stop to the left of a number comes after it; of two brackets that one opens which is read first.
+    """
+    text = row[0]
+    if 2 * len(_RTL.findall(text)) <= sum(map(str.isalpha, text)):
+        return text
+
+    def after(match: re.Match[str]) -> str:
+        sign, number = (boxes.place(row.start() + match.start(part)) for part in (1, 2))
+        return match[2] + match[1] if sign is not None and number is not None and sign < number else match[0]
+
+    text = _AFTER_NUMBER.sub(after, text)
+    brackets = _BRACKET.findall(text)
+    if len(brackets) > 1 and brackets[0] in ")]}»" and brackets[-1] in "([{«":
+        text = text.translate(_BRACKETS)
+        text = _OPENED_EARLY.sub(r" \1", text)
+    return text
 
 
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
@@ -191,7 +229,7 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
     while at < match.end() - 1:
         if signs[at] in _NEVER_JOINED and signs[at + 1] not in _NEVER_JOINED:
             one, two = boxes.span(at, at), boxes.span(at + 1, at + 1)
-            if one is not None and one == two:
+            if one is not None and two is not None and (one == two or one[1] <= two[0] + _TOUCHING * (one[3] - one[2])):
                 signs[at], signs[at + 1] = signs[at + 1], signs[at]
                 at += 1
         at += 1
@@ -254,7 +292,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         ):
             found.append(Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)]))
         else:
-            line.last_gap = x0 - line.x1
+            line.last_gap = max(x0 - line.x1, line.x0 - x1)  # the other way round from right to left
             line.first_gap = line.first_gap or line.last_gap
             line.widest_gap = max(line.widest_gap, line.last_gap)
             line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)

@@ -73,6 +73,9 @@ MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
+Word = tuple[str, float, float]
+"""With where it begins and ends."""
+
 Cells = list[list[Line]]
 """The pieces of a row, column by column."""
 
@@ -335,7 +338,7 @@ def _fine(piece: Line) -> list[Line]:
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
         led = before[0] in _LEADERS or word[0] in _LEADERS  # of a table of contents
-        if word[1] - before[2] > _FINE * piece.height and not led:
+        if _gap(before, word) > _FINE * piece.height and not led:
             groups.append([])
         groups[-1].append(word)
     if len(groups) == 1:
@@ -343,7 +346,12 @@ def _fine(piece: Line) -> list[Line]:
     return _parts(piece, groups)
 
 
-def _parts(piece: Line, groups: Sequence[list[tuple[str, float, float]]]) -> list[Line]:
+def _gap(before: Word, word: Word) -> float:
+    """What is between two words, which may follow one another from right to left."""
+    return max(word[1] - before[2], before[1] - word[2])
+
+
+def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
     """A piece cut into groups of its words."""
     parts = []
     for at, words in enumerate(groups):
@@ -355,7 +363,7 @@ def _parts(piece: Line, groups: Sequence[list[tuple[str, float, float]]]) -> lis
                 piece,
                 doubled=doubled,
                 text=text,
-                x0=words[0][1],
+                x0=min(word[1] for word in words),
                 x1=max(word[2] for word in words),
                 words=words,
                 cut=cut,
@@ -572,7 +580,9 @@ def _cut(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        if word[1] - before[2] >= gap * piece.height and any(before[2] - 1 <= x <= word[1] + 1 for x in crossed):
+        if _gap(before, word) >= gap * piece.height and any(
+            min(before[2], word[2]) - 1 <= x <= max(before[1], word[1]) + 1 for x in crossed
+        ):
             groups.append([])
         groups[-1].append(word)
     return _parts(piece, groups)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.readers import detect, pdf, read_document
+from app.readers import detect, pdf, pdf_lines, read_document
 from app.readers.page_images import find_on_page, render_page
 from app.readers.parsed import Limits
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
@@ -579,3 +580,35 @@ def test_chinese_drawn_twice_to_look_bold_is_read_once(files: Any, make_stream: 
         make_stream(b"BT /F1 12 Tf " + shown(72, "灯塔") + shown(96, "守望") + shown(73, "灯塔守望") + b"ET"),
     ]
     assert _parsed(files.raw("bold.pdf", assembled(objects))) == ["灯塔守望"]
+
+
+class _Row:
+    """Boxes of a row of signs, five points wide each, at these places from the left."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        self._places = places
+
+    def place(self, index: int) -> float | None:
+        return 5.0 * self._places[index] + 2.5
+
+    def span(self, first: int, last: int) -> tuple[float, float, float, float]:
+        places = (self._places[first], self._places[last])
+        return 5.0 * min(places), 5.0 * max(places) + 5, 0.0, 10.0
+
+
+@pytest.mark.parametrize(
+    ("stored", "places", "read"),
+    [
+        ("שלום .9", [6, 5, 4, 3, 2, 0, 1], "שלום 9."),
+        ("שלום ,9", [6, 5, 4, 3, 2, 8, 7], "שלום ,9"),  # the comma stands to the right of the number
+        ("של) גול(.", [8, 7, 6, 5, 4, 3, 2, 1, 0], "של (גול)."),
+        ("מחיר )של( אב", list(range(11, -1, -1)), "מחיר (של) אב"),
+        ("(של) אב", list(range(6, -1, -1)), "(של) אב"),
+        ("مكيلع،", [1, 2, 3, 4, 5, 0], "عليكم،"),
+        ("של אב", [9, 8, 6, 7, 6], "שלאב"),  # no room for a space between the two words
+        ("של אב", [9, 8, 7, 6, 5], "של אב"),
+        ("Call (9) של", [*range(9), 10, 9], "Call (9) של"),
+    ],
+)
+def test_signs_around_right_to_left_words_are_where_they_are_read(stored: str, places: list[int], read: str) -> None:
+    assert pdf_lines._as_read(stored, _Row(places)).replace("\u200b", "") == read  # type: ignore[arg-type]
