@@ -70,6 +70,7 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
+        self.whole: set[str] = set()  # words without a space in them
         self.characters = 0
 
 
@@ -189,7 +190,7 @@ def _one_page(
     page = document[index]
     try:
         notes = read_notes(page)
-        lines = page_lines(page, [*form_values(document, index, page), *notes.typed], layers)
+        lines = page_lines(page, [*form_values(document, index, page), *notes.typed], layers, pages.whole)
         pages.attached += notes.files
         if notes.comments:
             pages.comments[index] = notes.comments

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from ctypes import addressof, byref, c_double, c_float, c_int, c_uint
 from dataclasses import dataclass, replace
@@ -40,6 +40,7 @@ _RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # of the height of the line's letters that a superscript has at most
 _HIGHER = 0.15  # of it by which a superscript stands above their feet
 _MUCH_HIGHER = 0.3
+_HIGH_INK = 0.4  # of the line by which the figure of a superscript stands above its lower edge
 _LOWER = 0.1  # by which a subscript's feet are below those of the line
 _CHARGES = ("+", "−")
 _NAME = re.compile(r"[^\W\d_]{3,}")
@@ -57,6 +58,7 @@ _LEGIBLE = 3.0  # points of height; of smaller letters the boxes are too coarse 
 _TAB = 1.2  # line heights of empty space inside a row that may be a gutter between columns
 _TOUCH = 0.15  # line heights between two pieces of one word
 _APART = 1.0  # line heights up to which two pieces are one run of text
+_LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _MARK_REACH = 3.0  # line heights from a mark to its item
 _ROW = 0.5  # line heights by which two pieces of one row differ
 _NEAR = 3.0  # line heights to the next line of a block
@@ -67,9 +69,12 @@ _AGREE = 0.85  # of the rows must part at a gutter
 _COLUMN_TEXT = 20  # characters a cell has on average when it is a column of text and not of a table
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"  # without digits
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_RTL_LETTERS = r"\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+_RTL_LETTERS = (  # and their points
+    r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7-\u05f4\u0610-\u061a\u0620-\u065f"
+    r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+)
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
-_RTL_ROW = re.compile(f"[^\r\n]*[{_RTL_LETTERS}][^\r\n]*")
+_RTL_ROW = re.compile(r"[^\r\n]+")
 _AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
 _BRACKETS = str.maketrans("()[]{}«»", ")(][}{»«")
 _BRACKET = re.compile(r"[()\[\]{}«»]")
@@ -93,11 +98,14 @@ _MOST_ANNOTATIONS = 2_000  # of a page; pdfium's time grows with the square of t
 _VALUES_APART = 1.2  # line heights between two words of one value
 
 
-def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers | None = None) -> list[Line]:
+def page_lines(
+    page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers | None = None, whole: set[str] | None = None
+) -> list[Line]:
     """Args:
         page: an open page.
         values: what was filled in on it, which is no part of its own text.
         layers: those of the file, where some are off.
+        whole: words of the pages before that have no space in them, which are not looked at again; grows.
 
     Returns:
         lines whose ``x0`` is the edge where reading starts; right-to-left pages are mirrored.
@@ -105,7 +113,8 @@ def page_lines(page: pdfium.PdfPage, values: Sequence[Line] = (), layers: Layers
     text_page = _upright(page)
     try:
         suspects = Suspects(page, text_page, layers)
-        pieces = _pieces(text_page, page.get_rotation(), page.get_bbox(), suspects)
+        boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
+        pieces = _pieces(text_page, boxes, suspects, whole if whole is not None else set())
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -136,12 +145,11 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     return page.get_textpage()
 
 
-def _pieces(text_page: pdfium.PdfTextPage, rotation: int, visible: Box, suspects: Suspects) -> list[Line]:
-    boxes = CharacterBoxes(text_page, rotation, visible)
+def _pieces(text_page: pdfium.PdfTextPage, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
     text = _as_read(raw_text(text_page), boxes)
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        found = _words(text, match, boxes, suspects)
+        found = _words(text, match, boxes, suspects, whole)
         for piece in found:
             piece.text = cleaning.tidy(piece.text)
             piece.shown = boxes.shows(piece)
@@ -189,7 +197,8 @@ def _as_read(text: str, boxes: CharacterBoxes) -> str:
         places = [boxes.place(word.start()) for word in words]
         if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
             signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
-    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), "".join(signs))
+    text = "".join(signs)
+    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), text) if _RTL.search(text) else text
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
@@ -256,11 +265,13 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
     return signs
 
 
-def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:
+def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
     """One piece of text as one line, or as several where wide gaps divide it."""
     found: list[Line] = []
+    line: Line | None = None
+    height = 0.0
     written = 0
-    for start, end in _parted(text, match, boxes):
+    for start, end in _parted(text, match, boxes, whole):
         box = boxes.span(start, end - 1)
         if box is None:
             continue
@@ -278,28 +289,40 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             word = _with_raised(word, start, boxes)
         if not found and _RAISED.match(word):
             word = _raised_anew(text, start, word, boxes)
-        line = found[-1] if found else None
-        if line is not None and x0 < line.x1 - _TOUCH * line.height and _stands_there(line, word, x0, top):
+        if line is not None and x0 < line.x1 - _TOUCH * height and _stands_there(line, word, x0, top):
             written = end
             line.doubled += end - start
             continue
         suspect = suspects.is_suspect(start, box)
+        gap = 0.0
+        if line is not None:
+            gap = x0 - line.x1
+            if gap < 0 < line.x0 - x1:  # the other way round, from right to left
+                gap = line.x0 - x1
         if (
             line is None
             or suspect != line.suspect
-            or max(x0 - line.x1, line.x0 - x1) > _TAB * line.height
-            or (top >= line.bottom and x0 < line.x1 and line.x1 - line.x0 > line.height)  # a row that pdfium ran on
+            or gap > _TAB * height
+            or (top >= line.bottom and x0 < line.x1 and line.x1 - line.x0 > height)  # a row that pdfium ran on
         ):
-            found.append(Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)]))
+            line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
+            found.append(line)
+            height = line.height
         else:
-            line.last_gap = max(x0 - line.x1, line.x0 - x1)  # the other way round from right to left
-            line.first_gap = line.first_gap or line.last_gap
-            line.widest_gap = max(line.widest_gap, line.last_gap)
-            line.x0, line.x1 = min(line.x0, x0), max(line.x1, x1)
-            line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
+            line.last_gap = gap
+            line.first_gap = line.first_gap or gap
+            if gap > line.widest_gap:
+                line.widest_gap = gap
+            if x0 < line.x0:
+                line.x0 = x0
+            if x1 > line.x1:
+                line.x1 = x1
+            if top < line.top or bottom > line.bottom:
+                line.top, line.bottom = min(line.top, top), max(line.bottom, bottom)
+                height = line.height
             line.text += (text[written:start] or " ") + word
             line.words.append((word, x0, x1))
-        found[-1].doubled += doubled
+        line.doubled += doubled
         written = end
     return found
 
@@ -344,7 +367,7 @@ def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     if _is_raised(raised, first):
         is_above = boxes.span
-    elif boxes.floats(start + last, start):  # a sign of the font that is small and high by itself
+    elif boxes.floats(start + last, start, first):  # a sign of the font that is small and high by itself
         is_above = boxes.ink
         first = boxes.ink(start, start) or first
     else:
@@ -363,16 +386,20 @@ def _with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 def _raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
     """A word at the beginning of a run of text, where pdfium broke the row before a superscript, with that marked."""
-    before = text[:start].rstrip()
     match = _RAISED.match(word)
-    if not before or match is None or text[len(before) : start].count("\n") != 1:
+    end = start
+    while end and text[end - 1].isspace():
+        end -= 1
+    if not end or match is None or text.count("\n", end, start) != 1:
         return word
-    last = before.split()[-1]
-    end = len(before) - 1
-    beside, raised = boxes.span(end, end), boxes.span(start, start)
-    if beside is None or raised is None or not any(map(str.isalnum, last)):
+    beside, raised = boxes.span(end - 1, end - 1), boxes.span(start, start)
+    if beside is None or raised is None or raised[3] >= beside[3]:
         return word
-    first = boxes.span(len(before) - len(last), len(before) - len(last)) or beside
+    begin = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end)) + 1
+    last = text[begin:end]
+    if not any(map(str.isalnum, last)):
+        return word
+    first = boxes.span(begin, begin) or beside
     base = first if _is_lowered(beside, first) else beside  # it may follow a subscript
     if not _is_raised(raised, base) or raised[3] <= base[2]:
         return word
@@ -408,13 +435,17 @@ def _is_power(base: str, above: str) -> bool:
     return _POWER_BASE.search(base) is not None
 
 
-def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[tuple[int, int]]:
+def _parted(text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str]) -> Iterator[tuple[int, int]]:
     """Where the words of a piece of text begin and end, also where pdfium saw no space though there is one."""
     for word in _WORD.finditer(text, match.start(), match.end()):
         start = word.start()
         for letters in _LETTERS.finditer(text, start, word.end()):
+            if letters[0] in whole:
+                continue
             at = boxes.wide_gap(*letters.span())
-            if at is not None:
+            if at is None:
+                whole.add(letters[0])
+            else:
                 yield start, at
                 start = at
         yield start, word.end()
@@ -443,7 +474,7 @@ def _with_markers(pieces: list[Line]) -> list[Line]:
     loose = [
         at
         for at, piece in enumerate(pieces)
-        if at and MARKER.match(piece.text) and not (at + 1 < len(pieces) and _is_marked(piece, pieces[at + 1]))
+        if at and _LIST_MARK.match(piece.text) and not (at + 1 < len(pieces) and _is_marked(piece, pieces[at + 1]))
     ]
     taken: dict[int, list[Line]] = {}
     moved: set[int] = set()
@@ -625,6 +656,8 @@ class CharacterBoxes:
         self._raw = text_page.raw
         self._rect = raw.FS_RECTF()
         self._ref = byref(self._rect)
+        self._edges = [c_double() for _ in range(4)]
+        self._edge_refs = [byref(edge) for edge in self._edges]
         self._rotation = rotation
         self._left, self._bottom, self._right, self._top = visible
         across, down = self._right - self._left, self._top - self._bottom
@@ -650,21 +683,20 @@ class CharacterBoxes:
 
     def ink(self, first: int, last: int) -> Box | None:
         """(x0, x1, top, bottom) of what is drawn of one character, for a page that is not turned; else None."""
-        if self._rotation or first != last:
+        if self._rotation or first != last or not raw.FPDFText_GetCharBox(self._raw, first, *self._edge_refs):
             return None
-        left, right, low, high = (c_double() for _ in range(4))
-        if not raw.FPDFText_GetCharBox(self._raw, first, byref(left), byref(right), byref(low), byref(high)):
+        left, right, low, high = (edge.value for edge in self._edges)
+        if high <= low:
             return None
-        if high.value <= low.value:
-            return None
-        return left.value - self._left, right.value - self._left, self._top - high.value, self._top - low.value
+        return left - self._left, right - self._left, self._top - high, self._top - low
 
-    def floats(self, index: int, beside: int) -> bool:
-        """Whether a character is drawn above the feet of another by nearly half of its line, whatever their boxes."""
-        one, two, line = self.ink(index, index), self.ink(beside, beside), self._one(beside)
-        if one is None or two is None or line is None:
+    def floats(self, index: int, beside: int, line: Box) -> bool:
+        """Whether a character is drawn above the feet of another, whatever the boxes that they have in their line."""
+        one = self.ink(index, index)
+        if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False
-        return two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
+        two = self.ink(beside, beside)
+        return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
 
     def wide_gap(self, start: int, end: int) -> int | None:
         """The letter of a word before which there is a space: a gap that no other of the word comes near.
@@ -725,7 +757,8 @@ class Suspects:
         self._has_image: bool | None = None
         self._place = 0
         self._suspect = False
-        self._at = 0
+        self._cover_places = [at for at, _ in self._covers]
+        self._later: list[Box] = []  # drawn after the present run of text
 
     def is_suspect(self, index: int, box: Box) -> bool:
         """Whether a word, by its first character and its box, may be drawn so that nobody sees it."""
@@ -735,13 +768,12 @@ class Suspects:
         place = addressof(piece.contents)
         if place != self._place:
             self._place, self._suspect = place, self._judge(piece)
-            self._at = self._order.get(place, 0)
-        if self._suspect or not self._covers:
+            first = bisect_right(self._cover_places, self._order.get(place, 0))
+            self._later = [cover for _, cover in self._covers[first:]]
+        if self._suspect or not self._later:
             return self._suspect
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
-        return any(
-            at > self._at and cover[0] <= x <= cover[1] and cover[2] <= y <= cover[3] for at, cover in self._covers
-        )
+        return any(x0 <= x <= x1 and top <= y <= bottom for x0, x1, top, bottom in self._later)
 
     def _judge(self, piece: Any) -> bool:
         """Whether a run of text may be; all its characters are drawn alike."""

@@ -40,19 +40,15 @@ def read_notes(page: pdfium.PdfPage) -> Notes:
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if not count:
         return notes
-    text_page = page.get_textpage()
-    try:
-        for annotation in _annotations(page, min(count, _MOST)):
-            kind = raw.FPDFAnnot_GetSubtype(annotation)
-            if kind == raw.FPDF_ANNOT_FILEATTACHMENT:
-                notes.files.append(_file_name(raw.FPDFAnnot_GetFileAttachment(annotation)))
-            elif kind == raw.FPDF_ANNOT_FREETEXT:
-                notes.typed += _typed(page, annotation)
-            elif kind in _MARKUP and not raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
-                comment = _comment(annotation, kind, text_page)
-                notes.comments += [comment] if comment else []
-    finally:
-        text_page.close()
+    for annotation in _annotations(page, min(count, _MOST)):
+        kind = raw.FPDFAnnot_GetSubtype(annotation)
+        if kind == raw.FPDF_ANNOT_FILEATTACHMENT:
+            notes.files.append(_file_name(raw.FPDFAnnot_GetFileAttachment(annotation)))
+        elif kind == raw.FPDF_ANNOT_FREETEXT:
+            notes.typed += _typed(page, annotation)
+        elif kind in _MARKUP and not raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
+            comment = _comment(annotation, kind, page)
+            notes.comments += [comment] if comment else []
     return notes
 
 
@@ -79,26 +75,31 @@ def _annotations(page: pdfium.PdfPage, count: int) -> Iterator[Any]:
             raw.FPDFPage_CloseAnnot(annotation)
 
 
-def _comment(annotation: Any, kind: int, text_page: pdfium.PdfTextPage) -> str:
+def _comment(annotation: Any, kind: int, page: pdfium.PdfPage) -> str:
     """A comment with its author and the passage that it marks; "" for a mark without words that strikes nothing out."""
     words, author = _string(annotation, b"Contents"), _string(annotation, b"T")
     struck = kind == raw.FPDF_ANNOT_STRIKEOUT
     if not words and not struck:
         return ""
-    passage = _marked(annotation, text_page)
+    passage = _marked(annotation, page)
     head = "Struck out" if struck else "Comment"
     head += f" by {author}" if author else ""
     head += f" on “{passage}”" if passage else ""
     return f"[{head}: {words}]" if words else f"[{head}]"
 
 
-def _marked(annotation: Any, text_page: pdfium.PdfTextPage) -> str:
+def _marked(annotation: Any, page: pdfium.PdfPage) -> str:
+    count = min(raw.FPDFAnnot_CountAttachmentPoints(annotation), _PASSAGE)
+    if not count:
+        return ""
     parts, corners = [], raw.FS_QUADPOINTSF()
-    for at in range(min(raw.FPDFAnnot_CountAttachmentPoints(annotation), _PASSAGE)):
+    text_page = page.get_textpage()
+    for at in range(count):
         if raw.FPDFAnnot_GetAttachmentPoints(annotation, at, byref(corners)):
             xs = (corners.x1, corners.x2, corners.x3, corners.x4)
             ys = (corners.y1, corners.y2, corners.y3, corners.y4)
             parts.append(text_page.get_text_bounded(min(xs), min(ys), max(xs), max(ys)))
+    text_page.close()
     return cleaning.one_line(cleaning.tidy(" ".join(parts)), _PASSAGE)
 
 
