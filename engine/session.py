@@ -42,6 +42,7 @@ from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
+from engine.kv.spilling import retry_with_spill
 from engine.model import attention, decoder, distilled, loading
 from engine.model.architectures import is_distilled
 from engine.plan import planner, probe
@@ -200,6 +201,7 @@ class Session:
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
             yield progress(conversation, step, start, time.perf_counter() - began)
+        retry_with_spill(self.full, self.hierarchy.retrieval.index_book)
         return kept
 
     def _restore(self, conversation: Conversation, began: float) -> Generator[Event, None, Restored]:
