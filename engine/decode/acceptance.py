@@ -68,6 +68,10 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
+# Tokens without a trial that a change of the book counts for: rates age as far as they do.
+_ANOTHER_BOOK = 100_000
+
+
 class FadingRate:
     """A rate of acceptance whose older trials fade.
 
@@ -149,6 +153,8 @@ class AcceptanceStatistics:
         self._lookup = [FadingRate(prior, tuning.lookup_memory, tuning) for prior in tuning.lookup_priors]
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
+        self.loses = False
+        """Whether speculation lost time, whatever the rates promise: until a try wins some."""
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
         """The draft's proposals were verified by the full cache, ``direct``, or by the middle level. Either tells what
@@ -171,6 +177,20 @@ class AcceptanceStatistics:
         """This many rounds were run without the draft model."""
         for rate in (self.middle, self.direct, self.draft_by_confidence):
             rate.age(rounds)
+
+    @property
+    def tried(self) -> bool:
+        """Whether anything was speculated."""
+        return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
+
+    def for_another_book(self) -> AcceptanceStatistics:
+        """The same, in which all that was seen counts as a few trials from now on: it is a better guess than a prior,
+        and soon overruled."""
+        for rate in (self.verify, self.middle, self.direct, *self._lookup):
+            rate.age(_ANOTHER_BOOK)
+        for rates in (self.draft_by_confidence, self.middle_by_confidence):
+            rates.age(_ANOTHER_BOOK)
+        return self
 
     def lookup(self, match_length: int) -> FadingRate:
         """The rate of matches of this length."""
@@ -327,6 +347,13 @@ class Costs:
     middle: PassCost
     verify: PassCost
     beside: float = 0.0  # milliseconds of a round with middle passes beside its passes: refreshes, levels that catch up
+
+    def behind_another_book(self, plain_ms: float) -> Costs:
+        """The same where a plain step takes ``plain_ms``: what a verification takes beyond it grows with the book as it
+        does, and the cheap levels read as much as before."""
+        longer = plain_ms / self.verify.ms(1)
+        verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
+        return replace(self, verify=verify)
 
 
 def cost_of(

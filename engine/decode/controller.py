@@ -212,18 +212,26 @@ class Controller:
         costs: measured on this context.
         limits: bounds of the plan.
         tuning: constants.
+        statistics: what earlier texts have shown; it goes on from there. None knows nothing.
     """
 
-    def __init__(self, costs: Costs, limits: PlanLimits, tuning: Tuning = TUNING) -> None:
+    def __init__(
+        self,
+        costs: Costs,
+        limits: PlanLimits,
+        tuning: Tuning = TUNING,
+        statistics: AcceptanceStatistics | None = None,
+    ) -> None:
         self.limits = limits
-        self.statistics = AcceptanceStatistics(tuning)
+        self.statistics = statistics or AcceptanceStatistics(tuning)
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
         self._beside, self._hierarchical = 0.0, 0  # as in ``Costs``; rounds with middle passes
         self._draft_start = 0.0
         self._was_plain = False  # the last round
-        self._worth_changing = tuning.worth_starting  # until something has been tried
+        # Until something has been tried.
+        self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
         # Rounds since the best plan was looked for; plain rounds whose ageing is still to be done.
@@ -237,7 +245,6 @@ class Controller:
         # In a trial: plain steps for a token of the plan, and for the whole round as it is expected.
         self._planned: tuple[float, float] | None = None
         self._recent = (0.0, 0.0, 0.0)  # of the last few speculating rounds: tokens, plain steps in their time, weight
-        self._stopped = False  # because they lost time, whatever the estimates: until a try wins some
 
     def begin(self, draft_start_ms: float) -> None:
         """Begin another answer. ``draft_start_ms``: what the first round with the draft model takes in addition to its
@@ -365,8 +372,9 @@ class Controller:
         self._recent = recent * tokens + made, recent * spans + steps, recent * weight + 1.0
         credit = tuning.credit_rounds * self._recent[1] / self._recent[2]
         self._lost = min(tuning.most_debt, max(-credit, self._lost + steps - made))
-        if made > steps and not plan.copy and not self.plan.speculates:
-            self._plain_rounds, self._stopped = self._wait, False
+        won = made > max(1.0, tuning.worth_starting * steps)
+        if won and not plan.copy and not self.plan.speculates:
+            self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
         """Trust less what plain steps have not tried since. Done when it is asked for: a plain step has little time to
@@ -394,9 +402,11 @@ class Controller:
 
     @property
     def _loses(self) -> bool:
-        """Whether the last speculating rounds, taken together, were slower than plain decoding."""
+        """Whether the last speculating rounds, taken together, were slower than plain decoding: two rounds that lost
+        much say so, others only after some."""
         made, steps, weight = self._recent
-        return weight > self._tuning.recent_enough and made < steps
+        clear = weight > 1.0 and steps - made > self._tuning.clear_loss
+        return clear or (weight > self._tuning.recent_enough and made < steps)
 
     def _rethink(self) -> None:
         tuning, costs, rates = self._tuning, self.costs, self.rates
@@ -409,8 +419,8 @@ class Controller:
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
-            self._stopped, self._lost = True, 0.0
-        if self._stopped or (self._in_debt and promised < tuning.worth_risking * plain):
+            self.statistics.loses, self._lost = True, 0.0
+        if self.statistics.loses or (self._in_debt and promised < tuning.worth_risking * plain):
             self.plan = PLAIN
         elif promised > self._worth_changing * tokens_per_ms(self.plan, costs, rates):
             self.plan = best

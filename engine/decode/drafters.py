@@ -92,6 +92,13 @@ class LookupIndex:
                 best, rank = Occurrence(position, length), found
         return best
 
+    def repeats(self, newest: int) -> bool:
+        """Whether some of the newest tokens stand earlier in the text too: as many in a row as are looked at first."""
+        size, end = self._tuning.long_ngram, len(self._tokens)
+        places, begin = self._places[size], max(0, end - newest)
+        found = (places[tuple(self._tokens[at : at + size])] for at in range(begin, end - size + 1))
+        return any(earlier[0] <= begin for earlier in found)
+
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
         """At most ``count`` tokens of what followed a match.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 import torch
@@ -33,6 +33,7 @@ from engine.quantization import BITS
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
+    from engine.decode.acceptance import AcceptanceStatistics
     from engine.decode.controller import SpeculationPolicy
     from engine.decode.drafters import Drafter
     from engine.decode.rounds import Context
@@ -46,10 +47,14 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model; and in
 # the one long pass where passes are slow.
-_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN, _SLOW_VERIFY = 16, 8, 2, 8
+_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN, _SLOW_VERIFY = 16, 8, 2, 4
 
 # Parameters times tokens up to which a draft model is started with every answer on a processor: some 50 ms.
 _STARTED_AT_ONCE = 5e9
+
+# Newest tokens of a prompt that are looked at for words of the book.
+_QUESTION = 128
+
 # Share of a plain step from which on a step of the draft model costs too much to be asked.
 _COSTLY_DRAFT = 1 / 3
 
@@ -62,6 +67,14 @@ _MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
+
+
+class Belief(NamedTuple):
+    """What beliefs of acceptance are about: how tokens are drawn, and whether the question ``quotes`` the book, which
+    an answer that copies it is then likelier to do."""
+
+    own: SamplingParams
+    quotes: bool
 
 
 class Hierarchy:
@@ -100,7 +113,9 @@ class Hierarchy:
         self.drafter: Drafter = self.model_drafter or NoDrafter(target.token_device)
         if self.index is not None:
             self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
-        self._controllers: dict[SamplingParams, Controller] = {}
+        self._controllers: dict[Belief, Controller] = {}
+        self._beliefs: dict[Belief, AcceptanceStatistics] = {}  # of earlier books
+        self._costs: Costs | None = None  # on the last of them
 
     @property
     def has_draft_model(self) -> bool:
@@ -163,8 +178,11 @@ class Hierarchy:
         return self._recordings
 
     def reset(self) -> None:
-        """Forget the book."""
+        """Forget the book. What its answers have taught of acceptance and costs is where the next one begins."""
         self.retrieval.reset()
+        for about, controller in self._controllers.items():
+            self._beliefs[about] = controller.statistics.for_another_book()
+            self._costs = controller.costs
         self._controllers = {}
 
     def close(self) -> None:
@@ -204,24 +222,32 @@ class Hierarchy:
         fixed = FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
         if sampling.seed is not None and sampling.temperature:
             return fixed
-        key = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
-        if key not in self._controllers:
-            copies = TUNING.copy_lengths[-1] if self.index is not None else 0
+        own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
+        about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
+        if about not in self._controllers:
             # Passes cost the same however tokens are drawn from them: measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
                 return fixed  # so near the end of the window there is no place to measure in, and little to gain
-            # Where a bus is waited for ``measure`` times no verification either.
-            quick = not is_slow(plain_ms) or waits_for_bus(context.full.placement.spilled, plain_ms)
-            timed = measure if quick else measure_slow
-            costs = known or timed(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
-            drafter = self.model_drafter
-            pays = drafter is not None and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
-            limits = PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
-            self._controllers[key] = Controller(costs, limits)
-        controller = self._controllers[key]
+            costs = known or self.first_costs(context, plain_ms)
+            limits = self.limits(costs)
+            self._controllers[about] = Controller(costs, limits, statistics=self._beliefs.get(about))
+        controller = self._controllers[about]
         controller.begin(draft_start_ms(context, controller.costs, self._target, self.model_drafter))
         return controller
+
+    def first_costs(self, context: Context, plain_ms: float) -> Costs:
+        """What passes cost on a context that the levels have been started on: timed, but where passes take long only on
+        the first book; on another one they cost what they did, by what a plain step takes."""
+        if self._costs is not None and is_slow(plain_ms):
+            return self._costs.behind_another_book(plain_ms)
+        return timed(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
+
+    def limits(self, costs: Costs) -> PlanLimits:
+        """Of plans at these costs: a draft model whose step takes long is not asked."""
+        pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
+        copies = TUNING.copy_lengths[-1] if self.index is not None else 0
+        return PlanLimits(TUNING.most_draft if pays else 0, most_passes(costs), copies)
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
@@ -246,6 +272,21 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
     if rounded is None and config.middle in BITS:
         _log.warning("there is no copy of %s in %d bits on this device", target.name, BITS[config.middle])
     return rounded
+
+
+def timed(
+    context: Context,
+    plain_ms: float,
+    target: Decoder,
+    retrieval: RetrievalCache,
+    middle: Backend,
+    draft: ModelDrafter | None,
+) -> Costs:
+    """What passes cost on a context that the levels have been started on, by ``measure``, or ``measure_slow`` where
+    they take long."""
+    # Where a bus is waited for ``measure`` times no verification either.
+    quick = not is_slow(plain_ms) or waits_for_bus(context.full.placement.spilled, plain_ms)
+    return (measure if quick else measure_slow)(context, plain_ms, target, retrieval, middle, draft)
 
 
 def measure(

@@ -177,7 +177,7 @@ class Tuning:
     """Share of the tokens, in plain steps, that trying may lose in addition."""
     loss_memory: float = 512.0
     """Tokens over which losses and gains are summed up."""
-    credit_rounds: float = 4.0
+    credit_rounds: float = 2.0
     """Average rounds' time that may be lost again of what was won: a few unlucky rounds are no hard text."""
     most_debt: float = 5.0
     """Plain steps that are held against speculation at most: a text may become easy again."""
@@ -185,6 +185,8 @@ class Tuning:
     """Weight of a speculating round relative to the next one, in judging whether they lose now."""
     recent_enough: float = 4.0
     """Weighted rounds before this is judged: an answer's first round is often a short one."""
+    clear_loss: float = 1.5
+    """Plain steps that such rounds must have lost together for two to be enough."""
 
     # Trying what is not chosen ------------------------------------------------------------------------------------
 

@@ -574,6 +574,56 @@ def test_an_unlucky_first_round_does_not_end_speculation() -> None:
     assert speed(world, controller, 8) > 1.2 / LONG_BOOK.verify.ms(1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "true",
+    [
+        replace(LONG_BOOK, middle=PassCost(60.0, 2.0)),
+        replace(LONG_BOOK, verify=PassCost(160.0, 12.0, 100.0)),
+        replace(LONG_BOOK, draft=20.0),
+    ],
+)
+def test_a_plan_that_loses_is_left_behind_two_rounds(true: Costs, seed: int) -> None:
+    """What it was promised to cost was measured too low, and nothing is accepted: a draft of a billion bytes was asked
+    in every round of 256 tokens, at three times what plain decoding takes."""
+    world, controller = World(true, rates(0.0, 0.0), seed), Controller(measured(LONG_BOOK), LIMITS)
+    in_a_row, lost = 0, 0.0
+    for _ in range(200):
+        plan = controller.next()
+        done, observation = world.round(plan)
+        controller.observe(plan, done, observation)
+        lost += done.split.total / (1.05 * true.verify.ms(1)) - len(done.tokens)
+        in_a_row = in_a_row + 1 if plan.speculates else 0
+        assert in_a_row <= 2
+    assert lost < 0.04 * 200
+
+
+def test_what_was_learned_of_one_book_is_where_the_next_begins() -> None:
+    """Nothing was accepted: the next book's first rounds are plain where they were not. Where words are easy that
+    is soon found there too."""
+    hard = World(LONG_BOOK, rates(0.0, 0.0), 1)
+    learned = Controller(measured(LONG_BOOK), LIMITS)
+    assert learned.next().speculates
+    speed(hard, learned, 200)
+    before = learned.statistics.rates()
+    known = learned.statistics.for_another_book()
+    assert known.rates().verify == pytest.approx(before.verify, abs=0.1)
+    assert known.verify.num_trials <= TUNING.aged_trials
+    again = Controller(measured(LONG_BOOK), LIMITS, statistics=known)
+    assert not again.next().speculates
+    easy = World(LONG_BOOK, rates(0.8, 0.97), 2)
+    speed(easy, again, 100)
+    assert again.plan.speculates
+    assert speed(easy, again, 60) > 2 / LONG_BOOK.verify.ms(1)
+
+
+def test_costs_behind_another_book_follow_its_plain_step() -> None:
+    costs = Costs(2.0, PassCost(20.0, 4.0), PassCost(50.0, 10.0, 40.0), 3.0)
+    longer = costs.behind_another_book(80.0)
+    assert [longer.verify.ms(rows) for rows in (1, 2)] == pytest.approx([80.0, 120.0])
+    assert (longer.draft, longer.middle, longer.beside) == (costs.draft, costs.middle, costs.beside)
+
+
 def test_without_a_draft_only_passes_are_chosen() -> None:
     world = World(LONG_BOOK, rates(0.0, 0.95), 2)
     controller = Controller(LONG_BOOK, PlanLimits(0, 8))

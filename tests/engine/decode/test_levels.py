@@ -103,6 +103,8 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
     monkeypatch.setattr(levels, "_STARTED_AT_ONCE", 0.0)
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
+    index = session.hierarchy.retrieval._index
+    assert {one.count for one in index} == {session.full.length // session.hierarchy.retrieval.chunk_size}
     plain = answer(session, "plain").text
     drafter = session.hierarchy.model_drafter
     assert drafter is not None
@@ -121,6 +123,14 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
         (controller,) = session.hierarchy._controllers.values()
         costs = controller.costs
         assert min(costs.middle.ms(1), costs.verify.ms(1), costs.draft) > 0
+        if slow:  # the next book: nothing is timed again, and what was learned is where it begins
+            session.hierarchy.reset()
+            assert answer(session).text == plain
+            assert passes == [levels._SLOW_VERIFY]
+            (again,) = session.hierarchy._controllers.values()
+            assert again is not controller
+            assert again.statistics is controller.statistics
+            session.hierarchy._costs = None
         context.tokens.extend([1] * 900)
         drafter.begin(context.tokens)
         assert levels.draft_start_ms(context, costs, session.target, drafter) > 0

@@ -43,6 +43,19 @@ def test_finds_the_longest_match(seed: int) -> None:
             assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
 
 
+def test_a_question_that_quotes_the_book_is_known() -> None:
+    book, size = list(range(100)), TUNING.long_ngram
+    for question, quotes in (
+        ([200, 201, *book[40 : 40 + size], 202], True),
+        ([200, 201, *book[40 : 39 + size], 202], False),
+        ([300, *range(200, 200 + size), *range(200, 200 + size)], False),  # its own words
+    ):
+        index = LookupIndex()
+        index.follow([*book, *question])
+        assert index.repeats(len(question)) is quotes
+    assert not LookupIndex().repeats(10)
+
+
 def test_following_another_text_equals_a_new_index() -> None:
     rng = random.Random(0)
     used = LookupIndex()
