@@ -36,7 +36,7 @@ from engine.events import (
     TextDelta,
 )
 from engine.prompt import Question
-from engine.threads import sleep_while_waiting
+from engine.threads import limit_instructions, sleep_while_waiting
 
 if TYPE_CHECKING:
     from engine.plan.memory_budget import BookFit
@@ -384,6 +384,7 @@ class Engine:
     def _load(self) -> None:
         try:
             sleep_while_waiting()
+            limit_instructions()
             # Importing torch and transformers takes longer than the trials, which go on meanwhile.
             foreign.begin(self.config.model, self.config.draft, self.config.tried_folder)
             from engine.session import Session

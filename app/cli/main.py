@@ -26,7 +26,7 @@ from app.core.settings import (
     make_settings,
 )
 from engine.errors import TrifoldError, on_one_line
-from engine.threads import sleep_while_waiting
+from engine.threads import limit_instructions, sleep_while_waiting
 
 _LOG_BYTES = 2_000_000
 _LOG_FILES = 3
@@ -105,6 +105,7 @@ def prepare_libraries() -> None:
         TOKENIZERS_PARALLELISM="false",
     )
     sleep_while_waiting()
+    limit_instructions()
 
 
 class _LogFile(RotatingFileHandler):

@@ -10,10 +10,11 @@ import sys
 from engine.bench import main
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET, open_text
 from engine.errors import TrifoldError
-from engine.threads import sleep_while_waiting
+from engine.threads import limit_instructions, sleep_while_waiting
 
 if __name__ == "__main__":
     sleep_while_waiting()
+    limit_instructions()
     try:
         sys.exit(main(sys.argv[1:], model=TARGET, draft=DRAFT, book=SAMPLE, open_book=open_text))
     except TrifoldError as error:

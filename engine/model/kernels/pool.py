@@ -19,6 +19,7 @@ from llvmlite import binding, ir
 
 from engine.model.kernels.abi import JOB_WORDS
 from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
+from engine.threads import is_limited
 
 # Words of the board, each on a cache line of its own.
 _LINE = 8
@@ -32,6 +33,9 @@ _PATIENT, _IMPATIENT = 50_000, 4_000
 # Looks between two pauses. A guest that does nothing but pause is taken off its core by the host (pause-loop exiting).
 _LOOKS = 64
 
+
+# Names of features of x86 that most desktops lack.
+_ABOVE_AVX2 = ("avx512", "avx10", "amx", "avxvnni", "evex")
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
 
@@ -194,26 +198,34 @@ def _machine() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple()
-    features = binding.get_host_cpu_features().flatten()
+    features = ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
     return target.create_target_machine(
         cpu=binding.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
     )
 
 
+def _features() -> dict[str, bool]:
+    """What this processor has, by LLVM's names, or is taken to have (``engine.threads``)."""
+    has = dict(binding.get_host_cpu_features())
+    if is_limited():
+        has |= dict.fromkeys((name for name in has if name.startswith(_ABOVE_AVX2)), False)
+    return has
+
+
 def lanes() -> int:
     """Float32 numbers in a vector of this processor."""
-    has = binding.get_host_cpu_features()
+    has = _features()
     return 16 if has.get("avx512f") else 8 if has.get("avx2") and has.get("fma") else 4
 
 
 def multiplies_pairs() -> bool:
     """Whether this processor sums products of pairs of bfloat16 in float32, with vectors of ``lanes``."""
-    return lanes() == 16 and bool(binding.get_host_cpu_features().get("avx512bf16"))
+    return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
 def looks_up_bytes() -> bool:
     """Whether this processor has ``Emitter.looked_up``, which levels become pairs by."""
-    return multiplies_pairs() and bool(binding.get_host_cpu_features().get("avx512vbmi"))
+    return multiplies_pairs() and bool(_features().get("avx512vbmi"))
 
 
 class Pool:

@@ -3,6 +3,7 @@ Norms in one kernel of torch are transformers'."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from engine.errors import ModelError, OptionError
 from engine.events import AnswerDone, BookRead
 from engine.kv import persistence
 from engine.model import loading
+from engine.model.products import quantized
 from engine.model.products.norms import FusedNorm
 from engine.model.products.quantized import Linear4, Linear8
 from engine.prompt import Question
@@ -32,6 +34,19 @@ def linear(dtype: torch.dtype = torch.float32, *, bias: bool = False, width: int
     torch.manual_seed(0)
     layer = nn.Linear(width, 80, bias=bias)
     return layer.to(dtype).requires_grad_(False)
+
+
+def test_a_busy_machine_does_not_make_bfloat16_look_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in float32 that wait for a core, and slow ones in bfloat16 that do not."""
+
+    def product(left: torch.Tensor, _: torch.Tensor) -> None:
+        began = time.thread_time()
+        while left.dtype is torch.bfloat16 and time.thread_time() < began + 0.002:
+            pass
+        time.sleep(0.01 if left.dtype is torch.float32 else 0.0)
+
+    monkeypatch.setattr(quantized.torch, "matmul", product)
+    assert not quantized.computes_in_half.__wrapped__()
 
 
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])

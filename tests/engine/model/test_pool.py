@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from engine import threads as threads_of
 from engine.model.kernels import pool
 from engine.model.kernels.emit import emitter as emit
 
@@ -84,3 +86,19 @@ def test_a_worker_stays_while_a_program_does_what_one_can_do(threads: pool.Pool,
         return set(shared.tolist())
 
     assert someone_helps(threads, program)
+
+
+def test_a_processor_can_be_taken_for_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything was measured with AVX-512, which most desktops lack."""
+    has = {"avx512f": True, "avx512bf16": True, "avx512vbmi": True, "avx2": True, "fma": True, "amx-tile": True}
+    monkeypatch.setattr(pool.binding, "get_host_cpu_features", lambda: has)
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environment)
+    threads_of.limit_instructions()
+    assert not environment
+    assert (pool.lanes(), pool.multiplies_pairs(), pool.looks_up_bytes()) == (16, True, True)
+    environment[threads_of.PROCESSOR] = threads_of.AVX2
+    threads_of.limit_instructions()
+    assert environment["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert (pool.lanes(), pool.multiplies_pairs(), pool.looks_up_bytes()) == (8, False, False)
+    assert {name for name, used in pool._features().items() if used} == {"avx2", "fma"}
