@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench.peers import LLAMA_CPP, has_llama_cpp
+from engine.bench.peers import LLAMA_CPP, LLAMA_LOOKUP, has_llama_cpp
 from engine.bench.report import (
     Measurement,
     budget_of,
@@ -32,7 +35,9 @@ from engine.config import KV_NOTES, MIDDLES, WEIGHTS, EngineConfig
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.model import loading, real_model
+from engine.model.weights import GGUF_INDEX
 from engine.session import Session
+from engine.threads import AVX2, PROCESSOR, is_limited
 
 # Characters that are encoded per token of the longest context: enough for any tokenizer, not a whole library.
 _CHARACTERS_PER_TOKEN = 16
@@ -65,7 +70,12 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     p.add_argument(
         "--real", action="store_true", help="a real model instead: SmolLM2-135M-Instruct, fetched once (93 MB)"
     )
-    p.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for the row llama_cpp")
+    p.add_argument(
+        "--gguf",
+        type=Path,
+        metavar="FILE",
+        help="the same model for the rows of llama.cpp; a model that is such a file needs none",
+    )
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
     p.add_argument(
         "--books",
@@ -82,10 +92,10 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     p.add_argument("--repetition-penalty", type=float, default=None, help="of tokens of the answer, there")
     p.add_argument(
         "--rows",
-        type=_names((*ROWS, LLAMA_CPP, *COMPARED)),
+        type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, *COMPARED)),
         default=None,
         help=f"rows: {','.join(ROWS)}; {LLAMA_CPP} where it is installed and has a file; and, only when asked for, "
-        f"{','.join(COMPARED)}",
+        f"{LLAMA_LOOKUP},{','.join(COMPARED)}",
     )
     p.add_argument("--workloads", type=_names(WORKLOADS), default=["prose"], help=",".join(WORKLOADS))
     p.add_argument("--questions", type=int, default=4, help="sentences that are asked for in quote")
@@ -113,6 +123,7 @@ def parser(prog: str = "bench") -> argparse.ArgumentParser:
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    p.add_argument("--processor", choices=[AVX2], help="instructions that may be used: no AVX-512, as in most desktops")
     p.add_argument("--kv", choices=KV_NOTES, default="model", help="format of the full KV cache, for plain rows too")
     p.add_argument(
         "--weights", choices=WEIGHTS, default="stored", help="format of the target's weights, for plain rows too"
@@ -175,6 +186,15 @@ def take_real_model(options: argparse.Namespace) -> None:
         factor *= 2
     real = real_model.real_model(factor)
     options.model, options.gguf = str(real.folder), options.gguf or real.gguf
+
+
+def _own_file(model: str) -> Path | None:
+    """The GGUF file that a model folder of ours was made for; None where it is another folder."""
+    index = Path(model) / GGUF_INDEX
+    if not index.is_file():
+        return None
+    first, *_ = json.loads(index.read_text(encoding="utf-8"))["files"]
+    return Path(first["path"])
 
 
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
@@ -275,10 +295,14 @@ def main(
         prog: as ``parser``.
     """
     options = parser(prog).parse_args(arguments)
+    if options.processor and not is_limited():  # libraries read it when they are imported
+        again = [sys.executable, *sys.orig_argv[1:]]
+        return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
     if options.real:
         take_real_model(options)
     if options.model is None:
         options.model, options.draft = model, options.draft or draft
+    options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:
         options.repeats = options.never_slower
         options.rows = options.rows or ["plain", "hierarchical_lookup"]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 PEERS = ("hf_generate", "hf_prompt_lookup", "hf_assisted")
 LLAMA_CPP = "llama_cpp"
-"""llama.cpp through its Python binding, where that is installed and a GGUF file is at hand."""
+LLAMA_LOOKUP = "llama_cpp_lookup"
+"""llama.cpp through its Python binding, where that is installed and a GGUF file is at hand; with its prompt lookup."""
 # Tokens that transformers' prompt lookup proposes at once: the value of its documentation's example.
 _LOOKUP_TOKENS = 10
 
@@ -62,9 +63,11 @@ def generate(
         cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)
     ids = target.ids(prompt).unsqueeze(0)
     stamps: list[tuple[int, float]] = []
+    spent: list[float] = []
 
     def stamp(seen: torch.Tensor, _scores: Any, **_: Any) -> torch.Tensor:
         stamps.append((seen.shape[1], time.perf_counter()))
+        spent.append(time.process_time())
         return torch.zeros(1, dtype=torch.bool, device=ids.device)
 
     # The model's own sampling settings, which generate would fall back to, are switched off, since the rows do not use
@@ -90,7 +93,9 @@ def generate(
             stopping_criteria=StoppingCriteriaList([stamp]),
             **options,
         )
-    return _run(out[0, len(prompt) :].tolist(), len(prompt), stamps)
+    run = _run(out[0, len(prompt) :].tolist(), len(prompt), stamps)
+    run.processor_s = spent[-1] - spent[0]
+    return run
 
 
 def has_llama_cpp() -> bool:
@@ -142,21 +147,29 @@ class LlamaCpp:
         """Have a book's tokens in its cache; what it holds of them already is not read again."""
         known = len(self._book) if book[: len(self._book)] == self._book else 0
         if len(book) > known:
-            began, (ended,) = self._generate(book, 1, frozenset(), {"temperature": 0.0, "top_p": 1.0, "seed": 0})[1:]
-            self.read_tokens_per_s = (len(book) - known) / (ended - began)
+            done = self._generate(book, 1, frozenset(), {"temperature": 0.0, "top_p": 1.0, "seed": 0})
+            self.read_tokens_per_s = (len(book) - known) / (done["moments"][0] - done["began"])
         self._book = list(book)
 
-    def generate(self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]) -> Run:
-        """At most ``count`` tokens after ``prompt``; ``sampling`` as for transformers."""
-        tokens, _, moments = self._generate(prompt, count, end_ids, sampling)
-        return _run(tokens, len(prompt), [(len(prompt) + n, moment) for n, moment in enumerate(moments, 1)])
+    def generate(
+        self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any], *, lookup: bool = False
+    ) -> Run:
+        """At most ``count`` tokens after ``prompt``; ``sampling`` as for transformers.
+
+        Args:
+            lookup: with the binding's prompt lookup.
+        """
+        own = {**sampling, "lookup": _LOOKUP_TOKENS} if lookup else sampling
+        done = self._generate(prompt, count, end_ids, own)
+        run = _run(done["tokens"], len(prompt), [(len(prompt) + n, at) for n, at in enumerate(done["moments"], 1)])
+        run.processor_s = done["processor_s"]
+        return run
 
     def _generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]
-    ) -> tuple[list[int], float, list[float]]:
-        """Tokens, when it began, and the moment of each (seconds)."""
-        done = self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
-        return done["tokens"], done["began"], done["moments"]
+    ) -> dict[str, Any]:
+        """Tokens, when it began, the moment of each, and processor time behind the first (seconds)."""
+        return self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
 
     def _call(self, **request: Any) -> dict[str, Any]:
         """Raises:

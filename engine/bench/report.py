@@ -45,7 +45,8 @@ class Run:
     """One decoding of one row: its tokens, milliseconds of each, and the rounds. Cases of a workload follow each other;
     ``cases`` are the lengths of their answers. ``circling_ms`` are those of tokens that run in a circle, which all else
     but ``tokens`` leaves out: a text that repeats itself is copied at any speed, and says nothing of other texts.
-    ``processor_s``: what all threads of this process computed meanwhile, in seconds; 0 where nobody counted."""
+    ``processor_s``: what all threads of the row's process computed meanwhile, in seconds; 0 where nobody counted.
+    ``first_s``: of each case, seconds from the read prompt to the first token, of our own rows."""
 
     tokens: list[int] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
@@ -53,6 +54,7 @@ class Run:
     cases: list[int] = field(default_factory=list)
     circling_ms: list[float] = field(default_factory=list)
     processor_s: float = 0.0
+    first_s: list[float] = field(default_factory=list)
 
     @property
     def ms_per_token(self) -> float:
@@ -64,6 +66,7 @@ class Run:
     def add(self, other: Run) -> None:
         """Append another case's run, with its circles apart."""
         self.processor_s += other.processor_s
+        self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
@@ -89,7 +92,8 @@ class Measurement:
     from those asked for to the end of a sentence. ``runs_retrieval_judged`` is "retrieval_judged" run by run.
     ``circling``: the share of tokens that ran in a circle, and ``circling_ms_per_token`` their time; all else is of the
     others. ``read_tokens_per_s``: how fast the row's program read the book, where it did. ``cores`` and ``read_cores``:
-    processor time over wall time of this process, while it decoded and read.
+    processor time over wall time of the row's process, while it decoded and read. ``first_token_s``: seconds from the
+    prompt, once it is in the cache, to the first token, all that is begun or timed before it included.
     ``over_floor``, of plain rows: their time over that of reading all weights and KV once at ``memory_gb_per_s``, which
     is measured beside them. ``runs_to_plain``: the ratio run by run, to the plain runs before and behind each. Over
     several ``books`` numbers are medians, ``runs_ms_per_token`` are those of the books, and ``span_to_plain`` is the
@@ -119,6 +123,7 @@ class Measurement:
     read_tokens_per_s: float | None = None
     cores: float | None = None
     read_cores: float | None = None
+    first_token_s: float | None = None
     over_floor: float | None = None
     memory_gb_per_s: float | None = None
     books: int = 1
@@ -152,6 +157,7 @@ def over_books(results: Sequence[Measurement]) -> Measurement:
         read_tokens_per_s=_median([r.read_tokens_per_s for r in results]),
         cores=_median([r.cores for r in results]),
         read_cores=_median([r.read_cores for r in results]),
+        first_token_s=_median([r.first_token_s for r in results]),
         over_floor=_median([r.over_floor for r in results]),
         memory_gb_per_s=_median([r.memory_gb_per_s for r in results]),
         books=len(results),
@@ -222,6 +228,7 @@ def measurement_of(
         read_tokens_per_s=read[0] if read else None,
         cores=_cores(mine),
         read_cores=read[1] if read else None,
+        first_token_s=_median([first for run in mine for first in run.first_s]),
         runs_to_plain=_run_by_run(mine, runs.get("plain", [])),
     )
 
@@ -313,8 +320,8 @@ def table(results: Sequence[Measurement]) -> str:
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
-        "| cores | read, tokens/s | over memory's floor |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| cores | first token, s | read, tokens/s | over memory's floor |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = " ".join([r.row, *(f"{key}={value}" for key, value in r.settings.items())])
@@ -333,7 +340,7 @@ def table(results: Sequence[Measurement]) -> str:
             f"| {_plain(r.mean_acceptance_length)} "
             f"| {split['draft']:.1f} / {split['middle']:.1f} / {split['verify']:.1f} / {split['other']:.1f} | {same} "
             f"| {_percent(r.exact)} | {_circles(r)} "
-            f"| {_plain(r.cores)} | {_read(r)} "
+            f"| {_plain(r.cores)} | {'' if r.first_token_s is None else f'{r.first_token_s:.2f}'} | {_read(r)} "
             f"| {'' if r.over_floor is None else f'{r.over_floor:.2f}x ({r.memory_gb_per_s:.0f} GB/s)'} |"
         )
     return "\n".join(lines)

@@ -6,6 +6,7 @@ run rows again and again with one setting varied.
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | the same with prompt lookup; with the draft model as assistant |
 | llama_cpp | llama.cpp, where it is installed and a GGUF file is named: other weights (4 bits, say), its own KV |
+| llama_cpp_lookup | the same with its binding's prompt lookup |
 | plain | our own loop, a token per full pass: the baseline of every ratio, timed before the others and behind them |
 | draft_only | the draft model straight to the full cache (the "naive" row of TriForce) |
 | retrieval_only | the retrieval level straight to the full cache, no draft model |
@@ -29,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.bench.peers import LLAMA_CPP, PEERS, LlamaCpp, generate
+from engine.bench.peers import LLAMA_CPP, LLAMA_LOOKUP, PEERS, LlamaCpp, generate
 from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_of, remarks
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
-from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy, most_passes
+from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
-from engine.decode.levels import Hierarchy, measure
+from engine.decode.levels import Hierarchy, draft_start_ms, timed
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, waits_for_bus
 from engine.decode.verify import make_generator, make_sampler
@@ -79,6 +80,8 @@ _KINDS = SPECULATING | COMPARED
 _AGAIN = 2 * PROMPT_QUERIES
 # Numbers that are summed to measure memory, and how often.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
+# Rows of llama.cpp.
+_LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
 # Rows that are nothing without a draft model.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -98,7 +101,7 @@ class Bench:
         self.ids = list(ids)
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
-        self._policies: dict[str, SpeculationPolicy] = {}
+        self._policies: dict[str, Controller] = {}
         self._recent: tuple[RetrievalCache, Backend] | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
@@ -196,8 +199,8 @@ class Bench:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
             right = self._right(cases, runs[row][0], place["context"])
-            rate = self._reading if row not in (LLAMA_CPP, *PEERS) else None
-            if row == LLAMA_CPP and (theirs := self.llama_cpp().read_tokens_per_s) is not None:
+            rate = self._reading if row not in (*_LLAMA, *PEERS) else None
+            if row in _LLAMA and (theirs := self.llama_cpp().read_tokens_per_s) is not None:
                 rate = theirs, None
             line = measurement_of(row, runs, place, difference, right, rate)
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
@@ -231,18 +234,20 @@ class Bench:
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
-        if row == LLAMA_CPP:
+        if row in _LLAMA:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             sampling["top_k"] = options.top_k  # its repetition penalty counts other tokens
-            return llama.generate(case.prompt, options.tokens, session.end_ids if case.ends else frozenset(), sampling)
+            ends = session.end_ids if case.ends else frozenset()
+            return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:
-            ends = sorted(session.end_ids) if case.ends else None
+            stops = sorted(session.end_ids) if case.ends else None
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             count = options.tokens
-            return generate(row, session.target, session.draft, session.full, case.prompt, count, ends, sampling)
-        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries))
+            return generate(row, session.target, session.draft, session.full, case.prompt, count, stops, sampling)
+        asked = time.perf_counter()
+        return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def llama_cpp(self) -> LlamaCpp:
         """Loaded when its row is run for the first time.
@@ -342,14 +347,17 @@ class Bench:
             for _ in () if waits_for_bus(context.full.placement.spilled, plain) else range(PLAIN_PROBES - 1):
                 plain = min(plain, pass_ms(context.backend, context.full, context.tokens, 1, None))
             model = levels.model_drafter if kind.draft else None
-            costs = measure(context, plain, self.session.target, retrieval, middle, model)
+            costs = timed(context, plain, self.session.target, retrieval, middle, model)
+            allowed = levels.limits(costs)
             limits = PlanLimits(
-                TUNING.most_draft if draft else 0,
-                most_passes(costs) if kind.middle else 0,
+                allowed.draft if kind.draft else 0,
+                allowed.passes if kind.middle else 0,
                 TUNING.copy_lengths[-1] if kind.copies else 0,
             )
             self._policies[row] = Controller(costs, limits)
-        return self._policies[row]
+        model, policy = levels.model_drafter if kind.draft else None, self._policies[row]
+        policy.begin(draft_start_ms(context, policy.costs, self.session.target, model))
+        return policy
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
         """A greedy answer by the plain loop."""
@@ -406,7 +414,8 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
     return replace(line, over_floor=line.ms_per_token / (read / speed / 1e6), memory_gb_per_s=round(speed, 1))
 
 
-def _timed(rounds: Iterator[Round]) -> Run:
+def _timed(rounds: Iterator[Round], asked: float) -> Run:
+    """Run rounds behind a prompt that was in the cache at a moment (``time.perf_counter``)."""
     run = Run()
     clock, spent = time.perf_counter(), time.process_time()
     for done in rounds:
@@ -414,6 +423,7 @@ def _timed(rounds: Iterator[Round]) -> Run:
         run.tokens += done.tokens
         run.ms += [(now - clock) * 1000.0 / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
+        run.first_s = run.first_s or [now - asked]
         clock = now
     run.processor_s = time.process_time() - spent
     return run

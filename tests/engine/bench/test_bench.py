@@ -141,7 +141,7 @@ def test_chats_are_asked_with_a_models_own_sampling(
     arguments = ["--context", "300", "--temperature", "0.7", "--top-k", "20", "--repetition-penalty", "1.1"]
     found = run(tiny, book, tmp_path, *arguments, "--rows", "plain", "--workloads", "summary,question,explain")
     assert [line["workload"] for line in found["results"]] == ["summary", "question", "explain"]
-    assert all(line["cores"] > 0 and line["read_cores"] > 0 for line in found["results"])
+    assert all(line["cores"] > 0 and line["read_cores"] > 0 < line["first_token_s"] for line in found["results"])
     said = capsys.readouterr().out
     assert " cores |" in said
 
@@ -436,8 +436,13 @@ def test_circles_are_counted_apart() -> None:
 
 # The binding's calls that the row makes: it says 11, 12, 13 ... after any prompt, and writes down what it is asked.
 BINDING = """
-import itertools, json, pathlib
+import itertools, json, numpy, pathlib, sys, types
 NOTES = pathlib.Path(__file__).with_name("notes.jsonl")
+__path__, own = [], types.ModuleType("llama_cpp.llama_speculative")
+sys.modules[own.__name__] = own
+class LlamaPromptLookupDecoding:
+    def __init__(self, num_pred_tokens): self.most = num_pred_tokens
+own.LlamaPromptLookupDecoding = LlamaPromptLookupDecoding
 LLAMA_ROPE_SCALING_TYPE_YARN, GGML_TYPE_F16, GGML_TYPE_Q8_0 = 2, 1, 8
 def note(**what):
     with NOTES.open("a") as file:
@@ -446,10 +451,13 @@ class Llama:
     def __init__(self, path, **options):
         print("words of the library")
         note(path=path, **options)
+        self.window, self.draft_model, self.scores = options["n_ctx"], None, numpy.empty((64, 384))
     def n_vocab(self): return 384
+    def n_ctx(self): return self.window
     def set_seed(self, seed): pass
     def generate(self, prompt, **options):
-        note(length=len(prompt), **options)
+        proposes = self.draft_model and self.draft_model.most
+        note(length=len(prompt), proposes=proposes, rows=len(self.scores), keeps=self._logits_all, **options)
         yield from itertools.count(11)
 """
 
@@ -457,7 +465,8 @@ class Llama:
 def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--context", "300", "--rows", "plain,llama_cpp", "--tokens", "8", "--repeats", "2"]
+    rows = "plain,llama_cpp,llama_cpp_lookup"
+    arguments = ["--context", "300", "--rows", rows, "--tokens", "8", "--repeats", "2"]
     with pytest.raises(OptionError, match="--gguf FILE"):
         run(tiny, book, tmp_path, *arguments)
     arguments += ["--gguf", str(tmp_path / "model.gguf")]
@@ -467,18 +476,25 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     monkeypatch.setattr("engine.bench.peers.has_llama_cpp", lambda: True)
     (tmp_path / "llama_cpp.py").write_text(BINDING, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    plain, llama = run(tiny, book, tmp_path, *arguments)["results"]
+    plain, llama, lookup = run(tiny, book, tmp_path, *arguments)["results"]
     assert (llama["row"], llama["answer_tokens"], llama["identical_to_plain"]) == ("llama_cpp", 8, False)
     assert llama["read_tokens_per_s"] > 0
     assert plain["ratio_to_plain"] == 1.0
     assert plain["over_floor"] > 1
     assert plain["memory_gb_per_s"] > 0
     assert llama["over_floor"] is None
+    assert (lookup["row"], lookup["answer_tokens"]) == ("llama_cpp_lookup", 8)
+    assert lookup["read_tokens_per_s"] > 0
+    assert llama["cores"] is not None, "its own process is asked"
     made, *asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
     assert (made["n_ctx"], made["n_threads"], made["flash_attn"]) == (316, torch.get_num_threads(), True)
     assert (made["type_k"], made["type_v"]) == (1, 1)
     # The book is read once, then both repeats are asked with the same prompt as ours.
-    assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 3
+    assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 5
+    # Lookup is told behind the book: the logits of its tokens are not kept.
+    assert [one["proposes"] for one in asked] == [None, None, 10, None, 10]
+    assert [one["keeps"] for one in asked] == [False, False, True, False, True]
+    assert [one["rows"] for one in asked] == [64, 64, 316, 316, 316]
     (tmp_path / "llama_cpp.py").write_text("raise OSError('no such library')", encoding="utf-8")
     with pytest.raises(OptionError, match="OSError: no such library"):
         run(tiny, book, tmp_path, *arguments)
