@@ -27,6 +27,7 @@ _BYTE = 0x01010101  # in each byte of a word
 _HALF = 0x00010001
 _EXPONENT, _MANTISSA = 127, 7  # of bfloat16
 _NIBBLE, _LEVELS_8 = 4, 8  # bits
+_LEFT_OUT = 6  # of the blocks of rows: four and two take hardly longer, and each is compiled
 _CODE_OFFSET = 128  # codes are bytes with a sign
 
 
@@ -374,7 +375,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
                             so_far.value = e.fma(part.value, step, so_far.value)
         store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
 
-    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count & count - 1 == 0])
+    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT])
     e.end()
 
 
