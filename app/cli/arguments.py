@@ -237,6 +237,9 @@ _PARSERS = {
 def _add_document(parser: Parser) -> None:
     parser.add_argument("--password", metavar="WORD", help="of an encrypted document")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout and nothing else there")
+    parser.add_argument(
+        "--no-comments", action="store_true", help="leave out the comments that readers and reviewers put into the file"
+    )
 
 
 def _add_no_snapshot(parser: Parser) -> None:

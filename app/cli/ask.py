@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     question = " ".join(options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
-    document = open_book(options.file, options.password, options.pages)
+    document = open_book(options.file, options.password, options.pages, comments=not options.no_comments)
     with loaded_engine(settings) as engine:
         try:
             book = read_book(engine, document, options.fit)

@@ -20,7 +20,7 @@ _TRIES = 3  # of a password
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    document = open_book(options.file, options.password)
+    document = open_book(options.file, options.password, comments=not options.no_comments)
     if options.text and not options.json:
         sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
         for warning in document.warnings:
@@ -78,8 +78,10 @@ def lines_of(report: dict[str, Any]) -> list[str]:
 # For every command that takes a FILE ---------------------------------------------------------------------------------
 
 
-def open_book(file: str, password: str | None = None, pages: tuple[int, int] | None = None) -> Document:
-    """Read a file, or some pages of it.
+def open_book(
+    file: str, password: str | None = None, pages: tuple[int, int] | None = None, *, comments: bool = True
+) -> Document:
+    """Read a file, or some pages of it, with the comments of its readers or without them.
 
     Raises:
         DocumentError: the file cannot be read as a book.
@@ -89,15 +91,15 @@ def open_book(file: str, password: str | None = None, pages: tuple[int, int] | N
 
     path = Path(file).expanduser()
     try:
-        document = read_document(path, password)
+        document = read_document(path, password, comments=comments)
     except PasswordNeeded as error:
         if password is not None or not sys.stdin.isatty():
             raise PasswordNeeded(error.cause, "Give its password with --password.") from error
-        document = _unlocked(path, error)
+        document = _unlocked(path, error, comments)
     return document.select(*pages) if pages else document
 
 
-def _unlocked(path: Path, error: PasswordNeeded) -> Document:
+def _unlocked(path: Path, error: PasswordNeeded, comments: bool) -> Document:
     """Ask the person at the terminal, without showing what is typed."""
     from app.readers import read_document
 
@@ -108,7 +110,7 @@ def _unlocked(path: Path, error: PasswordNeeded) -> Document:
         except EOFError:
             break
         try:
-            return read_document(path, password)
+            return read_document(path, password, comments=comments)
         except PasswordNeeded as wrong:
             error = wrong
     raise PasswordNeeded(error.cause, "Look it up and try again.")

@@ -51,12 +51,14 @@ _REFERENCES = re.compile(r"\b(?:noteref|doc-noteref|footnote-?ref|note-?ref|fnre
 _PAGE_CLASSES = frozenset(("pagenum", "pageno", "pagenumber", "page-number", "pagebreak", "x-ebookmaker-pageno"))
 _PAGE_NUMBER = re.compile(r"[\[({]?\s*(?:p(?:g|age)?\.?\s*)?(?:\d{1,5}|[ivxlcdm]{1,9})\s*[\])}]?$", re.I)
 _EMPHASIS = re.compile(r"[\s・•﹅﹆●○◎、﹅﹆．.]*$")
-_NAMELESS = re.compile(
+NAMELESS = re.compile(
     r"(?:(?:an? |the )?(?:image|img|picture|photo(?:graph)?|figure|fig|illustration|icon|logo|cover|ornament|decoration"
     r"|decorative|divider|separator|spacer|break|title ?(?:page)?|book|front|illus|graphic|bullet|blank|drop ?cap)\b"
     r"[ .:_\-\d]*)*(?:[ivxlcdm\d]+)?$|[a-z_-]+\d+[a-z]?$|\S+\.(?:jpe?g|png|gif|svg|webp|bmp|tiff?)$|https?://\S*$",
     re.I,
 )
+"""An alternative text that only says that there is a picture."""
+
 _DEEPEST_FORMULA = 200  # elements; what is nested deeper belongs to the one around it
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
@@ -451,7 +453,7 @@ class BlockCollector:
             formula = formulas.tex(alt)
             if not any(part == formula for part in self._parts[-3:]):
                 self._add_text_of_formula(formula)
-        elif not _NAMELESS.match(alt):
+        elif not NAMELESS.match(alt):
             self._images[len(self._parts)] = alt
             self._parts.append("")
 

@@ -45,7 +45,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     step(0, 1, None)
     try:
         with archive.open_bounded(path, limits) as files:
-            reader = _File(files, limits, lambda: step(0, 1, None))
+            reader = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
             chapters = reader.chapters()
             title, author = reader.names()
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
@@ -73,7 +73,16 @@ def body(files: zipfile.ZipFile) -> str:
 class _File:
     """A Word file and its parts. What lies beside the text may be damaged: the book is not lost for it."""
 
-    def __init__(self, files: zipfile.ZipFile, limits: Limits, alive: Callable[[], None], depth: int = 0) -> None:
+    def __init__(
+        self,
+        files: zipfile.ZipFile,
+        limits: Limits,
+        alive: Callable[[], None],
+        depth: int = 0,
+        *,
+        comments: bool = True,
+    ) -> None:
+        self._with_comments = comments
         self._files = files
         self._names = archive.Names(files)
         self._limits = limits
@@ -186,7 +195,7 @@ class _File:
     def _read_inserted_file(self, data: bytes) -> list[Block] | None:
         try:
             with archive.open_bounded(io.BytesIO(data), self._limits) as files:
-                inner = _File(files, self._limits, self._alive, self._depth + 1)
+                inner = _File(files, self._limits, self._alive, self._depth + 1, comments=self._with_comments)
                 chapters = inner.chapters()
         except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
             return None
@@ -223,6 +232,9 @@ class _File:
                 about = cleaning.one_line(self.walk.anchors.get(attribute(comment, "id"), ""))
                 author = cleaning.one_line(attribute(comment, "author")) or "A reviewer"
                 lines.append(f"{author}{f' on “{about}”' if about else ''}: {text}")
+        if lines and not self._with_comments:
+            self.warnings.append(f"Comments of reviewers were left out, as asked: {len(lines):,}.")
+            return ""
         if lines:
             noun = "comment of a reviewer stands" if len(lines) == 1 else "comments of reviewers stand"
             self.warnings.append(f"{len(lines):,} {noun} at the end, in a section “{_COMMENTS}”.")

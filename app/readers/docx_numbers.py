@@ -43,6 +43,23 @@ class _List:
     starts: dict[int, int] = field(default_factory=dict)
 
 
+_LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
+_LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
+_LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
+_LISTNUM_LEVELS = 9
+_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # level by level, as Word writes them
+    "NumberDefault": [
+        ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
+        ("lowerRoman", "({})"), ("decimal", "{}."), ("lowerLetter", "{}."), ("lowerRoman", "{}."),
+    ],
+    "OutlineDefault": [
+        ("upperRoman", "{}."), ("upperLetter", "{}."), ("decimal", "{}."), ("lowerLetter", "{})"), ("decimal", "({})"),
+        ("lowerLetter", "({})"), ("lowerRoman", "({})"), ("lowerLetter", "({})"), ("lowerRoman", "({})"),
+    ],
+    "LegalDefault": [],
+}  # fmt: skip
+
+
 class Numbering:
     """The lists of a document, and how far each has counted."""
 
@@ -50,6 +67,7 @@ class Numbering:
         self._lists: dict[str, _List] = {}
         self._counts: dict[str, dict[int, int]] = {}
         self._started: set[tuple[str, int]] = set()
+        self._listnums: dict[str, dict[int, int]] = {}
         abstracts: dict[str, dict[int, _Level]] = {}
         links: dict[str, str] = {}  # styles of lists -> the abstract list that spells them out
         linked: dict[str, str] = {}  # abstract lists -> the style of lists that stands for them
@@ -87,6 +105,20 @@ class Numbering:
                 elif local(change.tag) == "lvl":
                     found.levels[at] = _level(change)
         self._lists[attribute(node, "numId")] = found
+
+    def listnum(self, code: str) -> str:
+        """The number that a LISTNUM field shows within a paragraph; lists of a writer's own count as usual ones."""
+        name, level, start = (pattern.search(code) for pattern in (_LISTNUM, _LISTNUM_LEVEL, _LISTNUM_START))
+        kind = name[1] if name and name[1] in _LISTNUM_FORMS else "NumberDefault"
+        at = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
+        counts = self._listnums.setdefault(kind, {})
+        counts[at] = int(start[1]) if start else counts.get(at, 0) + 1
+        for below in [other for other in counts if other > at]:
+            del counts[below]
+        if kind == "LegalDefault":
+            return ".".join(str(counts.get(above, 1)) for above in range(at + 1)) + "."
+        form, around = _LISTNUM_FORMS[kind][at]
+        return around.format(numerals.written(counts[at], form))
 
     def level_of(self, number: str, style: str) -> int | None:
         """The level of a list that a style of paragraphs stands for."""

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 from app.readers import cleaning, formulas, scripts, symbols, tables
 from app.readers.archive import attribute, local
+from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import Look, Numbered, Style, Styles, heading, look, numbered, over
 from app.readers.sections import Block
@@ -39,7 +40,11 @@ _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
+_INDENTATION = 4  # blanks of a tab in program text
 _LONGEST_ENTRY = 60  # characters of the second of two columns that tabs part
+_AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
+_MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
+_CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
 _SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]+))?", re.I)
 
 
@@ -104,6 +109,7 @@ class Walk:
         self._runs: list[_Run] = []
         self._boxes: list[Block] = []  # text of boxes and drawings, which follows its paragraph
         self._held = ""  # an initial, or a paragraph whose end is deleted: the next one goes on with it
+        self._monospaced = False  # of the paragraph so far: only program text is
         self._depth = 0
         self._in_table = 0
         self._paragraphs = 0
@@ -172,6 +178,7 @@ class Walk:
         style = self._around.styles.of(about.style)
         runs, self._runs = self._runs, []
         boxes, self._boxes = self._boxes, []
+        self._monospaced = False
         self._inline(node, style.look)
         text = self._held + self._take()
         self._held = ""
@@ -183,7 +190,9 @@ class Walk:
         else:
             level = (style.heading if about.heading is None else about.heading) or 0
             label = self._label(about, style)
-            if text:
+            if text and (self._monospaced or _CODE_STYLE.search(about.style)):
+                text = cleaning.line_ends(cleaning.characters(text.replace("\t", " " * _INDENTATION)))
+            elif text:
                 text = _cleaned(text.replace("\t", " ") if style.is_contents else text)
             if text:
                 if label and not text.startswith(label):
@@ -335,6 +344,9 @@ class Walk:
             return
         if self._fields and text.strip():
             self._fields[-1].has_text = True
+        if text.strip():
+            first = not any(run.text.strip() for run in self._runs)
+            self._monospaced = (first or self._monospaced) and bool(own.font and _MONOSPACED.search(own.font))
         if own.font and symbols.is_symbolic(own.font):
             text = symbols.spelled(text, own.font)
         elif not text.isascii() and _PRIVATE.search(text):
@@ -398,7 +410,8 @@ class Walk:
             self._fields[-1].in_result = True
         elif kind == "end" and self._fields:
             ended = self._fields.pop()
-            shown = _shown(ended)
+            listed = _name_of(ended.code) == "LISTNUM" and not ended.has_text
+            shown = self._around.numbering.listnum(ended.code) if listed else _shown(ended)
             if shown:
                 self._add(shown)
 
@@ -431,12 +444,22 @@ class Walk:
                 alt = " ".join((attribute(current, "descr")).split())
                 if alt and formulas.looks_like(alt) and len(alt) < _LONGEST_ANCHOR and "." not in alt[-5:]:
                     self._add(formulas.tex(alt))
+                elif any(local(part.tag) == "pic" for part in node.iter()):
+                    self._picture(alt)
+            elif tag == "shape" and any(local(part.tag) == "imagedata" for part in current):
+                self._picture(" ".join(attribute(current, "alt").split()))
             elif tag == "t":  # of a locked drawing
                 if words := _cleaned(current.text or ""):
                     self._boxes.append(Block(words))
             else:
                 stack.extend(reversed(current))
         self._depth -= 1
+
+    def _picture(self, alt: str) -> None:
+        """What stands for a picture; a file's name and what Word says of itself are left aside."""
+        words = _AUTOMATIC.sub("", alt).strip()
+        if words and not NAMELESS.match(words):
+            self._add(f"[Image: {words}]")
 
     def _box(self, node: ElementTree.Element) -> None:
         runs, self._runs = self._runs, []

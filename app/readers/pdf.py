@@ -78,7 +78,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PDF.
 
     Args:
-        request: holds ``password`` and ``trouble`` (page number as text -> "second" or how it failed).
+        request: holds ``password``, ``comments`` and ``trouble`` (page number as text -> "second" or how it failed).
     """
     document = open_pdf(path, request.get("password"))
     if document is None:
@@ -98,7 +98,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     found = running.find_running_headers(pages.lines, pages.labels)
     labels = running.page_labels(pages.labels, found.printed)
     texts = _texts(pages.lines, found, step)
-    for index, comments in pages.comments.items():
+    for index, comments in pages.comments.items() if request.get("comments", True) else ():
         texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
     pages.attached += attached_files(document)
     title, author = _title_and_author(document)
@@ -106,7 +106,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}  # that has its own line
-    parsed.warnings = _warnings(pages, count) + told(said, texts)
+    parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
     _refuse_empty(parsed, pages)
@@ -337,7 +337,7 @@ def _whole_words(lines: list[Line]) -> Iterator[str]:
         yield " ".join(words[1 if before else 0 : -1 if cut else None])
 
 
-def _warnings(pages: _Pages, count: int) -> list[str]:
+def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
     said = [f"Page {number} could not be read: {reason}." for number, reason in list(pages.bad.items())[:20]]
     if len(pages.bad) > 20:
         said.append(f"{len(pages.bad)} of {count} pages could not be read.")
@@ -358,7 +358,8 @@ def _warnings(pages: _Pages, count: int) -> list[str]:
         count_of = sum(map(len, pages.comments.values()))
         numbers = _listed([index + 1 for index in pages.comments])
         which = "1 comment" if count_of == 1 else f"{count_of} comments"
-        said.append(f"{which} of readers stand in brackets at the end of the text of pages {numbers}.")
+        where = "in brackets at the end of the text of" if comments else "left out, as asked, on"
+        said.append(f"{which} of readers {'stand' if comments else 'were'} {where} pages {numbers}.")
     if pages.attached:
         names = list(dict.fromkeys(pages.attached))
         which = "1 file is" if len(names) == 1 else f"{len(names)} files are"

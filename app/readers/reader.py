@@ -34,6 +34,7 @@ def read_document(
     path: Path,
     password: str | None = None,
     *,
+    comments: bool = True,
     progress: Callable[[int, int], None] | None = None,
     limits: Limits | None = None,
 ) -> Document:
@@ -42,6 +43,7 @@ def read_document(
     Args:
         path: a PDF, EPUB, DOCX, HTML, Markdown or text file; its type is told by its content.
         password: for an encrypted PDF.
+        comments: read those of readers and reviewers too.
         progress: called with pages done and pages in all; what it raises ends the reading.
         limits: bounds of memory, time and size; the usual ones when left out.
 
@@ -60,6 +62,7 @@ def read_document(
             "work": "read",
             "path": str(path.resolve()),
             "password": password,
+            "comments": comments,
             "limits": asdict(limits),
             "trouble": {str(page): reason for page, reason in trouble.items()},
         }

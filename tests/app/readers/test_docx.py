@@ -451,6 +451,50 @@ def test_comments_stand_at_the_end_with_what_they_are_about(tmp_path: Path) -> N
         ("Comments", "Ada Quill on “57”: The audit says 41.")
     ]
     assert parsed.warnings == ["1 comment of a reviewer stands at the end, in a section “Comments”."]
+    without = docx.parse(tmp_path / "a.docx", {"comments": False}, Limits(), _silent)
+    assert [section.text for section in without.sections] == ["The plant made 57 pumps."]
+    assert without.warnings == ["Comments of reviewers were left out, as asked: 1."]
+
+
+def test_a_picture_stands_where_it_is_by_its_description(tmp_path: Path) -> None:
+    def picture(alt: str) -> str:
+        return f'<w:r><w:drawing><wp:docPr descr="{alt}"/><a:pic/></w:drawing></w:r>'
+
+    alts = ["Oil use: 120 barrels in 1890", "Picture 3", "A tower&#10;&#10;Description automatically generated"]
+    body = "".join(f"<w:p>{_r('See ')}{picture(alt)}{_r(' here.')}</w:p>" for alt in alts)
+    old = '<w:r><w:pict><v:shape alt="The north light"><v:imagedata/></v:shape></w:pict></w:r>'
+    assert _text(_document(tmp_path, body + f"<w:p>{old}</w:p>")) == (
+        "See [Image: Oil use: 120 barrels in 1890] here.\n\nSee here.\n\nSee [Image: A tower] here."
+        "\n\n[Image: The north light]"
+    )
+
+
+def test_numbers_within_a_paragraph(tmp_path: Path) -> None:
+    def number(code: str) -> str:
+        parts = ("begin", "", "separate", "end")
+        return "".join(
+            f'<w:r><w:fldChar w:fldCharType="{part}"/></w:r>'
+            if part
+            else f"<w:r><w:instrText>{code}</w:instrText></w:r>"
+            for part in parts
+        )
+
+    one, deep = number(" LISTNUM "), number(" LISTNUM NumberDefault \\l 2 ")
+    legal, outline = number(" LISTNUM LegalDefault \\l 2 "), number(" LISTNUM OutlineDefault \\l 1 \\s 4 ")
+    body = f"<w:p>{one}{_r(' oil ')}{deep}{_r(' colza ')}{deep}{_r(' fish ')}{one}{_r(' rope')}</w:p>"
+    body += f"<w:p>{legal}{_r(' pay ')}{legal}{_r(' keep ')}{outline}{_r(' go')}</w:p>"
+    assert _text(_document(tmp_path, body)) == "1) oil a) colza b) fish 2) rope\n\n1.1. pay 1.2. keep IV. go"
+
+
+def test_program_text_keeps_its_indentation(tmp_path: Path) -> None:
+    courier = '<w:rFonts w:ascii="Courier New"/>'
+    lines = "".join(
+        f'<w:r><w:rPr>{courier}</w:rPr><w:t xml:space="preserve">{line}</w:t><w:br/></w:r>'
+        for line in ("def f(x):", "    return x")
+    )
+    mixed = f"<w:p>{_r('    Call ')}{_r('f', courier)}{_r(' twice.')}</w:p>"
+    body = f"<w:p>{lines}</w:p>" + _p("    if x:", '<w:pStyle w:val="SourceCode"/>') + mixed
+    assert _text(_document(tmp_path, body)) == "def f(x):\n    return x\n\n    if x:\n\nCall f twice."
 
 
 def test_headers_that_say_something(tmp_path: Path) -> None:

@@ -541,6 +541,9 @@ def test_comments_typed_notes_and_attached_files_are_read_or_said(files: Any) ->
         "2 comments of readers stand in brackets at the end of the text of pages 1.",
         "1 file is attached to it and not part of its text: log.txt. Save and open what you need.",
     ]
+    without = detect.parse(next(files.folder.glob("*.pdf")), {"comments": False}, Limits(), lambda *_: None)
+    assert " ".join(without.sections[0].text.split()) == "The lamp was lit. Never again. Approved 3 May."
+    assert without.warnings[0] == "2 comments of readers were left out, as asked, on pages 1."
 
 
 @pytest.mark.parametrize(
