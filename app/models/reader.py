@@ -81,8 +81,8 @@ def verdict(name: str = READER) -> str:
         return "What it answers behind texts of that length was not measured."
     try:
         report = json.loads(EVALUATION.read_text(encoding="utf-8"))
-        right = float(report[READER][_ASKED]["fact"]["share"])
-        return f"Of 100 questions in our test it answered {round(100 * right)} right."
+        fact = report[READER][_ASKED]["fact"]
+        return f"In our test it answered {round(fact['of'] * fact['share'])} of {fact['of']} questions right."
     except (OSError, ValueError, KeyError, TypeError):
         return "Not measured yet."
 
