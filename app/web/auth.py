@@ -1,4 +1,4 @@
-"""Who may come in, and what a page may do: everything that is checked before any route.
+"""Decides who may come in and what a page may do: everything that is checked before any route.
 
 Owns the guard: this machine only, our own host name, our own origin, a route that exists, a body within its limit, the
 cookie of the person who started the program; and the headers of every answer, the content security policy among them.
@@ -202,8 +202,8 @@ class LanAuth:
         self._name = socket.gethostname().lower()
 
     def is_called(self, host: str, port: int) -> bool:
-        """Whether a Host header can be this machine: an address in digits or its own name, never a name that
-        somebody else may have pointed here."""
+        """Whether a Host header can be this machine: an address in digits or its own name, never a name that others may
+        have pointed here."""
         name, _, found = host.lower().rpartition(":")
         if found != str(port):
             return False
@@ -214,9 +214,9 @@ class LanAuth:
         return True
 
     def refuses(self, form: bytes, address: str) -> str:
-        """Why the password in a form does not let its sender in, as a sentence; "" if it does.
+        """The reason why the password in a form is refused, as a sentence; "" if it is right.
 
-        Who guesses is slowed down, and nobody else.
+        Slows down whoever guesses, and nobody else.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Who is to answer: the choice before the first book, and the models that would hold a book that this one does not.
+"""Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
 
 The choice is a sentence each: the bundled pair, the starter, the reader, and the model of the hub that suits this
 machine. Nothing is asked of the network for it; the hub is asked what its model is when the person turns to that one.
@@ -58,7 +58,7 @@ _DEMO_TITLE = "Built-in demo"
 _NOVEL = 32_768
 """Tokens of a short one."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
-"""Pairs that have a newer one of about their size beside them, which is proposed instead."""
+"""Pairs with a newer one of about their size in the catalogue, which is proposed instead."""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
@@ -208,7 +208,8 @@ class FirstChoice:
         )
 
     def view(self) -> View:
-        """``first``: nobody has chosen a model yet. ``others``: what to read a book with that is too long."""
+        """The choice to show. ``first``: no model has been chosen yet. ``others``: models for a book that is too
+        long."""
         current = self._state.current
         seen = (current.stage, id(current.fit), self._switch.present)
         if self._others[0] != seen:

@@ -54,7 +54,7 @@ _LOOK_SECONDS = 1.0
 
 
 class EventAsked(Asked):
-    """What Gradio's script sends for an event of the page."""
+    """The request of Gradio's script for an event of the page."""
 
     data: Any = None
     fn_index: Number = REQUIRED
@@ -115,7 +115,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
 
 
 def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
-    """Gradio's routes behind those of ``app``, and behind a check of what is sent to them."""
+    """Add Gradio's routes after those of ``app``, with a check of what is sent to them."""
 
     async def mounted() -> App:
         return _mounted(app, build(show), port)

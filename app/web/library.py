@@ -143,7 +143,8 @@ class Library:
         return self._suggested[1]
 
     def passages(self) -> tuple[str, ...]:
-        """What has any model write words of the open book: what only quotes is asked for them, others continue them."""
+        """Questions that make any model write words of the open book: a model that only quotes is asked for passages,
+        others continue them."""
         current = self._state.current
         model = self._state.engine.status().model
         if current.document is None or model is None:

@@ -37,7 +37,7 @@ from engine.document import Document
 
 
 class Panel(Protocol):
-    """A part of the page that stands by itself: its routes, and its keys of the live stream."""
+    """A self-contained part of the page: its routes, and its keys of the live stream."""
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -45,7 +45,7 @@ class Panel(Protocol):
         ...
 
     def routes(self) -> Sequence[BaseRoute]:
-        """What answers there."""
+        """The handlers of its routes."""
         ...
 
     def view(self) -> View:
@@ -71,7 +71,7 @@ class RunningAnswer:
     waiting: str = ""
 
     def since(self, before: object) -> View:
-        """What a tab that was sent ``before`` does not know. ``whole``: it is all of the text."""
+        """The news for a tab that was sent ``before``. ``whole``: it is all of the text."""
         known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
         whole = known is None or not self.text.startswith(known.text)
         news: View = {"answer": self.answer, "whole": whole}
@@ -84,7 +84,7 @@ class RunningAnswer:
 
 
 def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> View:
-    """What the page shows of the state, but for the map (``map_view`` and ``format.glow``), which is large.
+    """The page as data, without the map (``map_view`` and ``format.glow``), which is large.
 
     Args:
         status: the engine's own snapshot.
@@ -108,7 +108,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def model_view(status: Status) -> View:
-    """Which model answers, or why none does."""
+    """The model that answers, or the reason why none does."""
     if status.state == "failed":
         return {"state": "failed", "line": "No model", "detail": status.detail, "parts": []}
     if status.state == "closed":
@@ -123,8 +123,8 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """What is used of how answers are sampled where the person says nothing, as far as it is known; whose it is; and
-    whether there are exact quotes."""
+    """The effective sampling defaults as far as they are known, who set them, and whether quotations can be held to the
+    book."""
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
     if own is None:
@@ -193,7 +193,8 @@ def _reading(current: OpenBook) -> View | None:
 
 
 def _hint(current: OpenBook, status: Status) -> str:
-    """What a question would be answered from now; a model that only finds passages is not asked anything else."""
+    """The hint in the question's field: the part of the book that answers come from now, or that the model only finds
+    passages."""
     read = current.read
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
@@ -235,7 +236,7 @@ def _choice(current: OpenBook) -> View:
 
 
 def _model_parts(model: ModelInfo) -> list[str]:
-    """What the tooltip of the model's name lists."""
+    """The lines of the tooltip at the model's name."""
     if not model.parameters:  # another machine's
         return [f"Answers come from {model.device}", f"Window of {format.counted(model.context_limit, 'token')}"]
     draft = "No draft model"
@@ -256,7 +257,8 @@ def _millions(parameters: int) -> str:
 
 
 def _figures(current: OpenBook, chat: Chat | None) -> View | None:
-    """Of the answer that is being written, else of the last one in the chat that is shown: an empty one has none."""
+    """Figures of the answer that is being written, else of the last one in the chat that is shown; none in an empty
+    chat."""
     turns = chat.exchanges if chat else ()
     figures = current.figures if current.asking else turns[-1].figures if turns else None
     notes = turns[-1].notes if turns else None
@@ -265,7 +267,7 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
 
 
 def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
-    """Of the same answer as the figures."""
+    """The pace of the same answer as the figures."""
     turns = chat.exchanges if chat else ()
     return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
@@ -295,7 +297,7 @@ def _unit(current: OpenBook) -> str:
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
 """How long an answer goes on while no page is open: a reload, or a connection that broke, is over sooner."""
-# What need not move with every word.
+# Keys that need not change with every word.
 FIGURES = frozenset({"figures", "pace", "scores"})
 
 
@@ -386,7 +388,7 @@ class Live:
         return self._mapped[1]
 
     def _glow(self, current: OpenBook) -> list[int]:
-        """Nor are its scores, unless there are new ones."""
+        """The glow of the pages, computed again only when there are new scores."""
         if self._glowing is None or self._glowing[0] is not current.scores:
             self._glowing = current.scores, glow(current.scores)
         return self._glowing[1]

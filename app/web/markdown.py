@@ -1,4 +1,4 @@
-"""Markdown of a model or a book as the page may show it: made harmless, and as HTML while an answer is being written.
+"""Prepares Markdown of a model or a book for the page: made harmless, and as HTML while an answer is being written.
 
 Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows where it
 leads. The page's sanitizer and its content security policy stand behind this rule; neither is relied on here. Pure.
@@ -63,7 +63,8 @@ _OURS = "ours"
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    """What Gradio's own Markdown knows, but for images; imported late, since only a page needs it."""
+    """The parser with the features of Gradio's own Markdown, but for images; imported late, since only a page needs
+    it."""
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])

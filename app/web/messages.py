@@ -91,7 +91,7 @@ _WORDS = {
     "drew": "drew on {}",
 }
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
-"""What only a screen reader says of a button."""
+"""Labels of buttons for screen readers."""
 _SAID = {
     "quoted": "These words stand in the book, on {}.",
     "verbatim": "This sentence stands in the book word for word, on {}.",
@@ -137,7 +137,7 @@ def _with_buttons(text: str, notes: Mapping[str, Any] | None, turn: int) -> str:
 
 
 def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
-    """What the card beside a button says; None if there is no such citation."""
+    """The text of the card next to a button; None if there is no such citation."""
     chips = _chips(notes)
     if not 0 <= number < len(chips):
         return None
@@ -205,7 +205,7 @@ def _only_words(text: str) -> str:
 
 
 ChatMessage = dict[str, Any]
-"""As ``gradio.Chatbot`` takes it: role and content, which is Markdown with HTML of ours in it."""
+"""A message for ``gradio.Chatbot``: role and content, which is Markdown with HTML of ours in it."""
 
 Made = dict[int, tuple[Exchange, list[ChatMessage]]]
 """By position in the chat: an exchange and the messages that it became."""
@@ -294,7 +294,7 @@ def written(exchange: Exchange, turn: int) -> str:
 
 
 def utf16_length(text: str) -> int:
-    """As a browser counts."""
+    """The length of a text in UTF-16 units, as a browser counts."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

@@ -283,7 +283,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
 
 
 def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
-    """Which book the answer is about, the pages that were read most for it, and what its sentences rest on.
+    """The book that the answer is about, the pages that were read most for it, and what its sentences rest on.
 
     Args:
         text: the answer as it was sent.
@@ -376,7 +376,7 @@ class Stops:
         self.found = False
 
     def feed(self, piece: str) -> str:
-        """What may be shown now; nothing any more once a stop word has been found."""
+        """The text that may be shown now; nothing any more once a stop word has been found."""
         if self.found or not self._words:
             return "" if self.found else piece
         self._held += piece
@@ -391,7 +391,7 @@ class Stops:
         return shown
 
     def rest(self) -> str:
-        """What was held back when the text has ended."""
+        """The text that was held back, once the text has ended."""
         shown, self._held = self._held, ""
         return shown
 

@@ -19,7 +19,7 @@ from engine.errors import Busy, ContextTooSmall, InputError, ModelError, Trifold
 from engine.events import AnswerDone, Figures, StopReason
 
 MESSAGES = "messages"
-"""As ``trifold.book``: the system message is the book."""
+"""A value of ``trifold.book``: the system message is the book."""
 
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000
@@ -45,7 +45,7 @@ class ApiError(Exception):
 
 
 def shown(sent: object) -> str:
-    """What was sent, as far as a sentence has room for it."""
+    """The value that was sent, cut to fit into a sentence."""
     text = repr(sent)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
@@ -130,7 +130,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "audio": (),
     "response_format": ({"type": "text"},),
-    # Those of vLLM, llama.cpp and others, which clients send to whatever speaks this protocol.
+    # Options of vLLM, llama.cpp and others, which clients send to whatever speaks this protocol.
     "min_p": (0,),
     "typical_p": (1,),
     "top_a": (0,),
@@ -150,7 +150,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class ChatRequest(_Wire):
-    """One request. Of several errors the first one is told, in the order of the fields."""
+    """A request. Of several errors the first one is told, in the order of the fields."""
 
     messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
     trifold: TrifoldOptions | None = None
@@ -338,7 +338,7 @@ class Completion(BaseModel):
         return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
 
     def usage_piece(self, done: AnswerDone) -> Completion:
-        """What follows it when the request asked for usage."""
+        """The chunk that follows the answer when the request asked for usage."""
         return self._with(usage=Usage.of(done.figures))
 
     @property

@@ -56,7 +56,7 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """Where the pages on the map begin."""
+        """The places at which the pages on the map begin."""
         current = self._state.current
         pages = current.document.pages if current.document else ()
         return {
@@ -125,7 +125,7 @@ class PageViewer:
         return chat.exchanges[turn].notes or {}
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
-        """What the citation named by ?turn=..&chip=.. marks on a page."""
+        """The words on a page that the citation named by ?turn=..&chip=.. marks."""
         turn, chip = request.query_params.get("turn", ""), request.query_params.get("chip", "")
         if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []

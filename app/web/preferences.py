@@ -81,7 +81,8 @@ logger = logging.getLogger(__name__)
 def model_options(
     local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
 ) -> list[View]:
-    """One entry per pair of the catalogue, one per GGUF file of this machine, and one for what was chosen beside them.
+    """The entries of the list of models: one for each pair of the catalogue, one for each GGUF file of this machine,
+    and one for a choice that is neither.
 
     Args:
         free: with the rounding that this start asks for, not that of the present choice.
@@ -158,7 +159,7 @@ def sized(
 
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
-    """What is under way, for the live stream."""
+    """The download or loading that is under way, for the live stream."""
     wanted, progress = switching.wanted, switching.progress
     view: View = {
         "stage": switching.stage,
@@ -210,7 +211,7 @@ def _draft_line(draft: Model | None) -> str:
 
 
 def _shape(model: Model, local_models: LocalModels) -> ModelShape | None:
-    """What the catalogue says, or for a model that is here its own files."""
+    """The facts of the catalogue, or of a model that is here those of its own files."""
     if model.shape is not None:
         return model.shape
     try:
@@ -265,7 +266,7 @@ def _short(name: str) -> str:
 
 
 def ask_the_hub(name: str) -> dict[str, Any]:
-    """What the hub says of a model.
+    """The hub's facts about a model.
 
     Raises:
         TrifoldError: it is not to be had, or was not asked to its end.
@@ -292,7 +293,7 @@ _GETS = ("/preferences", "/diagnostics")
 
 
 def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
-    """The setup behind the engine proxy; begins to load the first model if none stands there."""
+    """Make the switch around the engine proxy; begin to load the first model if the proxy has none."""
     from engine import Engine
 
     proxy = state.engine if isinstance(state.engine, EngineProxy) else EngineProxy.around(state.engine)
@@ -383,7 +384,7 @@ class Preferences:
         self._switch.cancel()
 
     async def look(self, request: Request) -> Response:
-        """What a folder or a hub id is, before anything large is fetched."""
+        """Look at a folder or a hub id, before anything large is fetched."""
         name = (await parsed(request, ModelAsked)).model.strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
@@ -419,7 +420,7 @@ class Preferences:
         }
 
     def _correct(self, models: Sequence[View]) -> None:
-        """Of the present model it is known what it does here."""
+        """Use the measured figures for the present model."""
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:

@@ -64,7 +64,7 @@ class RacePanel:
         return JSONResponse({})
 
     async def recording(self, request: Request) -> Response:
-        """Both runs of the last race, for the replay."""
+        """The two runs of the last race, for the replay."""
         result = self._race.result
         if result is None:
             return JSONResponse({"cause": "No race was run yet.", "remedy": "Start one."}, status_code=404)
@@ -122,7 +122,7 @@ def verdict(result: RaceResult) -> str:
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
-    """What the replay needs. ``lookup``: the second run also took guesses from the book itself."""
+    """The data of the replay. ``lookup``: the second run also took guesses from the book itself."""
     shown = result.shown
     runs = [_run_view([one.plain for one in shown], shown), _run_view([one.fast for one in shown], shown)]
     if lookup:
@@ -166,7 +166,7 @@ _APART = {
 
 
 def _left_out(result: RaceResult) -> list[str]:
-    """Which answers do not count for the speed, and what took their place."""
+    """The answers that do not count for the speed, and what took their place."""
     kinds = [one.uncounted for one in result.questions if one.uncounted]
     counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
     said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]
@@ -177,7 +177,7 @@ def _left_out(result: RaceResult) -> list[str]:
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """One run. ``questions``: of each its steps, each (milliseconds on the clock of the whole run, text)."""
+    """A run as data. ``questions``: for each its steps, each (milliseconds on the clock of the whole run, text)."""
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
     for run, one in zip(runs, asked, strict=True):

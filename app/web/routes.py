@@ -1,4 +1,4 @@
-"""What the page's own scripts may ask for: taking in a book, opening one, asking about it, stopping.
+"""The routes of the page's own scripts: taking in a book, opening one, asking about it, stopping.
 
 Owns the translation between requests and the state of the program. Every answer is small JSON; an error is its two
 sentences (``said``). The results themselves arrive through the live stream, in every tab.
@@ -248,12 +248,12 @@ class BookRoutes:
 
 
 def _same_file(name: str, book: Book) -> str:
-    """What the person is told who brought a file that was here under another name."""
+    """The note for a person who brought a file that is here under another name."""
     return "" if name == book.name else f"“{name}” is the same file as “{book.name}”, which was in your library."
 
 
 class ChatRoutes:
-    """Asking, and what else is done to the open chat beside the library.
+    """Routes for asking, and for all else that is done to the open chat outside of the library.
 
     Args:
         state: the state of the program.
@@ -315,7 +315,7 @@ class ChatRoutes:
         return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
 
     def _position(self, message: int) -> int | None:
-        """Where a message stands that is still in sight."""
+        """The place of a message that is still shown."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
 

@@ -92,7 +92,7 @@ def make_state(settings: Settings) -> AppState:
 
 
 def guarded_app(state: AppState, settings: Settings) -> App:
-    """Everything that answers, behind the guard."""
+    """The whole application: all routes, behind the guard."""
     from app.core.suggestions import Sample
     from app.web.routes import ALLOWED
 
@@ -130,7 +130,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
 
 
 def quiet_gradio(uploads: Path) -> None:
-    """What must be in the environment before Gradio is imported: it reports nothing and fetches nothing."""
+    """Set the environment before Gradio is imported: it reports nothing and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
         GRADIO_ANALYTICS_MAX_EVENTS="1",  # it notes every event all the same, would keep 10,000 of them,
@@ -237,7 +237,7 @@ def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nobody stands between: what a request says of where it comes from is not believed
+        proxy_headers=False,  # no proxy stands between, so a request's words about its origin are not believed
         ws="none",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
