@@ -24,7 +24,7 @@ MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
-"""More tokens than any window has, and than any vocabulary."""
+"""The largest count of tokens that is accepted: more than any window or vocabulary has."""
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> No
     """Announce again whenever the file has been removed: another start would wait for it, shut out by the lock."""
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
-            return  # with the folder the lock has gone as well
+            return  # the data folder, and with it the lock, has been deleted
 
 
 def withdraw(instance_file: Path) -> None:

@@ -170,10 +170,10 @@ class SpeculationPolicy(Protocol):
     """Says how much to speculate in the next round, and learns from it."""
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """How to speculate in the next round, where the book offers this."""
+        """The plan of the next round, whose copies come from ``match``."""
 
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
-        """A round was run with ``plan``."""
+        """Learn from a round that was run with ``plan``."""
 
 
 class FixedLengths:

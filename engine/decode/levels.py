@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from engine.model.backends import Backend
     from engine.model.decoder import Decoder
 
-# Answer tokens that the retrieval tail takes before the context is cut anew.
+# Tokens of an answer that the tail of the retrieval cache takes before the selection starts anew.
 _TAIL_TOKENS = 1024
 # Passes that are timed on a new book: tokens in the long one of each level, and in a run of the draft model; and in
 # the one long pass where passes are slow.

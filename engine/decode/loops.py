@@ -27,8 +27,8 @@ _LONGEST_PERIOD = 512  # tokens
 
 
 class Repetition:
-    """Follows a text: ``runs`` says of each period, in tokens, how many of the newest tokens in a row equal the one
-    that stands a period before; periods of which the newest does not are left out. Ascending."""
+    """Follows a text. ``runs``, by ascending period in tokens: how many of the newest tokens in a row equal the token
+    one period before; periods without such a newest token are left out."""
 
     def __init__(self) -> None:
         self.runs: dict[int, int] = {}

@@ -221,7 +221,7 @@ class RetrievalCache:
         return total
 
     def score(self, queries: Queries) -> None:
-        """Score the chunks of layers, for ``chunk_scores``."""
+        """Score the chunks of some layers; ``chunk_scores`` gives the result."""
         for _ in self._scored(queries):
             pass
 

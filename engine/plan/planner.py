@@ -356,7 +356,7 @@ def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) 
 
 
 def longest_context(shape: KvShape, limit: int, resources: Resources) -> int:
-    """The longest context, at most ``limit``, that has a place."""
+    """The longest context, at most ``limit``, for whose KV there is room."""
     return largest(limit, lambda tokens: plan(shape, tokens, resources) is not None)
 
 

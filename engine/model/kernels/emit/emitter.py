@@ -269,7 +269,8 @@ class Emitter:
         return turned
 
     def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
-        """Groups of ``width`` lanes of a and b in turn, within each four: of their first half, of their second."""
+        """Alternate groups of ``width`` lanes of a and b, within every four lanes: one vector of their first halves,
+        one of their second."""
         masks: list[list[int]] = [[], []]
         for quad in range(0, self.lanes, 4):
             for half, mask in enumerate(masks):

@@ -21,17 +21,19 @@ _BLOCKS = (4, 2, 1)  # vectors of a state's row that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """What every token reads of the state of head ``tile``, what it adds to it, and the state behind the last."""
+    """Emit the delta rule for head ``tile``: what every token reads of the state, what it adds to it, and the state
+    after the last."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """The same, where what the state holds under a token's key is left in it."""
+    """Emit ``_emit_delta`` without the correction: a token adds its whole value to what the state holds under its
+    key."""
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
 
 def _emit_replayed(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """The state of head ``tile`` behind the last token, from what each adds to it."""
+    """Emit the state of head ``tile`` after the last token, from what each token adds to it."""
     _emit(module, name, lanes, key_dim, value_dim, answers=False, corrects=False)
 
 
