@@ -42,6 +42,11 @@ _READ = (*_VOCABULARIES, _TEMPLATE, _WEIGHTS)
 """Endings of the files that libraries read, of which weights are mapped and may be of any size."""
 
 _MOST_DIGITS = 100  # some settings mean "no limit" by one of 31
+_MOST_COUNTED = 1_000_000  # of layers, heads, experts, labels
+_MOST_STATED = 10_000_000  # of anything else
+_NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
+"""Parts of names of numbers that are not lengths of lists, and may be larger."""
+
 _HUB = ("models--", "blobs")  # beginning and end of the folders in which the hub's tools keep what they link to
 _AGAIN = "Download the model again."
 
@@ -79,9 +84,27 @@ def check_settings(folder: Path) -> None:
     check(folder)
     if not (folder / SETTINGS).exists():
         raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN)
-    read_object(folder / SETTINGS)
+    _check_counts(read_object(folder / SETTINGS))
     if (folder / GENERATION).exists():
         read_object(folder / GENERATION)
+
+
+def _check_counts(stated: dict[str, Any]) -> None:
+    """Refuse numbers of layers, labels and the like: transformers makes lists of this length as it reads settings.
+
+    Raises:
+        ModelError: which one, and what it says.
+    """
+    left: list[tuple[str, Any]] = [("", stated)]
+    while left:
+        key, value = left.pop()
+        if isinstance(value, dict):
+            left += value.items()
+        elif isinstance(value, list):
+            left += ((key, each) for each in value)
+        most = _MOST_COUNTED if key.startswith(("num_", "n_")) or "layer" in key else _MOST_STATED
+        if type(value) is int and value > most and not any(part in key for part in _NOT_COUNTED):
+            raise ModelError(f"{SETTINGS} cannot be used: {key} is {value}.", _AGAIN)
 
 
 def check_file(path: Path, folder: Path | None = None) -> int:

@@ -82,7 +82,9 @@ class BookTokenizer:
         self._kept, self._folder = kept, model_files.folder_of(name)
         self._tried: foreign.Tried | None = None
         if self._folder is not None:
-            model_files.check(self._folder)
+            # transformers reads the settings before it looks for the tokenizer.
+            check = model_files.check_settings if (self._folder / model_files.SETTINGS).exists() else model_files.check
+            check(self._folder)
             self._tried = foreign.check_tokenizer(self._folder, kept)
         with _told(f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)

