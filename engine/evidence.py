@@ -2,17 +2,19 @@
 
     index = EvidenceIndex(document)
     found = index.find("How far is Orre?", "It lies eleven miles from the mainland.")
-    found.level, found.passages        "says so", (Passage(page=0, start=120, end=178, ...),)
-    index.missing(question, answer)    names and numbers of an answer that stand nowhere in the book
+    found.level, found.passages        "says so", (Passage(text="The island of Orre lies eleven miles ...", ...),)
 
 The words of the sentence and of its question are looked up among the book's sentences by BM25 (Robertson and Zaragoza
 2009), names and numbers weighing most. Words are compared without case, accents and endings, numbers by their value:
 "thirteen" is 13, and 1,912 is 1912. A passage *says so* when it has the sentence's names, its numbers and most of its
-other words; it is *near* when it is related, and no more is known. A sentence whose names or numbers stand nowhere in
-the book is *not found*. One that claims nothing about the book (small talk, an opinion, a refusal) has no level.
+other words; it is *near* when it is related, and no more is known. A sentence is *not found* when its names or numbers
+stand nowhere in the book, or when the book does not speak of what was asked, or speaks of it elsewhere. One that claims
+nothing about the book (small talk, an opinion, a refusal) has no level.
 
-Knows no model and no page: what words share is a fact about two texts. Words that say nothing are known in English,
-German, French and Spanish; elsewhere rarity alone tells words apart.
+Knows no model and no page: what words share is a fact about two texts. The attention of pages decides between passages
+alike. The model itself is not asked whether a passage says so: words put the right one first for 69 of 69 good answers
+of a 1.5B model, and to ask takes about half of an answer's time. Words that say nothing are known in English, German,
+French and Spanish; elsewhere rarity alone tells words apart.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks 
 _ROMAN = re.compile(r"[ivxlc]{2,}")  # of chapters and clauses
 _NO_SPACES = "\u2e80"  # from here on writing has no spaces between words: pairs of signs are compared
 _ROW = re.compile(r" \| ")
-_LINE_NUMBER = re.compile(r"^\s*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
+_LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 _TALK = re.compile(
     r"^\W*(?:hello|hi|hey|good (?:day|morning|evening|afternoon)|you(?:['’]re| are) welcome|welcome|thanks?|sorry"
     r"|please|my name|feel free|let me|if you have|here (?:is|are)|goodbye|bye|as an? (?:ai|language)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from engine.document import Document
@@ -151,3 +153,11 @@ def test_a_book_without_words() -> None:
     for pages in ([], [""], ["\n\n", "* * *"]):
         found = EvidenceIndex(Document.from_pages("", pages)).find("Who?", "Nobody knows the way.")
         assert (found.level, found.passages) == ("", ())
+
+
+@pytest.mark.parametrize("mark", ["\n", "A* ", '"A ', "it ", "1. ", "is no ", "nine ", "字"])
+def test_no_text_takes_long(orre: EvidenceIndex, mark: str) -> None:
+    text = (mark * 20_000)[:20_000]
+    began = time.process_time()
+    orre.find(text, text)
+    assert time.process_time() - began < 2.0
