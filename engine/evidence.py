@@ -59,6 +59,8 @@ MOST_OF_IT = 0.6
 """Share of a sentence's words, by weight, that a passage has which says so."""
 FACT, SUBJECT = 0.8, 0.2
 """What the share of words that the question has not said counts, and that of the question's, beside that of all."""
+MANY, NEARLY_ALL = 4, 0.85
+"""Words that the question has not said, and the share of them, which stand in one passage by no chance."""
 OF_THE_SUBJECT = 0.45
 """Share of the question's words that a passage and its surroundings have which says so."""
 ABOUT = 0.5
@@ -154,7 +156,7 @@ _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
     "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
 )
-_GENERIC = frozenset(_ASKING.split())
+_GENERIC = frozenset(_ENDINGS.sub("", word) for word in _ASKING.split())
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 _GERMAN_FOLDED = frozenset(map(_folded, _GERMAN.split()))
 _SILENT = _ENGLISH | _GERMAN_FOLDED | frozenset(map(_folded, _OTHERS.split()))
@@ -311,7 +313,9 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self._passage(best.place),))
-        subject = [term for term in asked if term.raw in nouns and term.whole not in _GENERIC]
+        subject = [term for term in asked if term.raw in nouns and not _is_generic(term)]
+        if best is not None and best.is_sure:  # so much stands there together that only another's name is against it
+            subject = [term for term in subject if term.kind == "name"]
         if not asks_for_whole(question) and self._is_beside_the_point(subject, asked, said, best):
             strange = tuple(term.raw for term in subject if self._is_unknown(term))
             return Evidence(sentence, "not found", missing=strange)
@@ -346,7 +350,7 @@ class EvidenceIndex:
     def _is_unknown(self, term: _Term) -> bool:
         """Whether the book never uses a word of the question. In a language that joins words it may be part of another,
         and only a noun counts: verbs change too much."""
-        if term.key in self._postings or term.whole in _GENERIC or _ROMAN.fullmatch(term.whole):
+        if term.key in self._postings or _is_generic(term) or _ROMAN.fullmatch(term.whole):
             return False
         if not self._nouns:
             return True
@@ -421,7 +425,7 @@ class EvidenceIndex:
             level: Level = "says so"
         else:
             level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
-        return _Judged(place, said + FACT * fact + SUBJECT * subject, level)
+        return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _keys_around(self, place: int, reach: int) -> set[str]:
         near = self._places[max(0, place - reach) : place + reach + 1]
@@ -527,11 +531,15 @@ class EvidenceIndex:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage compared with a sentence: its rank among others, and what may be said of it."""
+    """A passage compared with a sentence: its rank among others, and what may be said of it.
+
+    ``is_sure``: it has nearly all of much that the question has not said.
+    """
 
     place: int
     support: float
     level: Level
+    is_sure: bool
 
 
 def _passages(text: str) -> Iterator[tuple[int, int]]:
@@ -542,6 +550,10 @@ def _passages(text: str) -> Iterator[tuple[int, int]]:
             continue
         for line in re.finditer(r"[^\n]+", text[start:end]):
             yield start + line.start(), start + line.end()
+
+
+def _is_generic(term: _Term) -> bool:
+    return _without_ending(term.whole) in _GENERIC
 
 
 def _nouns(question: str) -> set[str]:
