@@ -80,7 +80,8 @@ FEW_WORDS = 2
 SHORTEST_HEADING = 3
 """Words, most of them with capitals, that are a heading."""
 
-_TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+(?:[’'][^\W\d_]+)*")
+# A number after a letter belongs to a name ("K3"), one before it has a unit ("17th").
+_TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")

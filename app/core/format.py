@@ -20,6 +20,7 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
+_MOST_MISSING = 6  # names and numbers in one line
 _LONGEST_LABEL = 28  # letters of a section's title in a sentence
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -422,4 +423,7 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
 
 def not_found(missing: Sequence[str]) -> str:
     """What is said of an answer that the book does not bear out: the names and numbers that stand nowhere in it."""
-    return f"Not found in the book: {', '.join(missing)}" if missing else "No passage of the book says this"
+    if not missing:
+        return "No passage of the book says this"
+    more = len(missing) - _MOST_MISSING
+    return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"

@@ -65,6 +65,11 @@ def test_numbers_are_compared_by_their_value(orre: EvidenceIndex) -> None:
     assert orre.find("How many steps are there?", "There are ninety-eight steps.").missing == ("ninety-eight",)
 
 
+def test_a_number_after_a_letter_is_no_quantity(orre: EvidenceIndex) -> None:
+    assert orre.find("Which lamps?", "The lamps x77 and y88 burn on the 12th.").missing == ()
+    assert orre.find("Which boat?", "The boat was the K77 of the 88th year.").missing == ("88", "K77")
+
+
 def test_a_passage_of_two_pages_is_marked_on_both(orre: EvidenceIndex) -> None:
     found = orre.find("When did the harbour freeze?", "The harbour froze in the winter of 1912.")
     assert found.level == "says so"

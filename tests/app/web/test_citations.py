@@ -59,6 +59,7 @@ def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
     [
         (["$40,000", "<b>Hull</b>"], "Not found in the book: $40,000, <b>Hull</b>"),
         ([], "No passage of the book says this"),
+        ([str(number) for number in range(20, 30)], "Not found in the book: 20, 21, 22, 23, 24, 25 and 4 more"),
         (None, ""),
     ],
 )
