@@ -103,7 +103,7 @@ def test_words_are_found_in_a_chat_about_another_book(scripted: Server, open_pag
     assert page.input_value("#search-words") == "buttermi", "who types on means the words"
     page.keyboard.press("Enter")
     until(page, lambda: page.inner_text("#book-title") == "Fire and Stairs")
-    until(page, lambda: questions(page) == 1 and last_answer(page).startswith("the buttermilk was sour"))
+    until(page, lambda: questions(page) == 1 and "the buttermilk was sour" in last_answer(page))
     assert not page.locator("#search").is_visible()
 
 
