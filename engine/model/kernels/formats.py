@@ -49,6 +49,7 @@ class Format:
         adds: a second factor is added to every weight.
         flips: levels have a sign.
         codes: what a level stands for, if not for itself.
+        has_exponent: the factor is a byte, the exponent of a power of two.
     """
 
     name: str
@@ -67,6 +68,12 @@ class Format:
     adds: bool = False
     flips: bool = False
     codes: tuple[int, ...] = ()
+    has_exponent: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Of a block in memory, where an exponent takes two."""
+        return self.bytes + self.has_exponent
 
     @property
     def bits(self) -> int:
@@ -122,6 +129,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
+_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers of 4 bits
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 # Of GGML (ggml-common.h, ggml-quants.c); gguf's ``quants`` is the reference in the tests.
@@ -179,6 +187,7 @@ _FORMATS = (
         scale=(Bits(8, 0, *_runs(16, lambda group: 48 + group // 4, lambda group: 8 * (group % 4))),),
         is_signed=True,
     ),
+    Format("MXFP4", 39, 32, 17, (0,), ((1, 4),), (_nibbles_of_32(0),), 32, codes=_MXFP4, has_exponent=True),
     Format("IQ4_NL", 20, 32, 18, (0,), ((2, 4),), (_nibbles_of_32(0),), 32, codes=_IQ4),
     Format(
         *("IQ4_XS", 23, 256, 136, (0, 2), ((4, 33),)),

@@ -11,7 +11,7 @@ one multiplication makes the scales of 16 outputs and no sum over lanes is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -73,18 +73,25 @@ class BlockLinear(nn.Module):
     """A linear layer that has not been packed: each product unpacks its weights, which nobody should wait for.
 
     Args:
+        parts: its weights, or those of several layers that are one, first outputs first.
         dtype: of its inputs.
     """
 
-    def __init__(self, stored: Stored, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(self, parts: Stored | Sequence[Stored], bias: torch.Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()
-        self.in_features, self.out_features = stored.inputs, stored.outputs
-        self.stored, self.dtype = stored, dtype
-        self.weight = fixed(stored.data)
-        self.bias = None if bias is None else fixed(bias.to(dtype))
+        self.parts = (parts,) if isinstance(parts, Stored) else tuple(parts)
+        self.in_features, self.out_features = self.parts[0].inputs, sum(part.outputs for part in self.parts)
+        self.dtype = dtype
+        self.weight = fixed(self.parts[0].data)
+        self.bias = None if bias is None else fixed(bias)
+
+    def values(self) -> torch.Tensor:
+        """The weights (out, in) in float32."""
+        return torch.cat([part.values() for part in self.parts])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.stored.values().to(self.dtype), self.bias)
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        return nn.functional.linear(x, self.values().to(self.dtype), bias)
 
 
 class BlockEmbedding(nn.Module):
@@ -109,6 +116,67 @@ class BlockEmbedding(nn.Module):
         rows = self.stored.values(ids.flatten()).to(self.dtype).view(*ids.shape, self.in_features)
         rows = rows if self.embed_scale is None else rows * self.embed_scale.to(self.dtype)
         return rows if self.embed_norm is None else self.embed_norm(rows)
+
+
+class BlockExperts(nn.Module):
+    """The experts of a layer in the blocks of a GGUF file, which has gates and what they open apart.
+
+    Args:
+        experts: of transformers, without weights.
+        found: ``gate``, ``up`` and ``down``, each with ``.weight`` and, if it has such, ``.bias``: matrices of all
+            experts, one below the other.
+        dtype: of activations.
+
+    Raises:
+        KeyError: one is missing; ValueError: one has another shape.
+    """
+
+    def __init__(self, experts: Any, found: Mapping[str, Stored], dtype: torch.dtype) -> None:
+        super().__init__()
+        for name in ("act_fn", "alpha", "limit"):
+            if hasattr(experts, name):
+                setattr(self, name, getattr(experts, name))
+        self.is_transposed, self.is_concatenated = experts.is_transposed, experts.is_concatenated
+        count, *sizes = experts.down_proj.shape
+        width, inner = reversed(sizes) if self.is_transposed else sizes
+        shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        self._matrices = {name: _split(found[f"{name}.weight"], count, *shapes[name]) for name in shapes}
+        self._biases = {
+            name: found[f"{name}.bias"].values().view(count, shapes[name][0])
+            for name in shapes
+            if f"{name}.bias" in found
+        }
+        self._dtype, self._count = dtype, count
+
+    def linear_layers(self, name: str) -> Iterator[BlockLinear]:
+        """One matrix of every expert as a layer: ``gate_up_proj``, gates first, or ``down_proj``."""
+        parts = _PARTS[name]
+        for expert in range(self._count):
+            biases = [self._biases[part][expert] for part in parts if part in self._biases]
+            matrices = [self._matrices[part][expert] for part in parts]
+            yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
+
+    def expanded(self, name: str) -> torch.Tensor:
+        """A parameter of transformers' experts in float32."""
+        if name.endswith("_bias"):
+            held: Mapping[str, torch.Tensor] = self._biases
+        else:
+            held = {part: torch.stack([each.values() for each in all_]) for part, all_ in self._matrices.items()}
+        found = [held[part] for part in _PARTS[name.removesuffix("_bias")]]
+        joined = torch.cat(found, dim=1) if self.is_concatenated else torch.stack(found, dim=2).flatten(1, 2)
+        return joined.transpose(1, 2) if self.is_transposed and joined.dim() > 2 else joined
+
+
+_PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
+"""What of a GGUF file a weight of transformers' experts is, in the order of its outputs."""
+
+
+def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
+    """The matrices (outputs, inputs) of so many experts; the last that is read lets go of all."""
+    if (stored.outputs, stored.inputs) != (count * outputs, inputs):
+        raise ValueError(stored.data.shape)
+    rows = stored.data.split(outputs)
+    return [stored._replace(data=each, let_go=lambda: None) for each in rows[:-1]] + [stored._replace(data=rows[-1])]
 
 
 class Segment:
@@ -139,7 +207,7 @@ class Segment:
         panels = -(-stored.outputs // kernels.columns)
         order = np.full(panels * kernels.columns, -1, np.int64)
         order[: stored.outputs] = np.arange(stored.outputs) if stored.order is None else stored.order
-        packed = torch.empty(panels, self._inputs // form.values, form.bytes * kernels.columns, dtype=torch.uint8)
+        packed = torch.empty(panels, self._inputs // form.values, form.held_bytes * kernels.columns, dtype=torch.uint8)
         arguments = {
             **{slot.BLOCKS: stored.data.data_ptr(), slot.ROW_BYTES: stored.data.stride(0)},
             **{slot.ORDER: order.ctypes.data, slot.WEIGHTS: packed.data_ptr(), slot.INPUTS: self._inputs},

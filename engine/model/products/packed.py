@@ -170,9 +170,9 @@ class PackedBlocks(PackedLinear):
         self._pairs = self.kernels.multiplies_pairs and dtype is torch.bfloat16
         self._segments: list[Segment] = []
         start = 0
-        for layer in layers:
-            self._segments.append(Segment(layer.stored, self.kernels, self._pairs, start))
-            start += layer.out_features
+        for part in (part for layer in layers for part in layer.parts):
+            self._segments.append(Segment(part, self.kernels, self._pairs, start))
+            start += part.outputs
         # Padding columns after a segment's outputs are overwritten by the next segment.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])

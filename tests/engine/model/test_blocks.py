@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
+from engine.model.gguf_header import BLOCKS
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.formats import FORMATS, Format
@@ -27,6 +28,9 @@ def stored(kind: int, outputs: int, inputs: int, seed: int = 0, order: Any = Non
         return Stored(data, kind, inputs, order)
     form: Format = FORMATS[kind]
     raw = random.integers(0, 256, (outputs, inputs // form.values, form.bytes), dtype=np.uint8)
+    if form.has_exponent:
+        raw[:, :, 0] = random.integers(100, 140, raw.shape[:2])
+        return Stored(torch.from_numpy(raw.reshape(outputs, -1)), kind, inputs, order)
     for offset in form.halves[: 1 if form.name == "IQ4_XS" else 2]:
         factors = (0.01 * random.standard_normal((*raw.shape[:2], 1))).astype(np.float16)
         factors[0, 0] = 3e-6  # a half without a leading one
@@ -35,6 +39,7 @@ def stored(kind: int, outputs: int, inputs: int, seed: int = 0, order: Any = Non
 
 
 def test_the_reference_is_gguf() -> None:
+    assert {kind: GGML_QUANT_SIZES[GGMLQuantizationType(kind)] for kind in KNOWN} == BLOCKS
     for kind, name in KNOWN.items():
         matrix = stored(kind, 3, 256)
         assert GGMLQuantizationType(kind).name == name
@@ -45,9 +50,9 @@ def test_the_reference_is_gguf() -> None:
 @pytest.mark.parametrize(
     ("lanes", "dtype", "names"),
     [
-        (None, HALF, ["Q3_K", "Q4_K", "Q5_0", "Q6_K", "Q8_0", "IQ4_XS", "F16", "BF16"]),
+        (None, HALF, ["Q3_K", "Q4_K", "Q5_0", "MXFP4", "Q6_K", "Q8_0", "IQ4_XS", "F16", "BF16"]),
         (None, WIDE, ["Q5_0", "IQ4_NL", "F16", "F32"]),
-        (8, WIDE, ["Q4_K", "Q8_0", "IQ4_NL"]),
+        (8, WIDE, ["Q4_K", "Q8_0", "MXFP4"]),
         (4, HALF, ["Q6_K", "IQ4_NL"]),
     ],
 )
@@ -61,7 +66,7 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         layer = BlockLinear(stored(kinds[name], 70, 256), None, dtype)
         packed = PackedBlocks([layer], kernels, Unpacked())
         x = torch.randn(17, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
-        expected = x.double() @ layer.stored.values().double().t()
+        expected = x.double() @ layer.values().double().t()
         found = packed._product(x)[:, :70]
         assert (found - expected).abs().max() <= 2e-6 * expected.abs().max(), name
         for rows in (1, 2, 3, 5, 8, 13):
@@ -92,7 +97,7 @@ def test_a_joint_product_has_segments_of_several_formats() -> None:
         whole = PackedBlocks(layers, kernels, Unpacked())
         for rows in (1, 9, MOST_ROWS, MOST_ROWS + 1):
             x = torch.randn(1, rows, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
-            expected = torch.cat([x.double() @ layer.stored.values().double().t() + 1 for layer in layers], dim=2)
+            expected = torch.cat([x.double() @ layer.values().double().t() + 1 for layer in layers], dim=2)
             near = 2e-6 if dtype is WIDE else 1e-2
             assert (whole(x) - expected).abs().max() <= near * expected.abs().max()
 

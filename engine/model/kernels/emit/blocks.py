@@ -45,8 +45,9 @@ class _Block:
         self._e, self._form, self._base = e, form, base
         self._columns = e.lanes * PANEL_VECTORS
         self._first_word = len(form.halves) * self._columns // 2
+        widened = _power if form.has_exponent else _widened
         self._factors = [
-            [_widened(e, self._raw_half(at, vector)) for vector in range(PANEL_VECTORS)]
+            [widened(e, self._raw_half(at, vector)) for vector in range(PANEL_VECTORS)]
             for at in range(len(form.halves))
         ]
 
@@ -58,11 +59,11 @@ class _Block:
 
     def ask_next(self, group: ir.Value, size: ir.Value) -> None:
         """Bring a group's share of the block after the next one near: the processor does not foresee the next one."""
-        e, lines = self._e, -(-self._form.bytes * self._columns * self._form.group // (_LINE * self._form.values))
+        e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
         place = e.at(
             self._base,
             e.b.add(
-                e.b.mul(size, long(-(-_AHEAD // (self._form.bytes * self._columns)))),
+                e.b.mul(size, long(-(-_AHEAD // (self._form.held_bytes * self._columns)))),
                 e.b.mul(group, long(lines * _LINE)),
             ),
             I8,
@@ -206,6 +207,14 @@ def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
     return e.b.bitcast(e.b.or_(e.b.bitcast(scaled, e.whole), sign), e.vector)
 
 
+def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
+    """Half of the powers of two with these exponents, as bytes that stand for 127 less; 0 of those below 2 ** -126."""
+    raw = e.b.zext(exponents, e.whole)
+    one = e.whole_splat(1)
+    less = e.b.sub(e.b.select(e.b.icmp_unsigned("<", raw, one), one, raw), one)
+    return e.b.bitcast(e.b.shl(less, e.whole_splat(23)), e.vector)
+
+
 def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
     if right == 0:
         return word
@@ -286,7 +295,7 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
     _, panel, _ = e.arguments
     source, order, weights = e.pointers(Interleaved.BLOCKS, Interleaved.ORDER, Interleaved.WEIGHTS)
     row_bytes, inputs = e.longs(Interleaved.ROW_BYTES, Interleaved.INPUTS)
-    blocks, size = e.b.sdiv(inputs, long(form.values)), long(form.bytes * columns)
+    blocks, size = e.b.sdiv(inputs, long(form.values)), long(form.held_bytes * columns)
     target = e.at(weights, e.b.mul(panel, e.b.mul(blocks, size)), I8)
     with e.loop(long(0), long(columns)) as column:
         row = e.load(e.at(order, e.b.add(e.b.mul(panel, long(columns)), column), I64), I64, align=8)
@@ -295,14 +304,18 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
         with e.loop(long(0), blocks) as block:
             own = e.at(target, e.b.mul(block, size), I8)
             taken = e.at(line, e.b.mul(block, long(form.bytes)), I8)
-            parts = [(I16, offset) for offset in form.halves] + [(I32, offset) for offset in form.word_offsets]
+            factors = [(I8 if form.has_exponent else I16, I16, offset) for offset in form.halves]
+            parts = factors + [(I32, I32, offset) for offset in form.word_offsets]
             begin = 0
             with e.b.if_else(here) as (some, none):
                 for branch in (some, none):
                     with branch:
                         begin = 0
-                        for kind, offset in parts:
-                            value = e.load(e.at(taken, long(offset), I8), kind, align=1) if branch is some else kind(0)
+                        for stored, kind, offset in parts:
+                            value = kind(0)
+                            if branch is some:
+                                value = e.load(e.at(taken, long(offset), I8), stored, align=1)
+                                value = value if stored is kind else e.b.zext(value, kind)
                             place = e.at(e.at(own, long(begin), I8), column, kind)
                             e.store(value, place, align=2)
                             begin += columns * kind.width // 8
@@ -345,7 +358,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
     inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
-    blocks, size = e.b.sdiv(inputs, long(form.values)), form.bytes * columns
+    blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
     offset, runs = _offset(form, pairs), form.group // RUN
     has_least = bool(form.least or form.adds or form.zero + offset)
     together = 2 if pairs else 1  # numbers of x in 32 bits
@@ -420,7 +433,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
     packed, chosen, out = e.pointers(Expanded.WEIGHTS, Expanded.CHOSEN, Expanded.OUT)
     inputs, outputs = e.longs(Expanded.INPUTS, Expanded.OUTPUTS)
     panel = e.load(e.at(chosen, tile, I64), I64, align=8)
-    blocks, size = e.b.sdiv(inputs, long(form.values)), form.bytes * columns
+    blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
     here, column = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8), e.b.mul(tile, long(columns))
     offset, runs = _offset(form, pairs=False), form.group // RUN
     with e.loop(long(0), blocks) as block:

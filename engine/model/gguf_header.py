@@ -1,0 +1,148 @@
+"""The header of a GGUF file: its fields, and where its tensors lie.
+
+Reads files that ``app.readers.gguf`` has looked at in a bounded child, which judges whether one is whole; nothing is
+judged here. Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BLOCKS = {
+    **{0: (1, 4), 1: (1, 2), 30: (1, 2)},
+    **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 20: (32, 18)},
+    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 23: (256, 136)},
+    39: (32, 17),
+}
+"""Weights and bytes of a block, by GGML's number of the kind of a tensor: of those that are read
+(``engine.model.kernels.formats`` says how)."""
+
+_PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_ALIGNMENT = 32
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_LONGEST_LIST = 4096  # numbers that are settings; longer lists are of the vocabulary
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies. ``shape`` as torch has it; ``kind``: GGML's number; ``offset``: in the file."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    file: int
+    offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        values, size = BLOCKS[self.kind]
+        return self.shape[-1] // values * size
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the name of a file says of the parts that a model was cut into, as llama.cpp names them."""
+
+    title: str
+    number: int
+    count: int
+
+    @classmethod
+    def of(cls, name: str) -> Part | None:
+        """What a file's name says; None where it is that of a whole model."""
+        found = _PART.fullmatch(name)
+        part = found and cls(found["title"], int(found["number"]), int(found["count"]))
+        return part if part and 1 <= part.number <= part.count else None
+
+    def name(self, number: int) -> str:
+        """The name of another part."""
+        return f"{self.title}-{number:05}-of-{self.count:05}.gguf"
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of the model that a file is, or is a part of, in their order, whether they are there or not."""
+    part = Part.of(path.name)
+    return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
+
+
+def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict[str, Any], list[Tensor]]:
+    """The fields and tensors of a file.
+
+    Args:
+        number: of the file, for its tensors.
+        vocabulary: read long lists and those of words too, which are the length of each elsewhere.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        tensors, count = struct.unpack_from("<QQ", held, 8)
+        fields: dict[str, Any] = {}
+        at = 24
+        for _ in range(count):
+            name, at = _text(held, at)
+            fields[name], at = _value(held, at, vocabulary)
+        found = []
+        for _ in range(tensors):
+            name, at = _text(held, at)
+            (dimensions,) = struct.unpack_from("<I", held, at)
+            shape = struct.unpack_from(f"<{dimensions}Q", held, at + 4)
+            at += 4 + 8 * dimensions
+            kind, offset = struct.unpack_from("<IQ", held, at)
+            at += 12
+            found.append((name, kind, shape[::-1], offset))
+    alignment = int(fields.get("general.alignment", _ALIGNMENT))
+    begin = -(-at // alignment) * alignment
+    return fields, [Tensor(name, kind, shape, number, begin + offset) for name, kind, shape, offset in found]
+
+
+def floats(path: Path, tensor: Tensor) -> list[float]:
+    """The numbers of a tensor of F32."""
+    with path.open("rb") as file:
+        file.seek(tensor.offset)
+        return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))
+
+
+def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(held, at)
+    return held[at + 8 : at + 8 + length].decode("utf-8"), at + 8 + length
+
+
+def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
+    """A field's value, and where it ends."""
+    (kind,) = struct.unpack_from("<I", held, at)
+    at += 4
+    if kind == _STRING:
+        return _text(held, at)
+    if kind != _ARRAY:
+        return struct.unpack_from(f"<{_SCALARS[kind]}", held, at)[0], at + struct.calcsize(_SCALARS[kind])
+    kind, count = struct.unpack_from("<IQ", held, at)
+    at += 12
+    if kind == _STRING:
+        words, at = _words(held, at, count, vocabulary)
+        return words if vocabulary else count, at
+    end = at + count * struct.calcsize(_SCALARS[kind])
+    if count > _LONGEST_LIST and not vocabulary:
+        return count, end
+    return list(struct.unpack_from(f"<{count}{_SCALARS[kind]}", held, at)), end
+
+
+def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
+    """So many words, of which only the length is looked at where they are not wanted."""
+    words = []
+    for _ in range(count):
+        start = at + 8
+        at = start + _LENGTH.unpack_from(held, at)[0]
+        if wanted:
+            words.append(held[start:at].decode("utf-8"))
+    return words, at
