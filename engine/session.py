@@ -125,6 +125,7 @@ class Session:
         # Errors that small files show are raised before any weights are read.
         settings = loading.settings_of(config.model, config.context)
         distilled.check_alone(config.model, settings)
+        loading.check_rounding(config.model, settings, config.weights, devices[0])
         tokenizer = BookTokenizer(config.model, config.tried_folder)
         loading.check_embedding(config.model, settings, tokenizer.largest_id)
         tokenizer.format_for("")

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from engine.devices import KINDS
-from engine.errors import ModelError, ResourceError, UnsupportedModel, VocabularyMismatch
+from engine.errors import ModelError, OptionError, ResourceError, UnsupportedModel, VocabularyMismatch
 from engine.model import attention, experts, gguf, recurrent, weights
 from engine.model.architectures import (
     SHARED_VOCABULARY,
@@ -26,6 +26,7 @@ from engine.model.architectures import (
     load_config,
     parameters_of_block,
     pick_dtype,
+    stored_bytes_per_weight,
 )
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
@@ -35,10 +36,12 @@ from engine.model.kv_shape import Split
 from engine.model.mxfp4 import holding_stored
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import quantize
-from engine.quantization import BITS, bytes_per_weight
+from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
 
 # Largest ratio of described to stored parameters: the description is an estimate, and heads can be tied.
 _MAX_DESCRIBED = 3
+# Of stored bytes that rounded weights take at most, so that rounding them again is worth it.
+_WORTH_ROUNDING = 0.75
 
 
 def load(
@@ -79,9 +82,11 @@ def load(
     _check_weights(name, config)
     attention.register()
     wanted = pick_dtype(config, dtype, device)
-    _check_memory(name, config, wanted, weights)
     keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
-    if gguf.is_described(Path(name)):
+    described = gguf.is_described(Path(name))
+    if not (described and keeps_blocks):
+        _check_memory(name, config, wanted, weights, device)
+    if described:
         model = gguf.build(Path(name), config, wanted, attention.IMPLEMENTATION, keeps_blocks)
     else:
         model = _from_pretrained(name, config, wanted, weights)
@@ -205,20 +210,44 @@ def _check_weights(name: str, config: Any) -> None:
         )
 
 
-def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> None:
+def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device) -> None:
+    """Refuse to round weights again that a processor reads in few bits as they are stored.
+
+    Raises:
+        OptionError: that would save little or nothing.
+    """
+    stored = stored_bytes_per_weight(config)
+    if rounded_to not in BITS or not stored or KINDS[device.type].gpu:
+        return
+    if bytes_per_weight(rounded_to, FLOAT_BYTES) > _WORTH_ROUNDING * stored:
+        raise OptionError(
+            f"{display_name(name)} is stored in {8 * stored:.1f} bits a weight, which are read as they are: --weights "
+            f"{rounded_to} would expand and round them again and save nothing worth it.",
+            "Leave --weights out.",
+        )
+
+
+def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
     """Refuse weights that are expanded to more than there is room for: others are read from their files as they are
-    needed. Where they are rounded, one layer at a time is expanded."""
+    needed. Where they are rounded, one layer at a time is expanded, but of a GGUF file all before the first."""
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
-    count = int(config.num_hidden_layers)
-    needed = rest + count * block * bytes_per_weight(rounded_to, dtype.itemsize)
-    needed += block * dtype.itemsize if rounded_to in BITS else 0
-    if is_expanded(config) and needed > free:
-        raise ResourceError(
-            f"The weights of {display_name(name)} are stored in 4 bits and take {needed / 1e9:.0f} GB when they are "
-            f"{'rounded' if rounded_to in BITS else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
-            "Close other programs, choose a smaller model" + (", or --weights 4bit." if rounded_to != "4bit" else "."),
-        )
+    count, from_file = int(config.num_hidden_layers), stored_bytes_per_weight(config)
+    needed = rest + count * block * (dtype.itemsize if from_file else bytes_per_weight(rounded_to, dtype.itemsize))
+    needed += block * dtype.itemsize if rounded_to in BITS and not from_file else 0
+    if needed <= free or not (from_file or is_expanded(config)):
+        return
+    kept = rounded_to in BITS and not from_file
+    remedy = "Close other programs, choose a smaller model"
+    if from_file and KINDS[device.type].gpu:
+        remedy += ", or --device cpu, where a file is read as it is stored."
+    else:
+        remedy += "." if from_file or rounded_to == "4bit" else ", or --weights 4bit."
+    raise ResourceError(
+        f"The weights of {display_name(name)} are stored in {8 * from_file or 4:.2g} bits and take {needed / 1e9:.0f} "
+        f"GB when they are {'rounded' if kept else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
+        remedy,
+    )
 
 
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
