@@ -20,12 +20,13 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,7 +51,6 @@ _REMEMBERED = 64  # results that a process remembers
 _MOST_FILES = 1000  # results on disk; the oldest go
 _MOST_KEPT_BYTES = 1 << 20
 _ANOTHER = "Choose another model."
-_LEFT_OUT = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
 
 MOST_ADDED = 100_000
 """Most tokens added to a vocabulary; models have up to some ten thousand, and the library takes 50 microseconds for
@@ -208,20 +208,16 @@ def _stated_template(folder: Path) -> tuple[str, dict[str, str]] | None:
     return (template, tokens) if isinstance(template, str) else None
 
 
-def save_gguf_settings(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> None:
-    """Write settings and tokenizer that a GGUF file describes into a folder, as transformers makes them; the child does
-    both.
+def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> None:
+    """Write the tokenizer that a GGUF file describes into a folder, as transformers makes it; the child does both.
 
     Args:
-        gguf: alone in its folder, since other files there would change what transformers reads.
-        bare: its header without vocabulary and tensors, in the same folder: transformers takes 8 seconds to read the
-            whole header.
-        changes: settings that transformers leaves out.
+        model_type: of the model, as transformers calls it.
 
     Raises:
         ModelError: it takes too much, breaks its library, or is none.
     """
-    _ask({"work": "gguf", "gguf": str(gguf), "bare": str(bare), "changes": dict(changes), "out": str(out)})
+    _ask({"work": "gguf", "gguf": str(gguf.resolve()), "model_type": model_type, "out": str(out.resolve())})
 
 
 @lru_cache(maxsize=1)
@@ -340,8 +336,7 @@ def _prepare(request: dict[str, Any]) -> None:
     elif request["work"] != "gguf" and (Path(request["folder"]) / model_files.TOKENIZER).exists():
         importlib.import_module("tokenizers")
     else:
-        if request["work"] != "gguf":
-            sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes a second
+        sys.modules["torch"] = None  # type: ignore[assignment]  # it is of no use here, and takes a second
         importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - imported when it is named
 
 
@@ -374,7 +369,7 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         tokenizer.encode_special_tokens = True
         tokenizer.encode(request["text"], add_special_tokens=False)
     else:
-        _convert(Path(request["gguf"]), Path(request["bare"]), request["changes"], Path(request["out"]))
+        _convert(Path(request["gguf"]), request["model_type"], Path(request["out"]))
     voice.say({"type": "answer", "value": found})
 
 
@@ -389,23 +384,50 @@ def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
     return chat_template.chat_format(render, "").pieces
 
 
-def _convert(gguf: Path, bare: Path, changes: Mapping[str, Any], out: Path) -> None:
-    import transformers
-    from transformers import modeling_gguf_pytorch_utils as library
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+def _convert(gguf: Path, model_type: str, out: Path) -> None:
+    """What transformers makes of a vocabulary, which it would read from the file twice, 300,000 words one by one."""
+    from transformers import AutoConfig, AutoTokenizer
 
-    found = library.load_gguf_checkpoint(str(bare))["config"] | changes
-    config = transformers.AutoConfig.for_model(**found)
-    config.update(dict(changes))
-    stated = {name: value for name, value in config.to_dict().items() if name not in _LEFT_OUT}
-    stated |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]], "dtype": "bfloat16"}
-    settings = json.dumps(stated, indent=1, sort_keys=True)
-    (out / model_files.SETTINGS).write_text(f"{settings}\n", encoding="utf-8")
-    transformers.GenerationConfig.from_model_config(config).save_pretrained(out)
-    # The library would read the whole header again, for settings that are known.
-    library.load_gguf_checkpoint = lambda *_, **__: {"config": found}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
+    from engine.model import gguf_header
+
+    fields, _ = gguf_header.read(gguf, vocabulary=True)
+    with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
+        (Path(alone) / gguf.name).touch()  # files beside the other would mean other things
+        tokenizer = AutoTokenizer.from_pretrained(
+            alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
+        )
     tokenizer.save_pretrained(out)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    merges = [" ".join(pair) for pair in content["model"].get("merges") or ()]
+    if merges and all(pair.count(" ") == 1 for pair in merges):  # half of the bytes
+        content["model"]["merges"] = merges
+    compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    (out / model_files.TOKENIZER).write_text(compact, encoding="utf-8")
+
+
+@contextmanager
+def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
+    """Let transformers find these fields in every GGUF file, without the modules that read them, which need torch, and
+    make no settings of them."""
+    package = vars(importlib.import_module("transformers.integrations.gguf"))
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # which the package keeps once they were asked for
+    reader = types.ModuleType(f"{package['__name__']}.reader")
+    settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
+    vars(reader)[reads] = lambda *_: (fields, ())
+    vars(settings)["load_gguf_checkpoint"] = lambda *_, **__: {"config": {"model_type": model_type}}
+    kept = {each.__name__: sys.modules.pop(each.__name__, None) for each in (reader, settings)}
+    package.pop(reads, None)
+    package[makes] = ()
+    sys.modules.update({each.__name__: each for each in (reader, settings)})
+    try:
+        yield
+    finally:
+        del package[makes]
+        package.pop(reads, None)
+        for name, module in kept.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
 
 
 def _load_tokenizer(folder: Path) -> tuple[Any, Any]:

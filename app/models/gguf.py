@@ -20,7 +20,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +33,8 @@ from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
 from app.readers.sandbox import ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, ResourceError, TrifoldError
-from engine.model import weights
+from engine.model import gguf_kinds, weights
+from engine.model.gguf_header import BLOCKS, Part, parts_of
 from engine.plan import ModelShape, shape_of
 
 logger = logging.getLogger(__name__)
@@ -43,26 +44,15 @@ _MOST_FILES = 60  # of all folders together
 _MOST_MANIFEST = 1 << 20  # bytes
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
 _VOCABULARY_BYTES = 50_000_000  # of the largest one, written
+_FORMAT = 2  # of the folders of settings
+_OTHER_ROUNDING = "Choose the file of another rounding, such as Q4_K_M."
 
-# Kinds of models that transformers reads from GGUF and the engine answers with: architecture there and here.
-_KINDS = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
-_VOCABULARIES = ("gpt2", "llama")
-_NUMBERS = {
-    "block_count": "num_hidden_layers",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
-    "context_length": "max_position_embeddings",
-}
 # What llama.cpp calls the kinds of rounding, by ``general.file_type``.
 _ROUNDED = {
     **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
-    **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16"},
+    **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
+    **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
 }
-_ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
 
 
 @dataclass(frozen=True)
@@ -76,12 +66,12 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class GgufModel:
-    """What a file's header says. ``changes`` are settings that transformers does not take from it."""
+    """What a file's header says; of a model in several, ``files`` are all of them."""
 
     shape: ModelShape
     rounded: str
     licence: str
-    changes: Mapping[str, Any]
+    files: tuple[Path, ...]
 
     def note(self, owner: str = "") -> str:
         """What it is and takes, for whoever is to choose."""
@@ -107,7 +97,7 @@ def found(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -
 def _lm_studio(home: Path) -> Iterator[GgufFile]:
     for folder in (home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"):
         for path in _listed(folder, f"*/*/*{GGUF_SUFFIX}"):
-            yield GgufFile(path, path.stem, "LM Studio")
+            yield GgufFile(path, title_of(path), "LM Studio")
 
 
 def _ollama(environ: Mapping[str, str], home: Path) -> Iterator[GgufFile]:
@@ -132,12 +122,13 @@ def _llama_cpp(environ: Mapping[str, str], home: Path, system: str) -> Iterator[
     else:
         folder = Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
     for path in _listed(folder, f"*{GGUF_SUFFIX}"):
-        yield GgufFile(path, path.stem, "llama.cpp")
+        yield GgufFile(path, title_of(path), "llama.cpp")
 
 
 def _listed(folder: Path, pattern: str) -> list[Path]:
     try:
-        return sorted(path for path in folder.glob(pattern) if path.is_file())[:_MOST_FILES]
+        files = sorted(path for path in folder.glob(pattern) if path.is_file() and parts_of(path)[0] == path)
+        return files[:_MOST_FILES]
     except OSError as error:  # somebody else's folder
         logger.info("%s cannot be looked through: %s", folder, error.strerror)
         return []
@@ -160,90 +151,76 @@ def _model_digest(manifest: Path) -> str:
 
 
 def look(path: Path) -> GgufModel:
-    """What a file holds.
+    """What a file holds, or the model in several of which it is one.
 
     Raises:
-        ModelNotFound: there is no such file.
+        ModelNotFound: there is no such file, or a part is missing.
         ModelError: it is damaged, or of a kind that is not read from GGUF.
     """
-    try:
-        seen = path.stat()
-    except OSError as error:
-        raise ModelNotFound(f"There is no file {path}.", "Check the path.") from error
-    if not stat.S_ISREG(seen.st_mode):
-        raise ModelError(f"{path.name} is no regular file.", "Choose another one.")
-    answer = _looked(str(path), seen.st_mtime_ns, seen.st_size)
+    seen = _seen(path)
+    for file, each in seen:
+        if not stat.S_ISREG(each.st_mode):
+            raise ModelError(f"{file.name} is no regular file.", "Choose another one.")
+    answer = _looked(tuple((str(file), each.st_mtime_ns, each.st_size) for file, each in seen))
     if isinstance(answer, ModelError):
         raise answer
     return answer
 
 
+def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
+    """The file or all parts of its model, in their order.
+
+    Raises:
+        ModelNotFound: one of them is not there.
+    """
+    found, parts = [], parts_of(path)
+    for part in parts:
+        try:
+            found.append((part, part.stat()))
+        except OSError as error:
+            if part == path:
+                raise ModelNotFound(f"There is no file {path}.", "Check the path.") from error
+            raise ModelNotFound(
+                f"{part.name} is missing: the model of {path.name} has {len(parts)} parts.",
+                "Put all parts into one folder.",
+            ) from error
+    return found
+
+
 @lru_cache(maxsize=2 * _MOST_FILES)
-def _looked(path: str, _changed: int, file_bytes: int) -> GgufModel | ModelError:
+def _looked(files: tuple[tuple[str, int, int], ...]) -> GgufModel | ModelError:
     try:
-        return _model(_header(Path(path)), Path(path).name, file_bytes)
+        paths = tuple(Path(path) for path, _, _ in files)
+        return _model(_header(paths), paths, sum(size for _, _, size in files))
     except ModelError as error:
         return error
 
 
-def _header(path: Path) -> dict[str, Any]:
-    request = {"work": "gguf", "path": str(path.resolve())}
+def _header(paths: Sequence[Path]) -> dict[str, Any]:
+    request = {"work": "gguf", "paths": [str(path.resolve()) for path in paths]}
+    name = paths[0].name
     try:
         with closing(run_in_child(request, _LIMITS, time.monotonic() + _LIMITS.seconds)) as heard:
             for message in heard:
                 if message["type"] == "refused":
-                    raise ModelError(f"{path.name} {message['cause']}", message["remedy"])
+                    raise ModelError(f"{name} {message['cause']}", message["remedy"])
                 if message["type"] == "answer":
                     return dict(message["value"])
     except ChildFailed as failure:
-        logger.info("%s: %s", path.name, failure)
-    raise ModelError(f"{path.name} broke the reader of its header.", "It is damaged; get the file again.")
+        logger.info("%s: %s", name, failure)
+    raise ModelError(f"{name} broke the reader of its header.", "It is damaged; get the file again.")
 
 
-def _model(facts: dict[str, Any], file: str, file_bytes: int) -> GgufModel:
-    fields = facts["fields"]
-    architecture = str(fields.get("general.architecture", ""))
-    kind = _KINDS.get(architecture)
-    if kind is None or fields.get(f"{architecture}.expert_count"):
-        named = f"{architecture} with experts" if kind else architecture or "nameless"
-        raise ModelError(f"{file} holds a model of the kind {named}, which is not read from GGUF.", _ELSEWHERE)
-    if fields.get("tokenizer.ggml.model") not in _VOCABULARIES:
-        named = fields.get("tokenizer.ggml.model", "nameless")
-        raise ModelError(f"{file} has a vocabulary of the kind {named}, which is not read from GGUF.", _ELSEWHERE)
-    _check_positions(fields, architecture, facts["names"], file)
-    if facts["lists"]:
-        raise ModelError(f"{file} holds layers of several shapes, which are not read from GGUF.", _ELSEWHERE)
-    numbers = {
-        here: fields[f"{architecture}.{there}"]
-        for there, here in _NUMBERS.items()
-        if f"{architecture}.{there}" in fields
-    }
-    config = {
-        "model_type": kind,
-        "vocab_size": fields.get(f"{architecture}.vocab_size", facts["vocabulary"]),
-        "tie_word_embeddings": "output.weight" not in facts["names"],
-        "stored_bytes_per_weight": file_bytes / max(1, facts["parameters"]),
-        **numbers,
-    }
-    shape = shape_of(config, file, file_bytes)
-    changes = {"vocab_size": config["vocab_size"], **({"head_dim": shape.head_dim} if kind == "qwen3" else {})}
+def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> GgufModel:
+    fields, file = facts["fields"], paths[0].name
+    header = gguf_kinds.Header(fields, facts["names"], facts["vocabulary"], file)
+    settings = gguf_kinds.settings_of(header)
+    if not BLOCKS.keys() >= set(facts["kinds"]):
+        raise ModelError(f"{file} holds weights in a kind of blocks that is not read.", _OTHER_ROUNDING)
+    settings["stored_bytes_per_weight"] = file_bytes / max(1, facts["parameters"])
     rounded = _ROUNDED.get(fields.get("general.file_type"), "")
-    return GgufModel(shape, rounded, str(fields.get("general.license", "")), changes)
-
-
-def _check_positions(fields: Mapping[str, Any], architecture: str, names: list[str], file: str) -> None:
-    """transformers takes none of what stretches positions from GGUF; of Llama 3 the engine knows it."""
-    stretched = fields.get(f"{architecture}.rope.scaling.type", "none") != "none"
-    if stretched or any(name.startswith("rope_factors") for name in names):
-        raise ModelError(f"{file} has a window that was stretched, which is not read from GGUF.", _ELSEWHERE)
-    turned = fields.get(f"{architecture}.rope.dimension_count")
-    heads = fields.get(f"{architecture}.attention.head_count")
-    usual = fields.get(f"{architecture}.attention.key_length")
-    width = fields.get(f"{architecture}.embedding_length")
-    if usual is None and isinstance(width, int) and isinstance(heads, int) and heads:
-        usual = width // heads
-    if turned is not None and turned != usual:
-        raise ModelError(f"{file} turns a part of each head only, which is not read from GGUF.", _ELSEWHERE)
+    shape = shape_of(settings, file, file_bytes)
+    return GgufModel(shape, rounded, str(fields.get("general.license", "")), paths)
 
 
 # The folder that the engine loads ------------------------------------------------------------------------------------
@@ -251,19 +228,17 @@ def _check_positions(fields: Mapping[str, Any], architecture: str, names: list[s
 
 def folder_of(models: Path, name: str) -> Path:
     """Where a file's settings belong: another place when the file has changed."""
-    path = Path(name).expanduser().absolute()
-    try:
-        seen = path.stat()
-    except OSError as error:
-        raise ModelNotFound(f"There is no file {name}.", "Check the path.") from error
-    key = hashlib.sha256(f"{path.resolve()} {seen.st_size} {seen.st_mtime_ns}".encode()).hexdigest()[:16]
-    return models / EXPANDED_FOLDER / key / title_of(path)
+    seen = _seen(Path(name).expanduser().absolute())
+    named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
+    key = hashlib.sha256(f"{_FORMAT} {named}".encode()).hexdigest()[:16]
+    return models / EXPANDED_FOLDER / key / title_of(seen[0][0])
 
 
 def title_of(path: Path) -> str:
     """What a file is called: by its name, or as Ollama calls it."""
     if path.suffix.lower() == GGUF_SUFFIX:
-        return path.stem
+        part = Part.of(path.name)
+        return part.title if part else path.stem
     resolved = path.resolve()
     known = next(
         (file.title for file in found() if file.path.resolve() == resolved), path.name[: len(OLLAMA_BLOB) + 12]
@@ -320,7 +295,7 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
     shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a run that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
-        gguf.describe([path], Path(made), model.changes, readme)
+        gguf.describe(model.files, Path(made), readme)
         for file in Path(made).iterdir():
             os.replace(file, folder / file.name)
     shutil.rmtree(folder / PARTS, ignore_errors=True)

@@ -23,7 +23,7 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "gguf":
         from app.readers import gguf
 
-        voice.say({"type": "answer", "value": gguf.header(Path(request["path"]))})
+        voice.say({"type": "answer", "value": gguf.header([Path(path) for path in request["paths"]])})
         return
     from app.readers import pdf_render
 

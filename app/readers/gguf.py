@@ -1,4 +1,4 @@
-"""What a GGUF file holds, from its header alone: the model's numbers, and whether all of its weights are there.
+"""What a GGUF file holds, or a model in several, from headers alone: its numbers, and whether all weights are there.
 
 Runs in the child process (``app.readers.child``), as whatever parses foreign bytes does; nothing is allocated whose
 size a file has merely claimed, and of the vocabulary only the length is kept. The format:
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ _LONGEST_ARRAY = 1 << 20  # elements: vocabularies have up to 300,000, and the m
 _MOST_HEADER = 1 << 28  # bytes
 _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # values of one tensor
+_SHORT = 1 << 10  # elements: of a list of numbers of layers, which is kept
 _ALIGNMENT = 32
 _LOOKED_AT = 1 << 20  # bytes of strings in memory
 _LENGTH = struct.Struct("<Q")
@@ -44,26 +46,91 @@ BLOCKS = {
 }
 """Values and bytes of one block, by the format's number of the kind of a tensor."""
 
+_TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # lists with a value for each token
-_KEPT = ("general.", "split.", "tokenizer.ggml.model", "tokenizer.ggml.pre")
+_ENDS = ("bos", "eos", "eot", "eom", "padding")  # tokens that are named
+_KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
 _AGAIN = "Get the file again."
-_WHOLE = "A model in one file is read, with its vocabulary in it."
+_WHOLE = "A language model is read, with its vocabulary in it."
 
 
-def header(path: Path) -> dict[str, Any]:
-    """The facts of a file, as plain JSON: ``fields`` (numbers and words), ``vocabulary`` (its length), ``parameters``,
-    ``names`` of tensors that say something of the kind.
+def header(paths: Sequence[Path]) -> dict[str, Any]:
+    """The facts of a model, as plain JSON: ``fields`` (numbers, short lists of them, and words), ``vocabulary`` (its
+    length), ``parameters``, ``names`` of tensors beside layers, ``kinds``: numbers of those of all tensors.
+
+    Args:
+        paths: of the file, or of all parts in their order.
 
     Raises:
-        Refused: it is none, cut off, altered, one part of several, or holds no whole model.
+        Refused: one is none, cut off or altered, is no such part, or they hold no whole model.
     """
+    found = _one(paths[0])
+    _check_part(found, 0, len(paths), paths[0].name)
+    for number, path in enumerate(paths[1:], 1):
+        try:
+            part = _one(path)
+        except Refused as refused:
+            raise Refused(f"has a part, {path.name}, that {refused.cause}", refused.remedy) from refused
+        _check_part(part, number, len(paths), path.name)
+        found.add(part, path.name)
+    if found.fields.get("general.type", "model") != "model" or not found.shapes:
+        raise Refused("holds no language model.", _WHOLE)
+    stated = found.fields.get(_TENSORS, len(found.shapes))
+    if len(paths) > 1 and stated != len(found.shapes):
+        raise Refused(f"has {len(found.shapes)} tensors in its parts, and says that it has {stated}.", _AGAIN)
+    own = f"{found.fields.get('general.architecture', '')}."
+    _check_vocabulary(found.lengths, found.shapes, found.fields.get(f"{own}vocab_size"))
+    return {
+        "fields": {name: value for name, value in found.fields.items() if name.startswith((*_KEPT, own))},
+        "vocabulary": found.lengths[_TOKENS],
+        "parameters": found.parameters,
+        "names": sorted(name for name in found.shapes if not name.startswith("blk.")),
+        "kinds": sorted(found.kinds),
+    }
+
+
+@dataclass
+class _Found:
+    """What is in a file: ``lengths`` are those of lists; ``shapes`` and ``kinds`` of tensors, which have ``parameters``
+    in all."""
+
+    fields: dict[str, Any]
+    lengths: dict[str, int]
+    shapes: dict[str, list[int]]
+    kinds: set[int]
+    parameters: int
+
+    def add(self, part: _Found, name: str) -> None:
+        """The tensors of another part; what it says beside them is only which part it is."""
+        if twice := self.shapes.keys() & part.shapes.keys():
+            raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
+        self.shapes |= part.shapes
+        self.kinds |= part.kinds
+        self.parameters += part.parameters
+
+
+def _check_part(found: _Found, number: int, count: int, name: str) -> None:
+    """Whether a file is this part of so many, counted from 0."""
+    stated, whole = (found.fields.get(f"split.{each}") or 0 for each in ("no", "count"))
+    if not type(stated) is type(whole) is int:
+        raise Refused("is damaged: it does not say which part of a model it is.", _AGAIN)
+    whole = max(1, whole)
+    if count == 1 and whole > 1:
+        raise Refused(f"is one of {whole} parts of a model.", "Keep the name that it had, NAME-00001-of-00003.gguf.")
+    if (stated, whole) != (number, count):
+        raise Refused(
+            f"has parts that do not belong together: {name} says that it is part {stated + 1} of {whole}.", _AGAIN
+        )
+
+
+def _one(path: Path) -> _Found:
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise Refused("is no GGUF file.", "Choose another one.")
         try:
-            return _header(_Bytes(file, size), size)
+            return _found(_Bytes(file, size), size)
         except (EOFError, struct.error, UnicodeDecodeError, OverflowError):
             raise Refused("is cut off or damaged: its header does not come to an end.", _AGAIN) from None
 
@@ -98,7 +165,7 @@ class _Bytes:
             raise EOFError
         return self.take(length).decode("utf-8")
 
-    def floats(self, count: int, letter: str) -> Iterator[tuple[float, ...]]:
+    def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
         """So many numbers of one kind, piece by piece."""
         size = struct.calcsize(f"<{letter}")
         while count:
@@ -120,7 +187,7 @@ class _Bytes:
             self._file.seek(start + at)
 
 
-def _header(taken: _Bytes, size: int) -> dict[str, Any]:
+def _found(taken: _Bytes, size: int) -> _Found:
     version = taken.number("I")
     if version not in _VERSIONS:
         raise Refused(f"is a GGUF file of version {version}; {_VERSIONS[0]} and {_VERSIONS[1]} are read.", _AGAIN)
@@ -135,7 +202,9 @@ def _header(taken: _Bytes, size: int) -> dict[str, Any]:
             raise Refused(f"says {name!r} twice.", _AGAIN)
         kind = taken.number("I")
         if kind == _ARRAY:
-            lengths[name] = _skip_array(taken, name)
+            lengths[name], values = _array(taken, name)
+            if values:
+                fields[name] = values
         elif kind == _STRING:
             fields[name] = on_one_line(taken.text()[:_LONGEST_NAME])
         elif kind in _SCALARS:
@@ -143,23 +212,9 @@ def _header(taken: _Bytes, size: int) -> dict[str, Any]:
             _check_finite((fields[name],), name)
         else:
             raise EOFError
-    if fields.get("split.count", 0) > 1:
-        raise Refused(
-            f"is one of {fields['split.count']} parts of a model.",
-            "Put them together with llama-gguf-split --merge of llama.cpp, or choose a model in one file.",
-        )
-    if fields.get("general.type", "model") != "model" or not tensors:
-        raise Refused("holds no language model.", _WHOLE)
-    parameters, shapes = _tensors(taken, tensors, int(fields.get("general.alignment", _ALIGNMENT)), size)
-    architecture = str(fields.get("general.architecture", ""))
-    _check_vocabulary(lengths, shapes, fields.get(f"{architecture}.vocab_size"))
-    return {
-        "fields": {name: value for name, value in fields.items() if name.startswith((*_KEPT, f"{architecture}."))},
-        "lists": [name for name in lengths if name.startswith(f"{architecture}.")],
-        "vocabulary": lengths["tokenizer.ggml.tokens"],
-        "parameters": parameters,
-        "names": sorted(name for name in shapes if not name.startswith("blk.")),
-    }
+    found = _Found(fields, lengths, {}, set(), 0)
+    _take_tensors(taken, tensors, size, found)
+    return found
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
@@ -180,36 +235,37 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
         raise Refused(f"says of {on_one_line(name)} what is no number.", _AGAIN)
 
 
-def _skip_array(taken: _Bytes, name: str) -> int:
-    """Its length."""
+def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
+    """Its length, and its values where it is a short one of numbers."""
     kind, length = taken.number("I"), taken.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
+    found: list[Any] = []
     if kind == _STRING:
         taken.skip_texts(length)
-    elif kind in _FLOATS:
-        for values in taken.floats(length, _SCALARS[kind]):
+    elif kind in _SCALARS and (kind in _FLOATS or length <= _SHORT):
+        for values in taken.numbers(length, _SCALARS[kind]):
             _check_finite(values, name)
+            found += values if length <= _SHORT else ()
     elif kind in _SCALARS:
         taken.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
     else:
         raise EOFError
-    return int(length)
+    return int(length), found
 
 
-def _tensors(taken: _Bytes, count: int, alignment: int, size: int) -> tuple[int, dict[str, list[int]]]:
-    """How many values they have in all, and the shape of each."""
-    if not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
+def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
+    """Look where they lie, in a file of so many bytes."""
+    alignment = found.fields.get("general.alignment", _ALIGNMENT)
+    if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)
     spans: list[tuple[int, int]] = []
-    shapes: dict[str, list[int]] = {}
-    parameters = 0
     for _ in range(count):
         name = taken.text(_LONGEST_NAME)
         dimensions = taken.number("I")
-        if name in shapes or not 0 < dimensions <= _MOST_DIMENSIONS:
+        if name in found.shapes or not 0 < dimensions <= _MOST_DIMENSIONS:
             raise EOFError
-        shape = shapes[name] = [taken.number("Q") for _ in range(dimensions)]
+        shape = found.shapes[name] = [taken.number("Q") for _ in range(dimensions)]
         kind, offset = taken.number("I"), taken.number("Q")
         values = math.prod(shape)
         if kind not in BLOCKS:
@@ -218,13 +274,13 @@ def _tensors(taken: _Bytes, count: int, alignment: int, size: int) -> tuple[int,
         if not 0 < values < _LARGEST or shape[0] % block or offset % alignment:
             raise EOFError
         spans.append((offset, offset + values // block * each))
-        parameters += values
+        found.parameters += values
+        found.kinds.add(kind)
     begin = -(-taken.at // alignment) * alignment
-    if (needed := begin + max(end for _, end in spans)) > size:
+    if spans and (needed := begin + max(end for _, end in spans)) > size:
         raise Refused(f"is cut off: it describes {needed:,} bytes, and {size:,} are there.", _AGAIN)
     end = 0
     for start, stop in sorted(spans):
         if start < end:
             raise Refused("is damaged: its weights overlap.", _AGAIN)
         end = stop
-    return parameters, shapes

@@ -238,12 +238,15 @@ def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
 
 
-def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Linear]:
+def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Module]:
     """One matrix of each of transformers' experts, as linear layers.
 
     Args:
         interleaved: rows of gates and of what they gate alternate in the file; here the one half follows the other.
     """
+    if hasattr(experts, "linear_layers"):  # in the blocks of a GGUF file
+        yield from experts.linear_layers(name)
+        return
     biases = getattr(experts, f"{name}_bias", None)
     for expert, weight in enumerate(_matrices(experts, name)):
         bias = None if biases is None else biases[expert]

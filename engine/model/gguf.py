@@ -1,10 +1,10 @@
 """A GGUF file is opened as it is stored: its weights are mapped, and nothing of them is written anywhere.
 
-``describe`` writes a folder with what a file says beside its weights: settings and vocabulary as transformers reads
-them (in a bounded child process), and ``INDEX``, which says where each tensor lies. ``build`` makes the model of such a
-folder: transformers knows which tensor is which and in which order its rows lie, and the weights of linear layers and
-embeddings stay blocks (``engine.model.products.blocks``). Whether a file is whole and of a kind that can be read is
-judged beforehand, by who has looked at its header (``app.models.gguf``).
+``describe`` writes a folder with what a file says beside its weights: settings (``engine.model.gguf_kinds``), the
+vocabulary as transformers reads it (in a bounded child process), and ``INDEX``, which says where each tensor lies.
+``build`` makes the model of such a folder: the weights of linear layers and embeddings stay blocks
+(``engine.model.products.blocks``), whose rows are put back into transformers' order. Whether a file is whole and of a
+kind that can be read is judged beforehand, by who has looked at its header (``app.models.gguf``).
 """
 
 from __future__ import annotations
@@ -12,97 +12,49 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import struct
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine import foreign, model_files
 from engine.errors import ModelError
-from engine.model import weights
-from engine.model.kernels.formats import FORMATS
+from engine.model import gguf_kinds, weights
+from engine.model.gguf_header import BLOCKS, Tensor, floats, read
+from engine.model.gguf_kinds import EXPERTS, FACTORS, KINDS, STATE_DECAY, STATE_NORM, Header, Kind
 from engine.model.weights import GGUF_INDEX as INDEX
 
-ROPE_FACTORS = "rope_freqs.weight"
-"""The tensor in which the stretching of Llama 3 lies, which its settings leave out."""
-
-_FLOAT_BYTES = {0: 4, 1: 2, 30: 2}  # of a number, by GGML's number of the kind
-_LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_LLAMA_3_FACTORS = (8.0, 32.0)  # of 3.1 and 3.3, and of 3.2
-_CLOSE = 1e-3  # of factors that were rounded to 32 bits
 _TIED = "lm_head.weight"
 _OTHER = "Choose another file."
-_ALIGNMENT = 32
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_LONGEST_LIST = 4096  # numbers that are settings; longer lists are of the vocabulary
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Where a tensor lies. ``shape`` as torch has it; ``kind``: GGML's number; ``offset``: in the file."""
-
-    name: str
-    kind: int
-    shape: tuple[int, ...]
-    file: int
-    offset: int
-
-    @property
-    def row_bytes(self) -> int:
-        width = self.shape[-1]
-        if self.kind in _FLOAT_BYTES:
-            return width * _FLOAT_BYTES[self.kind]
-        form = FORMATS[self.kind]
-        return width // form.values * form.bytes
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.shape[:-1])
+_TOKENS = "tokenizer.ggml.tokens"
 
 
 # From a file to a folder of settings ---------------------------------------------------------------------------------
 
 
-def describe(files: Sequence[Path], out: Path, changes: Mapping[str, Any], readme: str) -> None:
+def describe(files: Sequence[Path], out: Path, readme: str) -> None:
     """Write the settings of a model, whose weights lie in one file or in several parts, into an empty folder.
 
-    Args:
-        changes: settings that the first file's header has and transformers leaves out.
-
     Raises:
-        ModelError: its weights are of no known kind, or its vocabulary cannot be read.
+        ModelError: it is of a kind that is not read, its weights are, or its vocabulary cannot be read.
     """
+    fields: dict[str, Any] = {}
     found: list[Tensor] = []
-    architecture, bare = "", b""
     for number, file in enumerate(files):
-        fields, tensors, settings = _read(file, number)
-        found += tensors
-        if number == 0:
-            architecture, bare = str(fields["general.architecture"]), settings
+        own, tensors = read(file, number)
+        fields, found = {**own, **fields}, found + tensors
     for tensor in found:
-        if tensor.kind not in FORMATS and tensor.kind not in _FLOAT_BYTES:
+        if tensor.kind not in BLOCKS:
             raise ModelError(f"{files[0].name} holds {tensor.name} in a kind that is not read here.", _OTHER)
-    names = {tensor.name for tensor in found}
+    header = Header(fields, {tensor.name for tensor in found}, fields[_TOKENS], files[0].name)
+    settings = gguf_kinds.settings_of(header)
+    factors = {each.name: floats(files[each.file], each) for each in found if each.name in FACTORS}
+    gguf_kinds.stretch(settings, factors)
     parameters = sum(math.prod(tensor.shape) for tensor in found)
     size = sum(tensor.rows * tensor.row_bytes for tensor in found)
-    changes = {
-        "tie_word_embeddings": "output.weight" not in names,
-        "stored_bytes_per_weight": round(size / parameters, 3),
-        **changes,
-    }
-    with tempfile.TemporaryDirectory(dir=out) as alone:  # beside it may lie files that mean other things
-        weights.link(files[0], Path(alone) / "model.gguf")
-        (Path(alone) / "settings.gguf").write_bytes(bare)
-        foreign.save_gguf_settings(Path(alone) / "model.gguf", Path(alone) / "settings.gguf", changes, out)
-    for tensor in found:
-        if tensor.name == ROPE_FACTORS:
-            _stretch(out / model_files.SETTINGS, _floats(files[tensor.file], tensor))
+    settings["stored_bytes_per_weight"] = round(size / parameters, 3)
     seen = [file.stat() for file in files]
     index = {
-        "architecture": architecture,
+        "architecture": header.architecture,
         "files": [
             {"path": str(file.resolve()), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
             for file, stat in zip(files, seen, strict=True)
@@ -110,97 +62,15 @@ def describe(files: Sequence[Path], out: Path, changes: Mapping[str, Any], readm
         "parameters": parameters,
         "tensors": [[each.name, each.kind, each.shape, each.file, each.offset] for each in found],
     }
+    _write(out / model_files.SETTINGS, settings)
+    _write(out / model_files.GENERATION, gguf_kinds.generation_of(header))
+    _write(out / INDEX, index)
     (out / "README.md").write_text(readme, encoding="utf-8")
-    (out / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    foreign.save_gguf_tokenizer(files[0], settings["model_type"], out)
 
 
-def _read(path: Path, number: int) -> tuple[dict[str, Any], list[Tensor], bytes]:
-    """Fields and tensors of a file, and its header without vocabulary and tensors, which is a file of its own."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        version, tensors, count = struct.unpack_from("<IQQ", held, 4)
-        fields: dict[str, Any] = {}
-        kept: list[bytes] = []
-        at = 24
-        for _ in range(count):
-            start = at
-            name, at = _text(held, at)
-            fields[name], at = _value(held, at)
-            if fields[name] is not None:
-                kept.append(held[start:at])
-        found = []
-        for _ in range(tensors):
-            name, at = _text(held, at)
-            (dimensions,) = struct.unpack_from("<I", held, at)
-            shape = struct.unpack_from(f"<{dimensions}Q", held, at + 4)
-            at += 4 + 8 * dimensions
-            kind, offset = struct.unpack_from("<IQ", held, at)
-            at += 12
-            found.append(Tensor(name, kind, shape[::-1], number, offset))
-        alignment = int(fields.get("general.alignment", _ALIGNMENT))
-        begin = -(-at // alignment) * alignment
-    placed = [Tensor(each.name, each.kind, each.shape, number, begin + each.offset) for each in found]
-    return fields, placed, b"GGUF" + struct.pack("<IQQ", version, 0, len(kept)) + b"".join(kept)
-
-
-def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from("<Q", held, at)
-    return held[at + 8 : at + 8 + length].decode("utf-8"), at + 8 + length
-
-
-def _value(held: mmap.mmap, at: int) -> tuple[Any, int]:
-    """A field's value, None for a list of the vocabulary, and where it ends."""
-    (kind,) = struct.unpack_from("<I", held, at)
-    at += 4
-    if kind == _STRING:
-        return _text(held, at)
-    if kind != _ARRAY:
-        return struct.unpack_from(f"<{_SCALARS[kind]}", held, at)[0], at + struct.calcsize(_SCALARS[kind])
-    kind, count = struct.unpack_from("<IQ", held, at)
-    at += 12
-    if kind == _STRING:
-        for _ in range(count):
-            at += 8 + struct.unpack_from("<Q", held, at)[0]
-        return None, at
-    end = at + count * struct.calcsize(_SCALARS[kind])
-    return (struct.unpack_from(f"<{count}{_SCALARS[kind]}", held, at) if count <= _LONGEST_LIST else None), end
-
-
-def _floats(path: Path, tensor: Tensor) -> list[float]:
-    with path.open("rb") as file:
-        file.seek(tensor.offset)
-        return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))
-
-
-def _stretch(settings: Path, factors: list[float]) -> None:
-    config = json.loads(settings.read_text(encoding="utf-8"))
-    config["rope_parameters"] |= llama_3_rope(float(config["rope_parameters"]["rope_theta"]), factors)
-    settings.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def llama_3_rope(theta: float, factors: list[float]) -> dict[str, Any]:
-    """The settings that stretch RoPE by these factors, one for each pair of a head's values.
-
-    Raises:
-        ModelError: they are not those of Llama 3.
-    """
-    pairs = len(factors)
-    for factor in _LLAMA_3_FACTORS:
-        usual = [_llama_3_factor(theta ** (pair / pairs), factor) for pair in range(pairs)]
-        if all(math.isclose(one, other, rel_tol=_CLOSE) for one, other in zip(factors, usual, strict=True)):
-            return {"rope_type": "llama3", "factor": factor, **_LLAMA_3}
-    raise ModelError("Its positions are stretched in a way that is not known here.", "Choose it as safetensors.")
-
-
-def _llama_3_factor(inverse: float, factor: float) -> float:
-    """By what a wave of ``2 pi inverse`` tokens is stretched (transformers' ``_compute_llama3_parameters``)."""
-    original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
-    length = 2 * math.pi * inverse
-    if length < original / high:
-        return 1.0
-    if length > original / low:
-        return factor
-    smooth = (original / length - low) / (high - low)
-    return 1 / ((1 - smooth) / factor + smooth)
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 # From a folder of settings to a model --------------------------------------------------------------------------------
@@ -223,57 +93,71 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     Raises:
         ModelError: the weights are not those of its kind.
     """
+    import numpy as np
     import torch
     from torch import nn
-    from transformers import AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     from engine.model.products import fixed, replace
     from engine.model.products.blocks import BlockEmbedding, BlockLinear
 
     index = weights.gguf_index(folder)
-    title = Path(index["files"][0]["path"]).name
+    title, kind = Path(index["files"][0]["path"]).name, KINDS[index["architecture"]]
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     _fill_buffers(model)
-    processor = TENSOR_PROCESSORS.get(index["architecture"], TensorProcessor)(config=config.to_dict())
-    names = get_gguf_hf_weights_map(_Names(model), processor)
+    model.generation_config = GenerationConfig.from_pretrained(folder)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
+    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS  # the layer that guesses several tokens
     biases: dict[str, Any] = {}
-    for tensor, stored in _stored(index, processor, names):
-        name = names.get(tensor.name, tensor.name)
-        if tensor.name == ROPE_FACTORS:
+    experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
+    for tensor, stored in _stored(index, kind, config):
+        if tensor.name in FACTORS or tensor.name.startswith(guesses):
             continue
+        name = kind.name(tensor.name) or ""
         path, _, last = name.rpartition(".")
-        if wanted.get(name) is None:
+        if path.rpartition(".")[0].endswith(EXPERTS):  # gates, what they open, and the way back
+            path, _, part = path.rpartition(".")
+            experts.setdefault(path, {})[f"{part}.{last}"] = tensor, stored
+            continue
+        if (shape := wanted.pop(name, None)) is None:
             raise ModelError(f"{title} holds {tensor.name}, which its kind of model has not.", _OTHER)
+        if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
+            raise ModelError(f"{title} holds {tensor.name} in a shape that its kind of model has not.", _OTHER)
         module = model.get_submodule(path)
         if as_stored and last == "weight" and isinstance(module, nn.Linear | nn.Embedding):
-            shape = stored.outputs, stored.inputs
             embeds = isinstance(module, nn.Embedding)
             new = BlockEmbedding(stored, module, dtype) if embeds else BlockLinear(stored, None, dtype)
             replace(model, path, new)
+            continue
+        values = stored.values().view(shape)
+        if len(shape) == 1 and (order := _order(tensor, kind, config)) is not None:
+            values = values[torch.from_numpy(order)]
+        if kind.centred and last == "weight" and len(shape) == 1 and not path.endswith(STATE_NORM):
+            values = values - 1.0
+        if last == STATE_DECAY:
+            values = (-values).log()
+        # Others have few numbers, and our own kernels take them in float32.
+        kept = values if as_stored else values.to(dtype)
+        if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
+            biases[path] = kept
         else:
-            found = processor.process(
-                stored._replace(order=None).values().view(tensor.shape).numpy(),
-                tensor.name,
-                tensor_key_mapping=names,
-                parsed_parameters={},
-            )
-            values, shape = torch.from_numpy(found.weights.copy()), tuple(found.weights.shape)
-            # Norms and biases have few numbers, and our own kernels take them in float32.
-            kept = values if as_stored and values.dim() == 1 else values.to(dtype)
-            if last == "bias" and isinstance(module, nn.Linear | BlockLinear):
-                biases[path] = kept
-            else:
-                setattr(module, last, fixed(kept))
-            stored.let_go()
-        if wanted.pop(name) != shape:
-            raise ModelError(f"{title} holds {tensor.name} in a shape that its kind of model has not.", _OTHER)
+            setattr(module, last, fixed(kept))
+        stored.let_go()
+    for path, found in experts.items():
+        if f"{path}.down_proj" not in wanted:
+            raise ModelError(f"{title} holds {path}, which its kind of model has not.", _OTHER)
+        for name in _take_experts(model, path, found, title, dtype, as_stored):
+            wanted.pop(name)
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
+    if kind.tiled:
+        for layer in model.model.layers:
+            if hasattr(layer, "linear_attn"):  # what its output reads stays in the order of the file
+                back = np.argsort(_tiled(config, config.linear_value_head_dim))
+                layer.linear_attn.output_order = torch.from_numpy(back)
     for path, bias in biases.items():
         model.get_submodule(path).bias = fixed(bias)
     if config.tie_word_embeddings:
@@ -281,14 +165,30 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
     return model
 
 
-class _Names:
-    """A model's names of tensors without those of its parts, which transformers would map one by one for 6 seconds."""
+def _take_experts(
+    model: Any, path: str, found: Mapping[str, tuple[Tensor, Any]], title: str, dtype: Any, as_stored: bool
+) -> list[str]:
+    """Give a layer its experts; returns the names of the weights that they are in transformers.
 
-    def __init__(self, model: Any) -> None:
-        self.config, self.state_dict = model.config, model.state_dict
+    Args:
+        path: of the layer's experts; ``found``: each tensor of all of them.
+        title: of the file.
+    """
+    from engine.model.products import fixed, replace
+    from engine.model.products.blocks import BlockExperts
 
-    def named_children(self) -> list[Any]:
-        return []
+    module = model.get_submodule(path)
+    names = [name for name, _ in module.named_parameters()]
+    try:
+        new = BlockExperts(module, {name: stored for name, (_, stored) in found.items()}, dtype)
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"{title} holds {path} in another way than its kind of model.", _OTHER) from error
+    if as_stored:
+        replace(model, path, new)
+    else:
+        for name in names:
+            setattr(module, name, fixed(new.expanded(name).to(dtype)))
+    return [f"{path}.{name}" for name in names]
 
 
 def _tie(model: Any, dtype: Any) -> None:
@@ -300,9 +200,8 @@ def _tie(model: Any, dtype: Any) -> None:
     model.lm_head.weight = embedding.weight
 
 
-def _stored(index: Mapping[str, Any], processor: Any, names: Mapping[str, str]) -> Iterator[tuple[Tensor, Any]]:
+def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, Any]]:
     """Each tensor with its bytes, which are read when they are looked at."""
-    import numpy as np
     import torch
 
     from engine.model.products.blocks import Stored
@@ -312,14 +211,41 @@ def _stored(index: Mapping[str, Any], processor: Any, names: Mapping[str, str]) 
         tensor = Tensor(given[0], given[1], tuple(given[2]), given[3], given[4])
         held, size = maps[tensor.file], tensor.rows * tensor.row_bytes
         data = torch.frombuffer(held, dtype=torch.uint8, count=size, offset=tensor.offset)
-        order = None
-        if len(tensor.shape) == 2:
-            places = np.arange(tensor.rows)[:, None]
-            found = processor.process(places, tensor.name, tensor_key_mapping=names, parsed_parameters={})
-            if found.weights.shape == places.shape and not np.array_equal(found.weights, places):
-                order = found.weights[:, 0].copy()
+        order = _order(tensor, kind, config) if len(tensor.shape) > 1 else None
         rows = data.view(tensor.rows, tensor.row_bytes)
         yield tensor, Stored(rows, tensor.kind, tensor.shape[-1], order, _letting_go(held, tensor.offset, size))
+
+
+def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
+    """Which row or number of a tensor each one of transformers is; None where they are in one order.
+
+    Of queries and keys llama.cpp turns neighbours where transformers turns halves of a head.
+    """
+    import numpy as np
+
+    own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
+    heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
+    if own in heads and count % (2 * getattr(config, heads[own])) == 0:  # else its shape is refused
+        return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
+    if (
+        not kind.tiled
+        or not own.startswith(("ssm_", "attn_qkv", "attn_gate"))
+        or own.startswith(("ssm_norm", "ssm_out"))
+    ):
+        return None
+    whole = own.startswith(("attn_qkv", "ssm_conv1d"))  # of which queries and keys are the first
+    before = 2 * config.linear_num_key_heads * config.linear_key_head_dim if whole else 0
+    width = config.linear_value_head_dim if whole or own.startswith("attn_gate") else 1
+    order = np.concatenate([np.arange(before), before + _tiled(config, width)])
+    return order if len(order) == count else None
+
+
+def _tiled(config: Any, width: int) -> Any:
+    """Where the values of each head of values lie in a file, in the order of transformers; each has so many."""
+    import numpy as np
+
+    groups = config.linear_num_key_heads
+    return np.arange(config.linear_num_value_heads * width).reshape(-1, groups, width).swapaxes(0, 1).flatten()
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:

@@ -162,6 +162,8 @@ class DeltaNet(nn.Module):
         self.taps = _fixed(net.conv1d.weight.squeeze(1).t())
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
+        self.order: torch.Tensor | None
+        self.register_buffer("order", getattr(net, "output_order", None), persistent=False)  # of a GGUF file
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
 
@@ -187,6 +189,7 @@ class DeltaNet(nn.Module):
         else:
             out = kernels.norm(out, self.norm, self.epsilon)
         mixed = out.flatten(1) * functional.silu(z.float())
+        mixed = mixed if self.order is None else mixed[:, self.order]
         answer: torch.Tensor = self.out_proj(mixed.to(hidden_states.dtype).unsqueeze(0))
         return answer
 

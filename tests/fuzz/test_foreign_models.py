@@ -227,7 +227,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "no number": (made({**LLAMA, "llama.rope.freq_base": float("inf")}, TENSORS), "what is no number"),
     "words for the terminal": (made({**LLAMA, "general.architecture": _CONTROLS}, TENSORS), "All is well."),
     "a vocabulary for the terminal": (made({**LLAMA, "tokenizer.ggml.model": _CONTROLS}, TENSORS), "All is well."),
-    "a number of parts in words": (made({**LLAMA, "split.count": _CONTROLS}, TENSORS), "could not be read"),
+    "a number of parts in words": (made({**LLAMA, "split.count": _CONTROLS}, TENSORS), "does not say which part"),
     "layers in words": (made({**LLAMA, "llama.block_count": _CONTROLS}, TENSORS), "no num_hidden_layers"),
 }
 

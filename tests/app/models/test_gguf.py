@@ -202,11 +202,17 @@ HOSTILE = {
     "another vocabulary": (made({**LLAMA, "tokenizer.ggml.model": "bert"}, TENSORS), "vocabulary of the kind bert"),
     "another kind": (made({**LLAMA, "general.architecture": "mamba"}, TENSORS), "the kind mamba"),
     "experts": (made({**LLAMA, "llama.expert_count": 8}, TENSORS), "llama with experts"),
-    "stretched": (made({**LLAMA, "llama.rope.scaling.type": "yarn"}, TENSORS), "window that was stretched"),
+    "stretched": (made({**LLAMA, "llama.rope.scaling.type": "longrope"}, TENSORS), "window that was stretched"),
+    "stretched by nothing": (made({**LLAMA, "llama.rope.scaling.type": "yarn"}, TENSORS), "no rope.scaling.factor"),
     "turned in part": (made({**LLAMA, "llama.rope.dimension_count": 8}, TENSORS), "a part of each head"),
     "layers unlike": (made({**LLAMA, "llama.attention.head_count_kv": [2, 4]}, TENSORS), "several shapes"),
     "no layers": (made(without("llama.block_count"), TENSORS), "no num_hidden_layers"),
     "absurd layers": (made({**LLAMA, "llama.block_count": 4_000_000_000}, TENSORS), "num_hidden_layers"),
+    "blocks of two bits": (
+        made(LLAMA, {**TENSORS, "blk.0.attn_k.weight": ((256, 2), 16)}),
+        "in a kind of blocks that is not read",
+    ),
+    "a part of no number": (made({**LLAMA, "split.count": "3"}, TENSORS), "does not say which part"),
     "unknown blocks": (made(LLAMA, {"token_embd.weight": ((64, 3), 99)}), "not known here"),
     "overlapping": (struct.pack("<IQ", 0, 0).join(GOOD.rsplit(struct.pack("<IQ", 0, 768), 1)), "overlap"),
     "a vocabulary without weights": (
@@ -247,6 +253,57 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path, name: str)
     count("model folders, damaged or altered")
 
 
+def in_parts(folder: Path, count: int = 3, **changes: Any) -> list[Path]:
+    """A model whose tensors lie in several files, the first of which has none; ``changes`` of what a part says."""
+    names = [f"Big-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    found = []
+    for number, name in enumerate(names):
+        split = {"split.no": number, "split.count": count, "split.tensors.count": len(TENSORS)}
+        fields = {**(LLAMA if number == 0 else {}), **split, **changes.get(f"part_{number + 1}", {})}
+        tensors = dict(list(TENSORS.items())[number - 1 : number] if number else [])
+        found.append(write(folder / name, made(fields, tensors)))
+    return found
+
+
+def test_any_part_of_a_model_in_several_files_is_that_model(tmp_path: Path) -> None:
+    folder = tmp_path / ".cache" / "llama.cpp"
+    parts = in_parts(folder)
+    whole = gguf.look(write(tmp_path / "Whole.gguf", GOOD))
+    places = set()
+    for part in parts:
+        model = gguf.look(part)
+        assert model.files == tuple(parts)
+        assert model.shape.parameters == whole.shape.parameters
+        places.add(gguf.folder_of(tmp_path, str(part)))
+    assert {place.name for place in places} == {"Big"}
+    assert len(places) == 1
+    assert [(file.title, file.path) for file in gguf.found({"HOME": str(tmp_path)}, "linux")] == [("Big", parts[0])]
+
+
+def test_what_of_a_model_in_parts_is_missing_is_named(tmp_path: Path) -> None:
+    parts = in_parts(tmp_path)
+    parts[1].rename(tmp_path / "elsewhere.gguf")
+    with pytest.raises(ModelNotFound, match=r"Big-00002-of-00003.gguf is missing: the model of .*00003-of-00003.gguf"):
+        gguf.look(parts[2])
+    with pytest.raises(ModelError, match=r"elsewhere.gguf is one of 3 parts"):
+        gguf.look(tmp_path / "elsewhere.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"part_2": {"split.no": 2}}, "Big-00002-of-00003.gguf says that it is part 3 of 3"),
+        ({"part_1": {"split.tensors.count": 9}}, "has 2 tensors in its parts, and says that it has 9"),
+        ({"part_3": {"general.alignment": 7}}, "has a part, Big-00003-of-00003.gguf, that is damaged"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    parts = in_parts(tmp_path, **changes)
+    with pytest.raises(ModelError) as refused:
+        gguf.look(parts[0])
+    assert words in refused.value.cause
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="There is no file"):
         LocalModels(tmp_path, {}).find(str(tmp_path / "none.gguf"))
@@ -271,9 +328,14 @@ def test_a_real_file_of_lm_studio_and_of_ollama_answers_as_its_weights_do(tmp_pa
     folder = Path(installed.model)
     assert models.find(str(blob)) == str(folder)
     assert model_name(f"{folder.parent.name}/{folder.name}", str(folder)) == folder.name
-    for file in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
-        assert (folder / file).read_bytes() == (real.folder / file).read_bytes(), file
+    assert (folder / "chat_template.jinja").read_bytes() == (real.folder / "chat_template.jinja").read_bytes()
     stated, usual = (json.loads((each / "config.json").read_text(encoding="utf-8")) for each in (folder, real.folder))
     assert 0.7 < stated.pop("stored_bytes_per_weight") < 0.75
-    assert stated == usual
+    assert stated == {name: usual[name] for name in stated}
+    words, usual_words = (
+        json.loads((each / "tokenizer.json").read_text(encoding="utf-8")) for each in (folder, real.folder)
+    )
+    words["model"]["merges"] = [pair.split(" ") for pair in words["model"]["merges"]]
+    assert words == usual_words
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
     assert not [*folder.glob("*.safetensors")]

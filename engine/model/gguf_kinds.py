@@ -1,0 +1,440 @@
+"""The kinds of models that are read from GGUF files: what a header means in the words of a ``config.json``, and which
+tensor is which weight.
+
+Owns the refusal of what is not read from GGUF, by a header's fields alone. What llama.cpp's converter changes in a
+tensor is named here too, and undone in ``engine.model.gguf``. Standard library only: the app asks it before any work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import ModelError
+
+LLAMA_3_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
+"""Tensors in which the stretching of positions lies, of Llama 3 and of Phi-3, which no field names."""
+
+EXPERTS = ".experts"
+"""The end of the path of a layer's experts."""
+
+STATE_NORM = "linear_attn.norm"
+"""Of what a state answers, which is never stored with one added."""
+
+STATE_DECAY = "A_log"
+"""Stored as what it stands for, the negative exponential."""
+
+OUTPUT = "output.weight"
+"""The output head's; without it that is the embedding."""
+
+_ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
+_AGAIN = "Get the file again."
+_VOCABULARIES = ("gpt2", "llama")
+_LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LLAMA_3_FACTORS = (8.0, 32.0)  # of 3.1 and 3.3, and of 3.2
+_CLOSE = 1e-3  # of factors that were rounded to 32 bits
+_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62  # layers of those whose queries have a scale of their own
+_GEMMA_LOCAL_THETA = 10_000.0  # of RoPE in layers with a window
+_GEMMA_3_PERIOD = 6
+_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # which no file states
+
+# Fields of every architecture, without its name, and the settings that they are.
+_NUMBERS = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "context_length": "max_position_embeddings",
+    "vocab_size": "vocab_size",
+}
+_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
+_SAMPLING = {
+    **{"temp": "temperature", "top_p": "top_p", "top_k": "top_k"},
+    "penalty_repeat": "repetition_penalty",
+}
+_ENDS = ("eos", "eot", "eom")
+"""Of a text, a turn and a message: tokens behind which a model has no more to say."""
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_NAMES = {
+    "attn_norm": "input_layernorm",
+    **{f"attn_{each}": f"self_attn.{each}_proj" for each in "qkv"},
+    **{f"attn_{each}_norm": f"self_attn.{each}_norm" for each in "qk"},
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
+}
+"""Of the weights of a layer, behind its number, there and in transformers."""
+
+_GEMMA_NAMES = {
+    **_NAMES,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+_EXPERT_NAMES = {
+    **_NAMES,
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
+}
+"""transformers has gates and what they open in one, ``gate_up_proj``."""
+
+_AFTER_ATTENTION = {
+    **{name: here for name, here in _EXPERT_NAMES.items() if name != "ffn_norm"},
+    "post_attention_norm": "post_attention_layernorm",
+}
+"""Of kinds whose second norm has another name."""
+
+_GPT_OSS_NAMES = {
+    **_AFTER_ATTENTION,
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+}
+
+_QWEN_3_5_NAMES = {
+    **_AFTER_ATTENTION,
+    **{"attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z"},
+    **{"ssm_alpha": "linear_attn.in_proj_a", "ssm_beta": "linear_attn.in_proj_b", "ssm_out": "linear_attn.out_proj"},
+    **{"ssm_conv1d": "linear_attn.conv1d", "ssm_norm": STATE_NORM},
+    **{".ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
+    **{f"ffn_{each}_shexp": f"mlp.shared_expert.{each}_proj" for each in ("gate", "up", "down")},
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+
+_LFM_NAMES = {
+    "attn_norm": "operator_norm",
+    **{f"attn_{each}": f"self_attn.{each}_proj" for each in "qkv"},
+    **{f"attn_{each}_norm": f"self_attn.{each}_layernorm" for each in "qk"},
+    "attn_output": "self_attn.out_proj",
+    **{f"shortconv.{each}": f"conv.{each}" for each in ("in_proj", "conv", "out_proj")},
+    "ffn_norm": "ffn_norm",
+    **{"ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2"},
+}
+_LFM_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
+
+
+class Header:
+    """What a header says.
+
+    Args:
+        fields: by their names.
+        names: of tensors.
+        vocabulary: its length.
+        file: what to call it.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], names: Collection[str], vocabulary: int, file: str) -> None:
+        self.fields, self.names, self.vocabulary, self.file = fields, names, vocabulary, file
+        self.architecture = str(fields.get("general.architecture", ""))
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        """A field of the architecture."""
+        return self.fields.get(f"{self.architecture}.{name}", otherwise)
+
+    def number(self, name: str, otherwise: float | None = None) -> Any:
+        """The same, which must be a number.
+
+        Raises:
+            ModelError: it is none, and must be there.
+        """
+        value = self.get(name, otherwise)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ModelError(f"{self.file} gives no {name} that can be right.", _AGAIN)
+        return value
+
+    def token(self, name: str) -> int | None:
+        """A token's number; None where there is none, or none of that number: some files say so of padding."""
+        value = self.fields.get(f"tokenizer.ggml.{name}")
+        return value if type(value) is int and 0 <= value < self.vocabulary else None
+
+    def refusal(self, what: str) -> ModelError:
+        """Of something that a file holds or does."""
+        return ModelError(f"{self.file} {what} read from GGUF.", _ELSEWHERE)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An architecture of GGUF.
+
+    Args:
+        model_type: of transformers.
+        names: of a layer's weights, without their last part where that is the same; ``top``: of those beside layers.
+        more: settings beside those of every architecture.
+        has_heads: whether its settings name the numbers of a head.
+        centred: whether norms are stored with one added.
+        halves: whether rows of queries and keys are stored in the order of llama.cpp's RoPE.
+        tiled: whether heads of values take turns by their heads of keys, where transformers has those of one together.
+        experts: whether it is a mixture of experts.
+    """
+
+    model_type: str
+    names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
+    top: Mapping[str, str] = field(default_factory=lambda: _TOP)
+    more: Callable[[Header], Mapping[str, Any]] = lambda _: {}
+    has_heads: bool = True
+    centred: bool = False
+    halves: bool = False
+    tiled: bool = False
+    experts: bool = False
+
+    def name(self, tensor: str) -> str | None:
+        """The name in transformers of a weight or bias; None where it has none."""
+        path, _, last = tensor.rpartition(".")
+        if not path.startswith("blk."):
+            found = self.top.get(path)
+            return found and f"{found}.{last}"
+        _, layer, own = (*path.split(".", 2), "", "")[:3]
+        if whole := self.names.get(f"{own}.{last}"):
+            return f"model.layers.{layer}.{whole}"
+        found = self.names.get(own)
+        return found and f"model.layers.{layer}.{found}.{last}"
+
+
+def settings_of(header: Header) -> dict[str, Any]:
+    """What a ``config.json`` of the model says.
+
+    Raises:
+        ModelError: it is not read from GGUF, with the reason.
+    """
+    architecture = header.architecture
+    kind = KINDS.get(architecture)
+    if kind is None or bool(header.get("expert_count")) != kind.experts:
+        named = f"{architecture} with experts" if kind and not kind.experts else architecture or "nameless"
+        raise header.refusal(f"holds a model of the kind {named}, which is not")
+    if (words := header.fields.get("tokenizer.ggml.model")) not in _VOCABULARIES:
+        raise header.refusal(f"has a vocabulary of the kind {words or 'nameless'}, which is not")
+    settings = {here: header.get(there) for there, here in _NUMBERS.items() if header.get(there) is not None}
+    settings |= {
+        **{"model_type": kind.model_type, "dtype": "bfloat16"},
+        **{here: header.token(there) for there, here in _IDS.items()},
+        "vocab_size": header.get("vocab_size", header.vocabulary),
+        "tie_word_embeddings": OUTPUT not in header.names,
+    }
+    if kind.has_heads and (head_dim := _head_dim(header)) is not None:
+        settings["head_dim"] = head_dim
+    settings |= kind.more(header)
+    if "rope_parameters" not in settings:
+        settings["rope_parameters"] = _rope(header)
+    if any(isinstance(settings.get(here), list) for here in _NUMBERS.values()):
+        raise header.refusal("holds layers of several shapes, which are not")
+    return settings
+
+
+def generation_of(header: Header) -> dict[str, Any]:
+    """What a ``generation_config.json`` of the model says: which tokens begin and end a text, and how it is sampled."""
+    ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
+    ends = (header.token(f"{end}_token_id") for end in _ENDS)
+    ids["eos_token_id"] = list(dict.fromkeys(end for end in ends if end is not None)) or None
+    sampling = {here: header.fields.get(f"general.sampling.{there}") for there, here in _SAMPLING.items()}
+    found = {name: value for name, value in {**ids, **sampling}.items() if value is not None}
+    return {**found, "do_sample": True} if sampling["temperature"] else found
+
+
+def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) -> None:
+    """Change settings by the factors of positions, one for each pair of a head's values, by the names of ``FACTORS``.
+
+    Raises:
+        ModelError: they are of a kind that is not read.
+    """
+    rope = settings["rope_parameters"]
+    if LLAMA_3_FACTORS in factors:
+        rope |= llama_3_rope(rope["rope_theta"], factors[LLAMA_3_FACTORS])
+    if LONG_FACTORS in factors:
+        rope |= {"rope_type": "longrope", "long_factor": list(factors[LONG_FACTORS])}
+        rope |= {"short_factor": list(factors[SHORT_FACTORS])}
+
+
+def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
+    """The settings that stretch RoPE by these factors, one for each pair of a head's values.
+
+    Raises:
+        ModelError: they are not those of Llama 3.
+    """
+    pairs = len(factors)
+    for factor in _LLAMA_3_FACTORS:
+        usual = [_llama_3_factor(theta ** (pair / pairs), factor) for pair in range(pairs)]
+        if all(math.isclose(one, other, rel_tol=_CLOSE) for one, other in zip(factors, usual, strict=True)):
+            return {"rope_type": "llama3", "factor": factor, **_LLAMA_3}
+    raise ModelError("Its positions are stretched in a way that is not known here.", "Choose it as safetensors.")
+
+
+def _llama_3_factor(inverse: float, factor: float) -> float:
+    """By what a wave of ``2 pi inverse`` tokens is stretched (transformers' ``_compute_llama3_parameters``)."""
+    original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
+    length = 2 * math.pi * inverse
+    if length < original / high:
+        return 1.0
+    if length > original / low:
+        return factor
+    smooth = (original / length - low) / (high - low)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+def _head_dim(header: Header) -> int | None:
+    """Numbers of a head; None where nothing says it."""
+    width, heads = header.get("embedding_length"), header.get("attention.head_count")
+    usual = width // heads if type(width) is int and type(heads) is int and heads else None
+    found = header.get("attention.key_length", usual)
+    return found if type(found) is int else None
+
+
+def _rope(header: Header) -> dict[str, Any]:
+    """How positions turn queries and keys, in layers that keep the whole context.
+
+    Raises:
+        ModelError: in a way that is not read.
+    """
+    stretching = header.get("rope.scaling.type", "none")
+    if LONG_FACTORS in header.names or stretching not in ("none", "linear", "yarn"):
+        raise header.refusal("has a window that was stretched in a way that is not")
+    turned = header.get("rope.dimension_count")
+    if turned is not None and turned != _head_dim(header):
+        raise header.refusal("turns a part of each head only, which is not")
+    rope = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base", 10_000.0))}
+    if stretching == "none":
+        return rope
+    rope |= {"rope_type": stretching, "factor": float(header.number("rope.scaling.factor"))}
+    if stretching == "yarn":
+        rope["original_max_position_embeddings"] = int(header.number("rope.scaling.original_context_length"))
+    return rope
+
+
+def _window(header: Header) -> int | None:
+    """Tokens of a sliding window; None where there is none."""
+    return header.get("attention.sliding_window") or None
+
+
+def _phi3(header: Header) -> Mapping[str, Any]:
+    head_dim = _head_dim(header)
+    turned = header.number("rope.dimension_count", head_dim)
+    if (
+        head_dim is None
+        or not 0 < turned <= head_dim
+        or header.get("rope.scaling.type", "none") not in ("none", "longrope")
+    ):
+        raise header.refusal("has a window that was stretched in a way that is not")
+    rope = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base", 10_000.0))}
+    rope["partial_rotary_factor"] = turned / head_dim
+    found = {"rope_parameters": rope, "sliding_window": _window(header)}
+    if LONG_FACTORS not in header.names:
+        return found
+    if SHORT_FACTORS not in header.names:
+        raise header.refusal("has a window that was stretched in a way that is not")
+    original = int(header.number("rope.scaling.original_context_length"))
+    rope["original_max_position_embeddings"] = original
+    return {**found, "original_max_position_embeddings": original}
+
+
+def _gemma2(header: Header) -> Mapping[str, Any]:
+    caps = (f"{each}_logit_softcapping" for each in ("attn", "final"))
+    return {
+        **{"sliding_window": _window(header), "query_pre_attn_scalar": _scale_of_gemma(header, _GEMMA_2_LARGEST)},
+        **{cap: float(header.number(cap)) for cap in caps if header.get(cap) is not None},
+    }
+
+
+def _gemma3(header: Header) -> Mapping[str, Any]:
+    local = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base_swa", _GEMMA_LOCAL_THETA))}
+    if header.get("attention.sliding_window_pattern", _GEMMA_3_PERIOD) != _GEMMA_3_PERIOD:
+        raise header.refusal("has windows in other layers than Gemma 3, which is not")
+    return {
+        "sliding_window": _window(header),
+        "query_pre_attn_scalar": _scale_of_gemma(header, _GEMMA_3_LARGEST),
+        "rope_parameters": {"full_attention": _rope(header), "sliding_attention": local},
+    }
+
+
+def _qwen3_moe(header: Header) -> Mapping[str, Any]:
+    return {
+        **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
+        **{"moe_intermediate_size": header.get("expert_feed_forward_length"), "norm_topk_prob": True},
+        # A file of experts alone need not say how wide another MLP would be.
+        "intermediate_size": header.get("feed_forward_length", header.get("expert_feed_forward_length")),
+    }
+
+
+def _gpt_oss(header: Header) -> Mapping[str, Any]:
+    rope = _rope(header)
+    if rope["rope_type"] == "yarn":
+        rope |= _GPT_OSS_YARN
+    return {
+        **{"num_local_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
+        **{"intermediate_size": header.get("expert_feed_forward_length"), "sliding_window": _window(header)},
+        "rope_parameters": rope,
+    }
+
+
+def _lfm2(header: Header) -> Mapping[str, Any]:
+    heads = header.get("attention.head_count_kv")
+    if not isinstance(heads, list) or len(heads) != header.get("block_count") or not any(heads):
+        raise header.refusal("does not say which layers have attention, without which it is not")
+    return {
+        **{"num_key_value_heads": max(heads), "conv_L_cache": header.get("shortconv.l_cache")},
+        "layer_types": ["full_attention" if each else "conv" for each in heads],
+        "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
+        "block_auto_adjust_ff_dim": False,  # the width is what it comes to
+    }
+
+
+def _qwen3_5(header: Header) -> Mapping[str, Any]:
+    heads, head_dim = int(header.number("ssm.time_step_rank")), int(header.number("attention.key_length"))
+    turned = header.number("rope.dimension_count", head_dim)
+    if not 0 < turned <= head_dim or header.get("rope.scaling.type", "none") != "none" or heads < 1:
+        raise header.refusal("has a window that was stretched in a way that is not")
+    sections = header.get("rope.dimension_sections", [])
+    found = {
+        # A last layer that guesses several tokens is no part of the model.
+        "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
+        "full_attention_interval": header.get("full_attention_interval"),
+        **{"linear_num_value_heads": heads, "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads},
+        **{"linear_num_key_heads": header.get("ssm.group_count"), "linear_key_head_dim": header.get("ssm.state_size")},
+        "linear_conv_kernel_dim": header.get("ssm.conv_kernel"),
+        "rope_parameters": {
+            **{"rope_type": "default", "rope_theta": float(header.number("rope.freq_base"))},
+            **{"partial_rotary_factor": turned / head_dim, "mrope_interleaved": True},
+            "mrope_section": [section for section in sections if section],
+        },
+    }
+    if header.get("expert_count"):
+        found |= {
+            **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
+            "moe_intermediate_size": header.get("expert_feed_forward_length"),
+            "shared_expert_intermediate_size": header.get("expert_shared_feed_forward_length"),
+        }
+    return found
+
+
+def _scale_of_gemma(header: Header, largest: int) -> int | None:
+    """What the scale of queries is the root of; no file says it, llama.cpp knows the largest by its layers."""
+    if header.get("block_count") != largest:
+        return _head_dim(header)
+    return int(header.number("embedding_length")) // max(1, int(header.number("attention.head_count")))
+
+
+KINDS = {
+    "llama": Kind("llama", halves=True),
+    "qwen2": Kind("qwen2", has_heads=False),
+    "qwen3": Kind("qwen3"),
+    "qwen3moe": Kind("qwen3_moe", names=_EXPERT_NAMES, more=_qwen3_moe, experts=True),
+    "qwen35": Kind("qwen3_5_text", names=_QWEN_3_5_NAMES, more=_qwen3_5, centred=True, tiled=True),
+    "qwen35moe": Kind("qwen3_5_moe_text", names=_QWEN_3_5_NAMES, more=_qwen3_5, centred=True, tiled=True, experts=True),
+    "gpt-oss": Kind("gpt_oss", names=_GPT_OSS_NAMES, more=_gpt_oss, experts=True),
+    "lfm2": Kind("lfm2", names=_LFM_NAMES, top=_LFM_TOP, more=_lfm2, has_heads=False),
+    "phi3": Kind(
+        "phi3",
+        names={**_NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        more=_phi3,
+        has_heads=False,
+    ),
+    "gemma2": Kind("gemma2", names=_GEMMA_NAMES, more=_gemma2, centred=True),
+    "gemma3": Kind("gemma3_text", names=_GEMMA_NAMES, more=_gemma3, centred=True),
+}
+"""By the name of the architecture in the file."""

@@ -1,0 +1,122 @@
+"""What headers of GGUF files mean: stretched positions, scales that no file states, kinds that are not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
+
+from engine.errors import ModelError
+from engine.model import gguf_kinds
+from engine.model.gguf_header import Part, parts_of
+from engine.model.gguf_kinds import KINDS, LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS, Header, settings_of
+
+OPTIONAL = {
+    *("output", "output_norm", "attn_q_norm", "attn_k_norm", "attn_q", "attn_k", "attn_v"),
+    *("ffn_gate", "ffn_norm", "ffn_up", "ffn_down"),
+}
+"""Of Llama; not every kind has them."""
+
+
+def header(architecture: str, names: tuple[str, ...] = (), **changes: Any) -> Header:
+    usual = {"block_count": 2, "embedding_length": 256, "attention.head_count": 4, "attention.head_count_kv": 2}
+    own = {f"{architecture}.{name}": value for name, value in {**usual, "context_length": 512, **changes}.items()}
+    fields = {"general.architecture": architecture, "tokenizer.ggml.model": "gpt2", **own}
+    return Header(fields, names, 260, "It.gguf")
+
+
+def rope(architecture: str, names: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = settings_of(header(architecture, names, **changes))["rope_parameters"]
+    return found
+
+
+def test_windows_that_fields_stretch() -> None:
+    linear: dict[str, Any] = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0, "rope.freq_base": 1e6}
+    assert rope("llama", **linear) == {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    yarn: dict[str, Any] = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 128,
+    }
+    assert rope("qwen3", **yarn) == {
+        **{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        "rope_theta": 10_000.0,
+    }
+    assert rope("gemma3", **linear) == {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    }
+
+
+def test_windows_that_tensors_stretch() -> None:
+    original: dict[str, Any] = {"rope.scaling.original_context_length": 128, "rope.dimension_count": 48}
+    settings = settings_of(header("phi3", (LONG_FACTORS, SHORT_FACTORS), **original))
+    gguf_kinds.stretch(settings, {LONG_FACTORS: [2.0] * 24, SHORT_FACTORS: [1.0] * 24})
+    assert settings["original_max_position_embeddings"] == 128
+    assert settings["rope_parameters"] == {
+        **{"rope_type": "longrope", "rope_theta": 10_000.0, "partial_rotary_factor": 0.75},
+        **{"long_factor": [2.0] * 24, "short_factor": [1.0] * 24, "original_max_position_embeddings": 128},
+    }
+    with pytest.raises(ModelError, match="stretched in a way that is not read"):
+        rope("phi3", (LONG_FACTORS,), **original)
+    with pytest.raises(ModelError, match="not known here"):
+        gguf_kinds.stretch({"rope_parameters": {"rope_theta": 500000.0}}, {LLAMA_3_FACTORS: [1.0] * 20 + [8.0] * 12})
+    usual = [gguf_kinds._llama_3_factor(500000.0 ** (pair / 64), 32.0) for pair in range(64)]
+    assert gguf_kinds.llama_3_rope(500000.0, usual)["factor"] == 32.0
+
+
+@pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_scale_queries_by_their_width(architecture: str, layers: int) -> None:
+    """Of 27 billion parameters: 144 and 168, though heads have 128 numbers."""
+    usual: dict[str, Any] = {"attention.key_length": 128}
+    assert settings_of(header(architecture, **usual))["query_pre_attn_scalar"] == 128
+    assert settings_of(header(architecture, **usual, block_count=layers))["query_pre_attn_scalar"] == 64
+
+
+def test_a_token_that_is_none_is_left_out() -> None:
+    found = header("qwen2")
+    found.fields = {**found.fields, "tokenizer.ggml.eos_token_id": 4, "tokenizer.ggml.padding_token_id": 2**32 - 1}
+    assert gguf_kinds.generation_of(found) == {"eos_token_id": [4]}
+    assert settings_of(found)["pad_token_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "words"),
+    [
+        ("gemma4", {}, "a model of the kind gemma4"),
+        ("llama", {"expert_count": 8}, "the kind llama with experts"),
+        ("qwen2", {"attention.head_count_kv": [2, 4]}, "layers of several shapes"),
+        ("lfm2", {}, "which layers have attention"),
+        ("gemma3", {"attention.sliding_window_pattern": 4}, "windows in other layers"),
+    ],
+)
+def test_what_is_not_read_is_named(architecture: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        settings_of(header(architecture, **changes))
+    assert words in refused.value.cause
+    assert refused.value.remedy
+
+
+def test_weights_have_the_names_of_transformers() -> None:
+    assert KINDS["qwen2"].name("blk.11.attn_q.bias") == "model.layers.11.self_attn.q_proj.bias"
+    assert KINDS["qwen3moe"].name("blk.0.ffn_up_exps.weight") == "model.layers.0.mlp.experts.up.weight"
+    assert KINDS["llama"].name("output.weight") == "lm_head.weight"
+    assert KINDS["llama"].name("blk.0.ssm_a") is None
+
+
+@pytest.mark.parametrize("architecture", KINDS)
+def test_weights_have_the_names_of_llama_cpp(architecture: str) -> None:
+    numbers = [at for at, name in MODEL_ARCH_NAMES.items() if name in (architecture, f"{architecture}moe")]
+    known = {TENSOR_NAMES[tensor].removeprefix("blk.{bid}.") for at in numbers for tensor in MODEL_TENSORS[at]}
+    kind = KINDS[architecture]
+    named = {*kind.top, *(name.strip(".").removesuffix(".weight").removesuffix(".bias") for name in kind.names)}
+    assert named - OPTIONAL <= known
+
+
+def test_parts_are_told_by_their_names(tmp_path: Any) -> None:
+    names = [f"Big-Q4_K_M-{number:05}-of-00002.gguf" for number in (1, 2)]
+    assert Part.of(names[1]) == Part("Big-Q4_K_M", 2, 2)
+    assert [path.name for path in parts_of(tmp_path / names[1])] == names
+    for other in ("Big-00003-of-00002.gguf", "Big-00000-of-00002.gguf", "Big-1-of-2.gguf", "Big.gguf"):
+        assert parts_of(tmp_path / other) == [tmp_path / other]
