@@ -1,4 +1,5 @@
-"""A GGUF file on the hub, named as owner/name/FILE.gguf: weights in 4 bits where a model's own take 16.
+"""A GGUF file on the hub, named as owner/name/FILE.gguf: weights in 4 bits where a model's own take 16. Of a model in
+parts any part names all.
 
 Fetched with the hub's checksum as ``hub`` fetches, then opened as any GGUF file (``gguf``). A program of its own:
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from app.models import gguf, hub
 from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from engine.errors import ModelError, ModelNotFound
+from engine.model.gguf_header import parts_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def parts(name: str) -> tuple[str, str]:
 def folder_of(models: Path, name: str) -> Path:
     """Where a file and its settings belong."""
     repository, file = parts(name)
-    return models.joinpath(*repository.split("/"), file.removesuffix(".gguf"))
+    return models.joinpath(*repository.split("/"), gguf.title_of(Path(file)))
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
         with hub.error_words(parts(name)[0]):
             if command == "about":
                 model = look_up(name)
-                say("about", licence=model.licence, gated=model.gated, total=model.files[0].size)
+                say("about", licence=model.licence, gated=model.gated, total=sum(file.size for file in model.files))
             else:
                 get(name, Path(rest[0]), say)
 
@@ -52,23 +54,26 @@ def main(arguments: list[str]) -> int:
 
 
 def look_up(name: str) -> HubModel:
-    """Ask the hub for a file.
+    """Ask the hub for a file, or all parts of a model.
 
     Raises:
-        ModelNotFound: the repository has no such file.
+        ModelNotFound: the repository has no such file, or not all of them.
         Exception: whatever the hub's library raises.
     """
     from huggingface_hub import HfApi
 
     repository, wanted = parts(name)
     info = HfApi().model_info(repository, files_metadata=True, timeout=FIRST_ANSWER_SECONDS)
-    found = next((one for one in info.siblings or () if one.rfilename == wanted and one.lfs), None)
-    if found is None or found.lfs is None:
-        raise ModelNotFound(f"{repository} has no file {wanted}.", "Look at its files on the hub.")
-    file = HubFile(wanted, int(found.size or 0), f"sha256:{found.lfs.sha256}")
+    there = {one.rfilename: one for one in info.siblings or ()}
+    files = []
+    for path in parts_of(Path(wanted)):
+        found = there.get(path.name)
+        if found is None or found.lfs is None:
+            raise ModelNotFound(f"{repository} has no file {path.name}.", "Look at its files on the hub.")
+        files.append(HubFile(path.name, int(found.size or 0), f"sha256:{found.lfs.sha256}"))
     card = info.card_data
     licence = str((card.get("license_name") or card.get("license") or "") if card else "")
-    return HubModel(repository, str(info.sha), (file,), licence, bool(info.gated))
+    return HubModel(repository, str(info.sha), tuple(files), licence, bool(info.gated))
 
 
 def get(name: str, folder: Path, say: Say) -> None:
@@ -78,14 +83,19 @@ def get(name: str, folder: Path, say: Say) -> None:
         TrifoldError: it is not to be had, damaged, of a kind that is not read, or there is no room for it.
     """
     model = look_up(name)
-    (file,) = model.files
     folder.mkdir(parents=True, exist_ok=True)
-    place, part = folder / file.name, hub.part_of(folder, file)
-    if not (place.is_file() and place.stat().st_size == file.size):
-        arrived = part.stat().st_size if part.is_file() else 0
-        hub.check_disk(folder, file.name, file.size - arrived + _WRITTEN_BYTES)
-        say("plan", total=file.size, done=arrived, files=1)
-        hub.fetch_file(model, file, folder, partial(say, total=file.size), 0)
+    total = sum(file.size for file in model.files)
+    missing = [file for file in model.files if not _is_here(folder, file)]
+    done = total - sum(file.size for file in missing)
+    if missing:
+        parts_here = [part for file in missing if (part := hub.part_of(folder, file)).is_file()]
+        arrived = sum(part.stat().st_size for part in parts_here)
+        hub.check_disk(folder, parts(name)[1], total - done - arrived + _WRITTEN_BYTES)
+        say("plan", total=total, done=done + arrived, files=len(missing))
+    for file in missing:
+        hub.fetch_file(model, file, folder, partial(say, total=total), done)
+        done += file.size
+    place = folder / model.files[0].name
     os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")  # for children
     try:
         gguf.make(place, gguf.look(place), folder, say)
@@ -93,8 +103,13 @@ def get(name: str, folder: Path, say: Say) -> None:
         raise
     except Exception as error:  # of libraries that read foreign formats; none may reach a person as it is
         logger.error("%s cannot be opened", name, exc_info=error)
-        raise ModelError(f"{file.name} cannot be opened: {type(error).__name__}.", "Choose another file.") from error
+        raise ModelError(f"{place.name} cannot be opened: {type(error).__name__}.", "Choose another file.") from error
     say("done", revision=model.revision, licence=model.licence)
+
+
+def _is_here(folder: Path, file: HubFile) -> bool:
+    place = folder / file.name
+    return place.is_file() and place.stat().st_size == file.size
 
 
 if __name__ == "__main__":

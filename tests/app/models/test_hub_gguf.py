@@ -67,6 +67,29 @@ def test_it_is_fetched_checked_and_opened(
     assert [method for method, path, _ in published.asked[before:] if "resolve" in path] == [], "it is here"
 
 
+def test_of_a_model_in_parts_all_are_fetched(
+    hub: Hub, local_models: LocalModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, made = tmp_path / "published", []
+    folder.mkdir()
+    for number in (1, 2):
+        (folder / f"some-0000{number}-of-00002.gguf").write_bytes(CONTENT[number:])
+    hub.add("acme/parts-GGUF", folder)
+    name = "acme/parts-GGUF/some-00002-of-00002.gguf"
+    assert Download().about(name)["total"] == 2 * len(CONTENT) - 3
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+    start = f"{hub.address}/acme/parts-GGUF/resolve/main"
+    monkeypatch.setattr("huggingface_hub.hf_hub_url", lambda _, file, **__: f"{start}/{file}")
+    monkeypatch.setattr(gguf, "look", lambda path: path.name)
+    monkeypatch.setattr(gguf, "make", lambda path, model, folder, say: made.append(model))
+    place = local_models.own(name)
+    hub_gguf.get(name, place, lambda *_, **__: None)
+    assert made == ["some-00001-of-00002.gguf"]
+    assert place.name == "some"
+    assert all((place / file.name).read_bytes() == file.read_bytes() for file in folder.iterdir())
+
+
 def test_the_catalogue_offers_files_by_such_names_alone() -> None:
     files = [pair for pair in pairs() if pair.id.endswith("-file")]
     assert len(files) >= 3
