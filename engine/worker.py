@@ -458,6 +458,13 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
     )
 
 
+def prepare() -> None:
+    """Import what loading a model needs, so that it is there when the model is."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: F401 - imported when named
+
+    from engine.session import Session  # noqa: F401
+
+
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
     from engine.plan.planner import devices_in_words  # needs packages, which are not there before the first start
 

@@ -27,7 +27,7 @@ from app.models.engine_proxy import EngineProxy, Make
 from app.models.fit import fit_in_words, rounding_in_words, rounding_options
 from app.models.hub import Cancelled, Download, Progress
 from app.models.local import LocalModels
-from engine import EngineConfig, EngineLike, model_files
+from engine import EngineConfig, EngineLike, model_files, worker
 from engine.errors import Busy, ModelError, ModelNotFound, OptionError, ResourceError, TrifoldError
 from engine.model.architectures import SHARED_VOCABULARY
 from engine.plan import FreeMemory, ModelShape, fit_pair, measure_free_memory, read_config, rounding, shape_of
@@ -348,6 +348,8 @@ def _made(local_models: LocalModels, download: Download, name: str, show: Show, 
         return None
     if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
+    if free is not None and is_gguf(name):  # the child leaves a core to what the engine needs when it is done
+        threading.Thread(target=worker.prepare, name="trifold-imports", daemon=True).start()
     return _download(local_models, download, name, show)
 
 
