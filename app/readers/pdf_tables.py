@@ -1,6 +1,6 @@
 """Tables on a PDF page: their rows put together as lines of cells with a mark between them. Child only.
 
-A drawn table is told by its ruling lines (``grids.py``), any other by the empty stripes between its columns, which its
+A drawn table is told by its ruling lines (``pdf_grids.py``), any other by the empty stripes between its columns, which its
 rows share; cells may be empty and may have several lines. Two columns of prose side by side share a stripe as well:
 their lines go on from one to the next. Where it is unsure, nothing is changed.
 
@@ -16,12 +16,30 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from app.readers import cleaning, pdf_grids
+from app.readers import pdf_grids
 from app.readers.layout import Line
+from app.readers.pdf_cells import (
+    ALIGNED,
+    CELL_PITCH,
+    FINE,
+    LOOSER,
+    MARK,
+    NUMBER,
+    NUMBERS,
+    SAME_RULE,
+    Cells,
+    as_lines,
+    cells_of,
+    cut_at,
+    fine_parts,
+    grouped_rows,
+    in_rows,
+    joined,
+    levelled,
+    printed_rows,
+    put_right,
+)
 from app.readers.pdf_grids import Grid, Rules
-
-MARK = " | "
-"""Stands between two cells."""
 
 _FEWEST_DRAWINGS = 4  # drawn things of a page with a drawn table
 _FEWEST_CELLS = 3  # with text, of a drawn table
@@ -36,10 +54,6 @@ _MANY_COLUMNS = 4
 _DEEPEST = 5  # cuts of what is no table as a whole
 _NEXT_ROW = 3.5  # line heights to the next row of one table
 _BACK_UP = 12.0  # line heights by which a cell may begin above the end of the one before
-_OVERLAP = 0.25  # of its height by which a row reaches into the one before it
-_BESIDE = 0.5  # of the height of the lower of two pieces of one row
-_FINE = 0.5  # line heights of a gap that may part cells if the rows around have one there too
-_NARROW = 0.3  # line heights of a gap at a border that is more than a blank
 _WIDE = 1.2  # line heights of a gap that parts runs of text by itself
 _CLEAR = 0.8  # line heights of the gaps of columns that begin at the same points exactly
 _STRIPE = 0.4  # line heights that an empty stripe between columns is wide
@@ -50,34 +64,17 @@ _FULL_ROWS = 0.5  # of the rows have cells in two columns
 _FAR = 1.6  # times the step that three in four rows do not exceed: the end of a table
 _TITLE = 1.3  # times the usual type: a title, which is no row
 _LEVEL = 0.35  # line heights by which the edges of a column's cells differ
-_ALIGNED = 0.6  # of the cells of a column
 _FILL = 0.5  # of the cells of a table that is not drawn
 _WELL_FILL = 0.8  # of the cells of one of few rows
 _SHORT = 3  # characters of the cells of a table that is no drawing or formula
 _TEXT = 20  # characters of a cell that may be a line of prose
 _GOES_ON = 0.35  # of the lines of prose begin in small letters
 _FILLED = 0.6  # of the lines of prose end at the margin, for scripts without small letters
-_SAME_RULE = 2.0  # points
 _RULED = 0.4  # of a table's height or width that its rules have at least
 _GRID = 3  # rules down, the outer ones too, and two across between rows: a drawn table
-_MOST_LINES = 15  # of print between two rules that part rows
-_LOOSER = 1.2  # times the distance of the lines of a cell: a new row
-_CELL_PITCH = 1.7  # line heights between two lines of one cell
-_TOUCH = 0.15  # line heights between two pieces of one word
 _SAME_LEFT = 6.0  # points by which the left edges of the parts of a table differ from page to page
 _SAME_COLUMN = 30.0  # points by which its columns may
-_NUMBERS = 0.6  # of the cells under the head of a column of numbers
-_NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_LEADERS = (".", "..", "...", "·", "_", "…")
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
-_RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-
-
-Word = tuple[str, float, float]
-"""With where it begins and ends."""
-
-Cells = list[list[Line]]
-"""The pieces of a row, column by column."""
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
@@ -117,7 +114,7 @@ def _drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, li
         for piece in inside:
             rows = found.get(id(piece))
             if rows is None:
-                parts += _cut(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
+                parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
             elif rows:  # a table in a cell of this one
                 parts.append(_one_piece(rows))
         lines = _drawn(parts, grid)
@@ -161,7 +158,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
     held: Cells = [[] for _ in range(columns)]  # of a row of nothing but the beginnings of taller cells
     for row, places in enumerate(grid.cells):
         here = [
-            held[column] or _in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]
+            held[column] or in_rows(cells.get((row, column), [])) if places[column] == (row, column) else held[column]
             for column in range(columns)
         ]
         held = [[] for _ in range(columns)]
@@ -171,7 +168,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
             continue
         goes_on = any(place[0] < row or place in below for place in places)
         printed = [] if goes_on else _several_rows(here)
-        made += _grouped(printed, [], height) if printed else [here]
+        made += grouped_rows(printed, [], height) if printed else [here]
     used = [column for column in range(columns) if any(row[column] for row in made)]
     longest = max(sum(len(part.text) for part in cell) for cell in cells.values())
     least = _FEWEST_FILLED if longest < _LONG_CELL else _WELL_FILLED
@@ -179,11 +176,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
     if longest > _LONGEST_CELL or sum(bool(cell) for row in made for cell in row) < least * whole:
         return []
     made = [[row[column] for column in used] for row in made if any(row)]
-    return _as_lines(made, tuple(grid.xs[column] for column in used))
-
-
-def _in_rows(cell: Sequence[Line]) -> list[Line]:
-    return [piece for row in _rows(cell) for piece in row] if len(cell) > 1 else list(cell)
+    return as_lines(made, tuple(grid.xs[column] for column in used))
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
@@ -191,14 +184,14 @@ def _several_rows(cells: Cells) -> list[Cells]:
 
     Lines of figures, or many short lines, stand side by side in two columns.
     """
-    printed = _rows([piece for cell in cells for piece in cell])
+    printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:
         return []
-    columns = [_rows(cell) for cell in cells]
+    columns = [printed_rows(cell) for cell in cells]
     long = [column for column in columns if len(column) > _MANY * len(printed)]
     if len(long) < 2 or all(_is_prose([row[0] for row in column]) for column in long):
         return []
-    figures = any(sum(bool(_NUMBER.match(row[0].text)) for row in column) > _NUMBERS * len(column) for column in long)
+    figures = any(sum(bool(NUMBER.match(row[0].text)) for row in column) > NUMBERS * len(column) for column in long)
     even = len(columns) > 2 and all(len(column) == len(printed) for column in columns)
     if not figures and not even and len(printed) < _MANY_PRINTED:
         return []
@@ -210,9 +203,9 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
     """Pieces in their order, those of tables without lines down replaced by rows."""
     result: list[Line] = []
     for chunk in _chunks(pieces):
-        parts = [(part, at) for at, piece in enumerate(chunk) for part in _fine(piece)]
+        parts = [(part, at) for at, piece in enumerate(chunk) for part in fine_parts(piece)]
         origin = {id(part): at for part, at in parts}
-        rows = _rows([part for part, _ in parts])
+        rows = printed_rows([part for part, _ in parts])
         if sum(len(row) > 1 for row in rows) < 2:
             result += chunk
             continue
@@ -272,7 +265,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
         elif depth and len(some) > _FEW_ROWS:
             steps = [(below[0].top - above[0].top, at) for at, (above, below) in enumerate(pairwise(some), 1)]
             widest, at = max(steps)
-            if widest > _LOOSER * median(step for step, _ in steps):
+            if widest > LOOSER * median(step for step, _ in steps):
                 yield from _tables(some[:at], drawn, depth - 1)
                 yield from _tables(some[at:], drawn, depth - 1)
 
@@ -313,63 +306,6 @@ def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
             chunks.append([piece])
             bottom = piece.bottom
     return chunks
-
-
-def _rows(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Printed rows from the top, each from left to right."""
-    rows: list[list[Line]] = []
-    top = bottom = 0.0
-    for piece in sorted(pieces, key=lambda piece: piece.top):
-        overlap = min(bottom, piece.bottom) - max(top, piece.top)
-        if rows and overlap > _BESIDE * min(bottom - top, piece.height):
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
-            top, bottom = piece.top, piece.bottom
-    for row in rows:
-        row.sort(key=lambda piece: piece.x0)
-    return rows
-
-
-def _fine(piece: Line) -> list[Line]:
-    """A piece in parts wherever there is more than a blank between its words."""
-    if len(piece.words) < 2 or piece.widest_gap <= _FINE * piece.height:
-        return [piece]
-    groups = [[piece.words[0]]]
-    for before, word in pairwise(piece.words):
-        led = before[0] in _LEADERS or word[0] in _LEADERS  # of a table of contents
-        if _gap(before, word) > _FINE * piece.height and not led:
-            groups.append([])
-        groups[-1].append(word)
-    if len(groups) == 1:
-        return [piece]
-    return _parts(piece, groups)
-
-
-def _gap(before: Word, word: Word) -> float:
-    """What is between two words, which may follow one another from right to left."""
-    return max(word[1] - before[2], before[1] - word[2])
-
-
-def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """A piece cut into groups of its words."""
-    parts = []
-    for at, words in enumerate(groups):
-        cut = piece.cut and at == len(groups) - 1
-        text = cleaning.tidy(" ".join(word for word, _, _ in words)) + ("-" if cut else "")
-        doubled = 0 if at else piece.doubled
-        parts.append(
-            replace(
-                piece,
-                doubled=doubled,
-                text=text,
-                x0=min(word[1] for word in words),
-                x1=max(word[2] for word in words),
-                words=words,
-                cut=cut,
-            )
-        )
-    return [part for part in parts if part.text]
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
@@ -416,8 +352,8 @@ def _inner(rows: list[list[Line]]) -> list[list[Line]]:
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
     """Whether a row of one piece stands close above or below another, where a cell but the first one begins."""
     piece = row[0]
-    near = abs(piece.top - beside[0].top) < _CELL_PITCH * piece.height
-    return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < _SAME_RULE for other in of[1:])
+    near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height
+    return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < SAME_RULE for other in of[1:])
 
 
 def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[Line]:
@@ -435,11 +371,11 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     floors = _floors(rules, left, right, top, bottom)
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
-    cells = _levelled([_cells(row, borders) for row in rows])
+    cells = levelled([cells_of(row, borders) for row in rows])
     grid = len(down) >= _GRID and len(floors) > 1 and any(x in walls for x in borders)
     if not grid:
         borders = [x for at, x in enumerate(borders) if _is_column([bool(row[at + 1]) for row in cells])]
-        cells = _levelled([_cells(row, borders) for row in rows])
+        cells = levelled([cells_of(row, borders) for row in rows])
     if not borders:
         return []
     if not grid and _is_list(cells):
@@ -449,44 +385,13 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
         return []
     if grid and _is_all_prose(cells):
         return []
-    _put_right(cells, borders)
-    return _as_lines(_grouped(cells, parted, height), (left, *borders))
+    put_right(cells, borders)
+    return as_lines(grouped_rows(cells, parted, height), (left, *borders))
 
 
 def _is_column(filled: Sequence[bool]) -> bool:
     """Whether a column has two cells, or is one of many rows of which only the head is filled."""
     return sum(filled) > 1 or (filled[0] and len(filled) > _FEW_ROWS)
-
-
-def _levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Rows of which one stands between the lines of another, as cells do that are centred, put together."""
-    made: list[Cells] = []
-    for row in rows:
-        if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
-            bottom = max(piece.bottom for cell in made[-1] for piece in cell)
-            first = next(piece for cell in row for piece in cell)
-            if bottom - first.top > _OVERLAP * first.height:
-                made[-1] = [one or two for one, two in zip(made[-1], row, strict=True)]
-                continue
-        made.append(row)
-    return made
-
-
-def _put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Put a piece over several columns into the last of them where it ends as that one's cells do: a total's label."""
-    ends = []
-    for at in range(len(borders) + 1):
-        found = sorted(row[at][-1].x1 for row in cells if row[at])
-        middle = found[len(found) // 2] if found else 0.0
-        ends.append(
-            middle if sum(abs(x - middle) < _SAME_RULE for x in found) > max(1, _ALIGNED * len(found)) else None
-        )
-    for row in cells:
-        for at, cell in enumerate(row[:-1]):
-            last = sum(x < cell[-1].x1 for x in borders) if cell else 0
-            end = ends[last]
-            if last > at and end is not None and not row[last] and abs(cell[-1].x1 - end) < _SAME_RULE:
-                row[at], row[last] = [], cell
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
@@ -495,7 +400,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
     for x, y0, y1 in sorted(rules.down):
         inside = min(y1, bottom + height) - max(y0, top - height)
         if inside > 0 and left - 2 * height < x < right + 2 * height:
-            key = next((known for known in reversed(found) if abs(known - x) < _SAME_RULE), x)
+            key = next((known for known in reversed(found) if abs(known - x) < SAME_RULE), x)
             found[key] = found.get(key, 0.0) + inside
     return [x for x, length in found.items() if length >= _RULED * (bottom - top)]
 
@@ -506,7 +411,7 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
     for y, x0, x1 in sorted(rules.across):
         inside = min(x1, right) - max(x0, left)
         if inside > 0 and top < y < bottom:
-            key = next((known for known in reversed(found) if abs(known - y) < _SAME_RULE), y)
+            key = next((known for known in reversed(found) if abs(known - y) < SAME_RULE), y)
             found[key] = found.get(key, 0.0) + inside
     return [y for y, length in found.items() if length >= _RULED * (right - left)]
 
@@ -556,36 +461,11 @@ def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) 
     more = []
     for one, two in pairwise(rows[0]):
         middle = (one.x1 + two.x0) / 2
-        apart = two.x0 - one.x1 > _FINE * height and not any(one.x1 - 1 < x < two.x0 + 1 for x in borders)
+        apart = two.x0 - one.x1 > FINE * height and not any(one.x1 - 1 < x < two.x0 + 1 for x in borders)
         if apart and len(rows) > _FEW_ROWS and len(rows[0]) >= _MANY_COLUMNS:
             crossed = sum(piece.x0 < middle < piece.x1 for row in rows for piece in row)
             more += [middle] if crossed <= _CROSSED * len(rows) else []
     return sorted(borders + more)
-
-
-def _cells(row: Sequence[Line], borders: Sequence[float]) -> Cells:
-    """The pieces of a row by column; a piece that crosses a border between two of its words is cut there."""
-    cells: Cells = [[] for _ in range(len(borders) + 1)]
-    for piece in row:
-        for part in _cut(piece, borders, _NARROW):
-            inner = part.x0 + 0.1 * (part.x1 - part.x0)
-            cells[sum(border <= inner for border in borders)].append(part)
-    return cells
-
-
-def _cut(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
-    """A piece cut where a border lies between two words; ``gap``: line heights that they are apart at least."""
-    crossed = [x for x in borders if piece.x0 < x < piece.x1]
-    if not crossed or len(piece.words) < 2:
-        return [piece]
-    groups = [[piece.words[0]]]
-    for before, word in pairwise(piece.words):
-        if _gap(before, word) >= gap * piece.height and any(
-            min(before[2], word[2]) - 1 <= x <= max(before[1], word[1]) + 1 for x in crossed
-        ):
-            groups.append([])
-        groups[-1].append(word)
-    return _parts(piece, groups)
 
 
 def _is_tabular(
@@ -614,9 +494,9 @@ def _is_tabular(
     crossing = sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
     if crossing > 0.3 * len(rows):
         return False
-    columns = [[_joined(row[at]) for row in cells if row[at]] for at in range(len(borders) + 1)]
+    columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(borders) + 1)]
     numeric = any(
-        len(column) > 2 and sum(bool(_NUMBER.match(line.text)) for line in column) >= _NUMBERS * len(column)
+        len(column) > 2 and sum(bool(NUMBER.match(line.text)) for line in column) >= NUMBERS * len(column)
         for column in columns
     )
     wide = sum(
@@ -645,7 +525,7 @@ def _is_tabular(
     if not numeric and sum(map(len, filled)) < _SHORT * len(filled):
         return False
     level = sum(_is_level(row, height) for row in several)
-    if level < _ALIGNED * len(several):
+    if level < ALIGNED * len(several):
         return False
     return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
 
@@ -656,7 +536,7 @@ def _only_goes_on(above: Cells, row: Cells) -> bool:
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False
     piece, last = row[filled[0]][0], above[filled[0]][0]
-    return piece.top - last.top < _CELL_PITCH * piece.height and abs(piece.x0 - last.x0) < _SAME_RULE
+    return piece.top - last.top < CELL_PITCH * piece.height and abs(piece.x0 - last.x0) < SAME_RULE
 
 
 def _is_level(row: Cells, height: float) -> bool:
@@ -669,7 +549,7 @@ def _is_list(cells: Sequence[Cells]) -> bool:
     """Whether the first of two columns holds the marks or numbers of a list."""
     if len(cells[0]) != 2:
         return False
-    marks = [_joined(row[0]).text for row in cells if row[0]]
+    marks = [joined(row[0]).text for row in cells if row[0]]
     bare = [int(text) for text in marks if text.isdigit()]
     if len(bare) == len(marks):
         return len(bare) > 1 and {two - one for one, two in pairwise(bare)} == {1}
@@ -681,14 +561,14 @@ def _is_aligned(column: Sequence[Line], height: float) -> bool:
     for place in (lambda line: line.x0, lambda line: line.x1, lambda line: (line.x0 + line.x1) / 2):
         places = sorted(map(place, column))
         most = max(sum(0 <= other - here <= 2 * _LEVEL * height for other in places) for here in places)
-        if most >= _ALIGNED * len(places):
+        if most >= ALIGNED * len(places):
             return True
     return False
 
 
 def _is_all_prose(cells: Sequence[Cells]) -> bool:
     """Whether the columns hold lines of prose that go on from row to row."""
-    columns = [[_joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
+    columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
     prose = [_is_prose(column) for column in columns if column]
     return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1
 
@@ -709,140 +589,3 @@ def _is_prose(column: Sequence[Line]) -> bool:
         return False
     right = max(line.x1 for line in column)
     return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)
-
-
-def _grouped(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
-    """Printed rows put together to the rows of the table: a cell may have several lines."""
-    tops = [min(piece.top for cell in row for piece in cell) for row in rows]
-    steps = [below - above for above, below in pairwise(tops)]
-    tight = min((step for step in steps if step > 0.8 * height), default=height)
-    loose = floors or any(step > _LOOSER * tight for step in steps)
-    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
-    bands: list[list[Cells]] = []
-    for at, row in enumerate(rows):
-        floor = at and any(tops[at - 1] + height / 2 < y < tops[at] + height / 2 for y in floors)
-        apart = at and steps[at - 1] > (_CELL_PITCH * height if floors else _LOOSER * tight)
-        if not at or not loose or floor or apart:
-            bands.append([])
-        bands[-1].append(row)
-    grouped: list[Cells] = []
-    for band in bands:
-        if len(band) > 1 and _is_one_row(band, bool(floors)):
-            grouped.append([[piece for row in band for piece in row[at]] for at in range(len(edges))])
-            continue
-        for row in band:
-            may_go_on = row is not band[0] or not (loose or row[0])
-            if grouped and may_go_on and _goes_on(grouped[-1], row, edges):
-                for above, below in zip(grouped[-1], row, strict=True):
-                    above += below
-            else:
-                grouped.append([list(cell) for cell in row])
-    return grouped
-
-
-def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first.
-
-    Args:
-        ruled: lines are drawn above and below.
-    """
-    if len(band) > _MOST_LINES:
-        return False
-    columns = list(zip(*band, strict=True))
-    filled = [sum(map(bool, column)) for column in columns]
-    if ruled:
-        figures = [sum(bool(cell and _NUMBER.match(_joined(cell).text)) for cell in column) for column in columns]
-        return max(figures) < 2 and filled[0] < 2
-    numbers = sum(any(cell and _NUMBER.match(_joined(cell).text) for cell in row) for row in band)
-    return numbers < 2 and filled[0] == 1 and max(filled) == len(band)
-
-
-def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row holds only further lines of the cells of the row above it."""
-    small = False
-    for at, cell in enumerate(row):
-        if not cell:
-            continue
-        piece = cell[0]
-        if (
-            not above[at]
-            or _NUMBER.match(piece.text)
-            or _NUMBER.match(above[at][-1].text)
-            or piece.top - above[at][-1].top > _CELL_PITCH * piece.height
-        ):
-            return False
-        last = above[at][-1]
-        word = piece.text.split(" ", 1)[0]
-        room = (piece.x1 - piece.x0) / max(len(piece.text), 1) * (len(word) + 1)
-        full = edges[at] - last.x1 < room and not last.text.endswith(":")
-        if not full and (row[0] or not piece.text[0].islower()):
-            return False
-        small = small or piece.text[0].islower()
-    return small or not row[0]
-
-
-def _as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
-    texts = [[_cell_text(cell) for cell in row] for row in rows]
-    signs = "".join(map("".join, texts))
-    letters = sum(map(str.isalpha, signs))
-    right_to_left = 2 * len(_RTL.findall(signs)) > letters
-    head = _has_head(texts)
-    lines = []
-    for at, (row, cells) in enumerate(zip(rows, texts, strict=True)):
-        pieces = [piece for cell in row for piece in cell]
-        cells = cells[::-1] if right_to_left else cells
-        alone = sum(map(bool, cells)) == 1 and bool(cells[0])
-        lines.append(
-            Line(
-                cells[0] if alone else _row_text(cells),
-                min(piece.x0 for piece in pieces),
-                max(piece.x1 for piece in pieces),
-                min(piece.top for piece in pieces),
-                max(piece.bottom for piece in pieces),
-                size=max(piece.size for piece in pieces),
-                shown=pieces[0].shown,
-                columns=starts,
-                doubled=sum(piece.doubled for piece in pieces),
-                head=head and at == 0,
-            )
-        )
-    return lines
-
-
-def _row_text(cells: Sequence[str]) -> str:
-    """The cells with the mark between them; a label that ends in a colon and what was filled in after it are one."""
-    text = cells[0]
-    for before, cell in pairwise(cells):
-        text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
-    return text.strip()
-
-
-def _joined(cell: Sequence[Line]) -> Line:
-    """The pieces of a cell as one."""
-    if len(cell) == 1:
-        return cell[0]
-    return replace(
-        cell[0], text=_cell_text(cell), x0=min(piece.x0 for piece in cell), x1=max(piece.x1 for piece in cell)
-    )
-
-
-def _cell_text(cell: Sequence[Line]) -> str:
-    parts: list[str] = []
-    last: Line | None = None
-    for piece in cell:
-        beside = last is not None and abs(piece.top - last.top) < 0.6 * last.height
-        touches = beside and last is not None and piece.x0 - last.x1 < _TOUCH * last.height
-        parts += [piece.text] if last is None or touches or (not beside and last.cut) else [" ", piece.text]
-        last = piece
-    return "".join(parts)
-
-
-def _has_head(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names columns of numbers."""
-    if len(rows) < 3 or any(_NUMBER.match(text) for text in rows[0] if text):
-        return False
-    for at, name in enumerate(rows[0]):
-        below = [row[at] for row in rows[1:] if row[at]]
-        if name and below and sum(bool(_NUMBER.match(text)) for text in below) >= _NUMBERS * len(below):
-            return True
-    return False

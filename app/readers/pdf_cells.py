@@ -1,0 +1,287 @@
+"""The cells of a table on a PDF page: pieces of print parted into cells, printed rows put together, rows as lines.
+
+Knows nothing of where a table begins and ends (``pdf_tables.py``). Child only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from app.readers import cleaning
+from app.readers.layout import Line
+
+MARK = " | "
+"""Stands between two cells."""
+_OVERLAP = 0.25  # of its height by which a row reaches into the one before it
+_BESIDE = 0.5  # of the height of the lower of two pieces of one row
+FINE = 0.5  # line heights of a gap that may part cells if the rows around have one there too
+_NARROW = 0.3  # line heights of a gap at a border that is more than a blank
+ALIGNED = 0.6  # of the cells of a column
+SAME_RULE = 2.0  # points
+_MOST_LINES = 15  # of print between two rules that part rows
+LOOSER = 1.2  # times the distance of the lines of a cell: a new row
+CELL_PITCH = 1.7  # line heights between two lines of one cell
+_TOUCH = 0.15  # line heights between two pieces of one word
+NUMBERS = 0.6  # of the cells under the head of a column of numbers
+NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
+_LEADERS = (".", "..", "...", "·", "_", "…")
+_RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+Word = tuple[str, float, float]
+"""With where it begins and ends."""
+Cells = list[list[Line]]
+"""The pieces of a row, column by column."""
+
+
+def in_rows(cell: Sequence[Line]) -> list[Line]:
+    return [piece for row in printed_rows(cell) for piece in row] if len(cell) > 1 else list(cell)
+
+
+def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
+    """Printed rows from the top, each from left to right."""
+    rows: list[list[Line]] = []
+    top = bottom = 0.0
+    for piece in sorted(pieces, key=lambda piece: piece.top):
+        overlap = min(bottom, piece.bottom) - max(top, piece.top)
+        if rows and overlap > _BESIDE * min(bottom - top, piece.height):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+            top, bottom = piece.top, piece.bottom
+    for row in rows:
+        row.sort(key=lambda piece: piece.x0)
+    return rows
+
+
+def fine_parts(piece: Line) -> list[Line]:
+    """A piece in parts wherever there is more than a blank between its words."""
+    if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
+        return [piece]
+    groups = [[piece.words[0]]]
+    for before, word in pairwise(piece.words):
+        led = before[0] in _LEADERS or word[0] in _LEADERS  # of a table of contents
+        if _gap(before, word) > FINE * piece.height and not led:
+            groups.append([])
+        groups[-1].append(word)
+    if len(groups) == 1:
+        return [piece]
+    return _parts(piece, groups)
+
+
+def _gap(before: Word, word: Word) -> float:
+    """What is between two words, which may follow one another from right to left."""
+    return max(word[1] - before[2], before[1] - word[2])
+
+
+def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
+    """A piece cut into groups of its words."""
+    parts = []
+    for at, words in enumerate(groups):
+        cut = piece.cut and at == len(groups) - 1
+        text = cleaning.tidy(" ".join(word for word, _, _ in words)) + ("-" if cut else "")
+        doubled = 0 if at else piece.doubled
+        parts.append(
+            replace(
+                piece,
+                doubled=doubled,
+                text=text,
+                x0=min(word[1] for word in words),
+                x1=max(word[2] for word in words),
+                words=words,
+                cut=cut,
+            )
+        )
+    return [part for part in parts if part.text]
+
+
+def levelled(rows: Sequence[Cells]) -> list[Cells]:
+    """Rows of which one stands between the lines of another, as cells do that are centred, put together."""
+    made: list[Cells] = []
+    for row in rows:
+        if made and not any(one and two for one, two in zip(made[-1], row, strict=True)):
+            bottom = max(piece.bottom for cell in made[-1] for piece in cell)
+            first = next(piece for cell in row for piece in cell)
+            if bottom - first.top > _OVERLAP * first.height:
+                made[-1] = [one or two for one, two in zip(made[-1], row, strict=True)]
+                continue
+        made.append(row)
+    return made
+
+
+def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
+    """Put a piece over several columns into the last of them where it ends as that one's cells do: a total's label."""
+    ends = []
+    for at in range(len(borders) + 1):
+        found = sorted(row[at][-1].x1 for row in cells if row[at])
+        middle = found[len(found) // 2] if found else 0.0
+        ends.append(middle if sum(abs(x - middle) < SAME_RULE for x in found) > max(1, ALIGNED * len(found)) else None)
+    for row in cells:
+        for at, cell in enumerate(row[:-1]):
+            last = sum(x < cell[-1].x1 for x in borders) if cell else 0
+            end = ends[last]
+            if last > at and end is not None and not row[last] and abs(cell[-1].x1 - end) < SAME_RULE:
+                row[at], row[last] = [], cell
+
+
+def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
+    """The pieces of a row by column; a piece that crosses a border between two of its words is cut there."""
+    cells: Cells = [[] for _ in range(len(borders) + 1)]
+    for piece in row:
+        for part in cut_at(piece, borders, _NARROW):
+            inner = part.x0 + 0.1 * (part.x1 - part.x0)
+            cells[sum(border <= inner for border in borders)].append(part)
+    return cells
+
+
+def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
+    """A piece cut where a border lies between two words; ``gap``: line heights that they are apart at least."""
+    crossed = [x for x in borders if piece.x0 < x < piece.x1]
+    if not crossed or len(piece.words) < 2:
+        return [piece]
+    groups = [[piece.words[0]]]
+    for before, word in pairwise(piece.words):
+        if _gap(before, word) >= gap * piece.height and any(
+            min(before[2], word[2]) - 1 <= x <= max(before[1], word[1]) + 1 for x in crossed
+        ):
+            groups.append([])
+        groups[-1].append(word)
+    return _parts(piece, groups)
+
+
+def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) -> list[Cells]:
+    """Printed rows put together to the rows of the table: a cell may have several lines."""
+    tops = [min(piece.top for cell in row for piece in cell) for row in rows]
+    steps = [below - above for above, below in pairwise(tops)]
+    tight = min((step for step in steps if step > 0.8 * height), default=height)
+    loose = floors or any(step > LOOSER * tight for step in steps)
+    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
+    bands: list[list[Cells]] = []
+    for at, row in enumerate(rows):
+        floor = at and any(tops[at - 1] + height / 2 < y < tops[at] + height / 2 for y in floors)
+        apart = at and steps[at - 1] > (CELL_PITCH * height if floors else LOOSER * tight)
+        if not at or not loose or floor or apart:
+            bands.append([])
+        bands[-1].append(row)
+    grouped: list[Cells] = []
+    for band in bands:
+        if len(band) > 1 and _is_one_row(band, bool(floors)):
+            grouped.append([[piece for row in band for piece in row[at]] for at in range(len(edges))])
+            continue
+        for row in band:
+            may_go_on = row is not band[0] or not (loose or row[0])
+            if grouped and may_go_on and _goes_on(grouped[-1], row, edges):
+                for above, below in zip(grouped[-1], row, strict=True):
+                    above += below
+            else:
+                grouped.append([list(cell) for cell in row])
+    return grouped
+
+
+def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
+    """Whether printed rows close to one another are the lines of one row's cells, whichever of them comes first.
+
+    Args:
+        ruled: lines are drawn above and below.
+    """
+    if len(band) > _MOST_LINES:
+        return False
+    columns = list(zip(*band, strict=True))
+    filled = [sum(map(bool, column)) for column in columns]
+    if ruled:
+        figures = [sum(bool(cell and NUMBER.match(joined(cell).text)) for cell in column) for column in columns]
+        return max(figures) < 2 and filled[0] < 2
+    numbers = sum(any(cell and NUMBER.match(joined(cell).text) for cell in row) for row in band)
+    return numbers < 2 and filled[0] == 1 and max(filled) == len(band)
+
+
+def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
+    """Whether a printed row holds only further lines of the cells of the row above it."""
+    small = False
+    for at, cell in enumerate(row):
+        if not cell:
+            continue
+        piece = cell[0]
+        if (
+            not above[at]
+            or NUMBER.match(piece.text)
+            or NUMBER.match(above[at][-1].text)
+            or piece.top - above[at][-1].top > CELL_PITCH * piece.height
+        ):
+            return False
+        last = above[at][-1]
+        word = piece.text.split(" ", 1)[0]
+        room = (piece.x1 - piece.x0) / max(len(piece.text), 1) * (len(word) + 1)
+        full = edges[at] - last.x1 < room and not last.text.endswith(":")
+        if not full and (row[0] or not piece.text[0].islower()):
+            return False
+        small = small or piece.text[0].islower()
+    return small or not row[0]
+
+
+def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
+    texts = [[_cell_text(cell) for cell in row] for row in rows]
+    signs = "".join(map("".join, texts))
+    letters = sum(map(str.isalpha, signs))
+    right_to_left = 2 * len(_RTL.findall(signs)) > letters
+    head = _has_head(texts)
+    lines = []
+    for at, (row, cells) in enumerate(zip(rows, texts, strict=True)):
+        pieces = [piece for cell in row for piece in cell]
+        cells = cells[::-1] if right_to_left else cells
+        alone = sum(map(bool, cells)) == 1 and bool(cells[0])
+        lines.append(
+            Line(
+                cells[0] if alone else _row_text(cells),
+                min(piece.x0 for piece in pieces),
+                max(piece.x1 for piece in pieces),
+                min(piece.top for piece in pieces),
+                max(piece.bottom for piece in pieces),
+                size=max(piece.size for piece in pieces),
+                shown=pieces[0].shown,
+                columns=starts,
+                doubled=sum(piece.doubled for piece in pieces),
+                head=head and at == 0,
+            )
+        )
+    return lines
+
+
+def _row_text(cells: Sequence[str]) -> str:
+    """The cells with the mark between them; a label that ends in a colon and what was filled in after it are one."""
+    text = cells[0]
+    for before, cell in pairwise(cells):
+        text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
+    return text.strip()
+
+
+def joined(cell: Sequence[Line]) -> Line:
+    """The pieces of a cell as one."""
+    if len(cell) == 1:
+        return cell[0]
+    return replace(
+        cell[0], text=_cell_text(cell), x0=min(piece.x0 for piece in cell), x1=max(piece.x1 for piece in cell)
+    )
+
+
+def _cell_text(cell: Sequence[Line]) -> str:
+    parts: list[str] = []
+    last: Line | None = None
+    for piece in cell:
+        beside = last is not None and abs(piece.top - last.top) < 0.6 * last.height
+        touches = beside and last is not None and piece.x0 - last.x1 < _TOUCH * last.height
+        parts += [piece.text] if last is None or touches or (not beside and last.cut) else [" ", piece.text]
+        last = piece
+    return "".join(parts)
+
+
+def _has_head(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns of numbers."""
+    if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
+        return False
+    for at, name in enumerate(rows[0]):
+        below = [row[at] for row in rows[1:] if row[at]]
+        if name and below and sum(bool(NUMBER.match(text)) for text in below) >= NUMBERS * len(below):
+            return True
+    return False
